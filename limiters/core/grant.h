@@ -1,0 +1,52 @@
+/* The grant: what one container or program was promised, as the node wrote it and the limiter reads it.
+ *
+ * A grant lives in a directory of its own, GRANT_DIR:
+ *   GRANT_DIR/grant      this struct; written by the node, mapped read-only by every process of the tenant.
+ *                        The node changes a limit in place, so a mapped reader sees it at once.
+ *   GRANT_DIR/usage      the region (region.h); read-write for the tenant, holds usage and nothing else.
+ *   GRANT_DIR/turn.<i>   the turn file of device i: a hard link to the one file all tenants of that physical
+ *                        device share. Its bytes are only ever locked (turn.h), never read.
+ *   GRANT_DIR/alive      held locked by the program's processes (an inherited descriptor); the node's, not ours.
+ *
+ * The limiter looks for the grant at /etc/hetero/grant (a container's read-only mount), which no environment can
+ * override, then at $HETERO_GRANT (the path of the grant file; `hetero run`). Neither: not limited, pass through.
+ * One that is there but cannot be understood: every allocation and launch is refused (fail closed).
+ *
+ * Fixed layout, little-endian, no pointers. The Python writer is hetero/node/grant.py; tests/limiters checks that
+ * both sides agree byte by byte.
+ */
+#ifndef HETERO_GRANT_H
+#define HETERO_GRANT_H
+
+#include <stdint.h>
+
+#define HETERO_GRANT_MAGIC   UINT64_C(0x31544e4152475448) /* "HTGRANT1" read as a little-endian integer */
+#define HETERO_GRANT_VERSION 1u
+#define HETERO_MAX_DEVICES   16u
+#define HETERO_CORE_FULL     10000u /* core is in hundredths of a percent: 30 % is 3000; 10000 = no core limit */
+
+enum hetero_policy { HETERO_POLICY_FIXED = 0, HETERO_POLICY_ELASTIC = 1, HETERO_POLICY_OFF = 2 };
+enum hetero_priority { HETERO_PRIORITY_LOW = 0, HETERO_PRIORITY_HIGH = 1 };
+
+struct hetero_grant_device {
+    char uuid[64];     /* as the driver prints it ("GPU-…"), NUL-padded: the only way a device is addressed */
+    uint64_t memory;   /* bytes this grant may hold on the device */
+    uint32_t core;     /* 1..10000 */
+    uint32_t policy;   /* enum hetero_policy */
+    uint32_t priority; /* enum hetero_priority */
+    uint32_t reserved32;
+    uint64_t reserved[5];
+}; /* 128 bytes */
+
+struct hetero_grant {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t device_count; /* 1..HETERO_MAX_DEVICES */
+    char id[48];           /* the grant's id, NUL-padded: for logs */
+    struct hetero_grant_device devices[HETERO_MAX_DEVICES];
+}; /* 64 + 16 * 128 = 2112 bytes */
+
+_Static_assert(sizeof(struct hetero_grant_device) == 128, "grant device layout");
+_Static_assert(sizeof(struct hetero_grant) == 2112, "grant layout");
+
+#endif
