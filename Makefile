@@ -1,0 +1,42 @@
+# Every target sets itself up: python3 (3.10+) with venv, a C compiler and make are all it takes.
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+DISTRIBUTIONS := . limiters vendors/nvidia benchmarks
+DEVELOPMENT := hatchling hypothesis mypy pyelftools pytest pytest-timeout ruff
+
+.PHONY: help setup native demo test check clean uninstall
+help: ## show what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup: .venv/.installed native ## make .venv and install everything into it, editable
+
+.venv/.installed: constraints.txt Makefile $(DISTRIBUTIONS:%=%/pyproject.toml)
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet $(DEVELOPMENT) $(DISTRIBUTIONS:%=-e %)
+	touch $@
+
+native: ## build the limiter and the fake drivers
+	@$(MAKE) --no-print-directory -C limiters
+
+demo: setup ## share a simulated card between two programs and show what they get
+	$(BIN)/hetero demo
+
+test: setup ## run the tests that need no card, no root and no cluster
+	$(BIN)/pytest
+
+check: setup ## lint, types and layer rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest tests/test_layers.py
+
+uninstall: ## remove the installation, unless grants stand
+	@if [ -x $(BIN)/hetero ]; then $(BIN)/hetero doctor --uninstall-check; fi
+	rm -rf .venv
+
+clean: ## remove what was built
+	$(MAKE) -C limiters clean
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,50 @@
+"""hetero: many jobs share an accelerator safely, whatever the vendor.
+
+This is the front door: the names a vendor plugin may import, and nothing else.
+"""
+
+from hetero.errors import DriverAbsent
+from hetero.hookspecs import hookimpl
+from hetero.model import (
+    Allocation,
+    Device,
+    Edits,
+    Fractional,
+    Grant,
+    Ladder,
+    Link,
+    Mount,
+    Multi,
+    Rung,
+    Step,
+    Template,
+    Templated,
+    Usage,
+    Whole,
+)
+from hetero.units import GiB, MiB
+from hetero.vendor import Model, Vendor
+
+__all__ = [
+    "Allocation",
+    "Device",
+    "DriverAbsent",
+    "Edits",
+    "Fractional",
+    "GiB",
+    "Grant",
+    "Ladder",
+    "Link",
+    "MiB",
+    "Model",
+    "Mount",
+    "Multi",
+    "Rung",
+    "Step",
+    "Template",
+    "Templated",
+    "Usage",
+    "Vendor",
+    "Whole",
+    "hookimpl",
+]

@@ -1,0 +1,119 @@
+"""The one place where a request is rounded to what a device can really give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Ask,
+    Counters,
+    Device,
+    Fractional,
+    Grain,
+    Ladder,
+    Multi,
+    Step,
+    Templated,
+    Whole,
+)
+
+
+@frozen(kw_only=True)
+class Portion:
+    """What one ask becomes on one device: the counters it takes and the core limit it implies."""
+
+    takes: Counters
+    core: int | None = None
+    template: str | None = None
+    part: str | None = None
+
+
+def round_up(size: int, grain: Grain) -> int | None:
+    """Return the smallest size of `grain` that covers `size`, None above a ladder's top."""
+    match grain:
+        case Step(of):
+            return -(-size // of) * of
+        case Ladder(sizes):
+            return next((rung for rung in sizes if rung >= size), None)
+
+
+def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) -> Portion | None:
+    """Return what `ask`, one of `count` in its request, takes of `device`; None if it never can.
+
+    A portion is never less than asked. `free` only chooses between template entries of equal
+    right; whether the portion fits into it is the caller's question.
+    """
+    memory, core = _asked(device, ask)
+    if memory > device.capacity[MEMORY]:
+        return None
+    match device.granularity:
+        case Whole():
+            return _whole(device)
+        case Fractional(multi=Multi.WHOLE) | Templated(multi=Multi.WHOLE, whole=True) if count > 1:
+            return _whole(device)
+        case Fractional(memory_grain, core_grain):
+            return _fraction(
+                device,
+                memory=round_up(memory, memory_grain),
+                core=None if core is None else round_up(core, core_grain),
+            )
+        case Templated() as templated:
+            return _shape(device, templated, memory=memory, core=core or 0, free=free)
+
+
+def _asked(device: Device, ask: Ask) -> tuple[int, int | None]:
+    """Return the bytes and core units asked of this device, before any grain."""
+    total = device.capacity[MEMORY]
+    if ask.memory_percent is not None:
+        memory = -(-total * ask.memory_percent // 100)
+    else:
+        memory = total if ask.memory is None else ask.memory
+    core = None if ask.core is None else -(-device.capacity[CORE] * ask.core // 100)
+    return memory, core
+
+
+def _whole(device: Device) -> Portion:
+    return Portion(takes=device.capacity)
+
+
+def _fraction(device: Device, *, memory: int | None, core: int | None) -> Portion:
+    """A cut of a fractional device; all of its memory or core makes it exclusive."""
+    total_memory, total_core = device.capacity[MEMORY], device.capacity[CORE]
+    # A card's size need not be a multiple of its grain: the last cut is simply the rest of it.
+    memory = total_memory if memory is None else min(memory, total_memory)
+    core = None if core is None else min(core, total_core)
+    exclusive = memory == total_memory or core == total_core
+    takes = {
+        MEMORY: memory,
+        CORE: core if core is not None else total_core if exclusive else 0,
+        SLOTS: device.capacity[SLOTS] if exclusive else 1,
+    }
+    return Portion(takes=takes, core=None if core == total_core else core)
+
+
+def _shape(
+    device: Device, templated: Templated, *, memory: int, core: int, free: Mapping[str, int]
+) -> Portion | None:
+    """The first menu entry that covers the ask, preferring one whose counters are still free."""
+    covering = [
+        template
+        for template in templated.menu
+        if template.takes.get(MEMORY, 0) >= memory and template.takes.get(CORE, 0) >= core
+    ]
+    if not covering and not templated.whole:
+        if memory < device.capacity[MEMORY]:
+            return None
+        # "All of it" on a card that only comes in parts is its largest part.
+        largest = max(template.takes.get(MEMORY, 0) for template in templated.menu)
+        covering = [t for t in templated.menu if t.takes.get(MEMORY, 0) == largest]
+    if not covering:
+        return _whole(device)
+    template = next(
+        (t for t in covering if all(free.get(k, 0) >= v for k, v in t.takes.items())), covering[0]
+    )
+    return Portion(takes={SLOTS: 1, **template.takes}, template=template.name, part=template.part)

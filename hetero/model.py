@@ -1,0 +1,328 @@
+"""The values that travel between the stages: one frozen type per arrow of the data flow.
+
+`discover` gives `Device`s, `fit` turns an `Inventory` and a `Request` into an `Allocation` or a
+`Refusal`, `enforce` turns an `Allocation` into `Edits`, `observe` gives `Usage`. All memory is in
+bytes; `None` means "not said" and is never a stand-in for zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from attrs import field, frozen
+
+from hetero.errors import BadInput
+
+#: Named integer counters. Every device counts at least these three; a vendor may add its own.
+Counters = Mapping[str, int]
+CORE = "core"  # the device's own units of compute (`Vendor.models` says how many make a card)
+MEMORY = "memory"  # bytes
+SLOTS = "slots"  # how many grants may share the device
+
+
+class Rung(str, Enum):
+    """How a device's promise is kept, strongest first."""
+
+    KERNEL = "kernel"  # the driver's kernel module limits a cgroup
+    PARTITION = "partition"  # the hardware or driver carves the device up
+    SERVICE = "service"  # a vendor daemon arbitrates
+    PRELOAD = "preload"  # our limiter stands in front of the driver library
+    NONE = "none"  # counted, not enforced
+
+
+class Policy(str, Enum):
+    """What happens to core time a grant does not use."""
+
+    FIXED = "fixed"  # never above the share
+    ELASTIC = "elastic"  # idle time is lent out and taken back
+    OFF = "off"  # no limiter at all
+
+
+class Priority(str, Enum):
+    """Who goes first when both want the device."""
+
+    HIGH = "high"
+    LOW = "low"
+
+
+# --- how a device divides -------------------------------------------------------------------
+
+
+@frozen
+class Step:
+    """A grain of multiples: sizes are rounded up to the next multiple of `of`."""
+
+    of: int = field()
+
+    @of.validator
+    def _positive(self, _: object, value: int) -> None:
+        if value < 1:
+            raise ValueError("a step is at least 1")
+
+
+def _ascending(sizes: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(sizes))
+
+
+@frozen
+class Ladder:
+    """A grain of listed sizes: the first rung that covers the size is taken."""
+
+    sizes: tuple[int, ...] = field(converter=_ascending)
+
+    @sizes.validator
+    def _not_empty(self, _: object, value: tuple[int, ...]) -> None:
+        if not value or value[0] < 1:
+            raise ValueError("a ladder has at least one positive size")
+
+
+Grain = Step | Ladder
+
+
+class Multi(str, Enum):
+    """What a request for several devices gets of each."""
+
+    SHARES = "shares"
+    WHOLE = "whole"
+
+
+@frozen
+class Whole:
+    """The device is given as a whole or not at all."""
+
+
+@frozen
+class Fractional:
+    """Memory and core are cut freely, each by its grain (bytes and core units)."""
+
+    memory: Grain = Step(1024 * 1024)
+    core: Grain = Step(1)
+    multi: Multi = Multi.SHARES
+
+
+@frozen
+class Template:
+    """One named shape: the counters it takes, and the id of the part where it already exists."""
+
+    name: str
+    takes: Counters
+    part: str | None = None
+
+
+@frozen
+class Templated:
+    """The device is cut by a menu: the first entry that covers the request is taken.
+
+    Above the largest entry a request gets the whole device, unless `whole` is False (a card that
+    is partitioned already and can only be given by its parts).
+    """
+
+    menu: tuple[Template, ...]
+    multi: Multi = Multi.WHOLE
+    whole: bool = True
+
+
+Granularity = Whole | Fractional | Templated
+
+
+# --- discover -------------------------------------------------------------------------------
+
+
+@frozen
+class Link:
+    """A way from one device to another: `kind` in the vendor's word, `weight` larger is better."""
+
+    peer: str
+    kind: str
+    weight: int
+
+
+@frozen
+class Device:
+    """One physical card, with how it divides (`granularity`) and how that is kept (`rung`).
+
+    `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
+    `health` is "ok", or what is wrong in a few words; None when the driver will not say.
+    """
+
+    uuid: str
+    vendor: str
+    model: str
+    index: int
+    capacity: Counters
+    granularity: Granularity
+    rung: Rung = Rung.NONE
+    health: str | None = None
+    numa: int | None = None
+    pci: str | None = None
+    links: tuple[Link, ...] = ()
+    attributes: Mapping[str, str] = field(factory=dict)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the device may be given out."""
+        return self.health in (None, "ok")
+
+
+# --- request --------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Ask:
+    """What is asked of one device. Memory unset means all of it; core unset means no core limit.
+
+    `memory` is in bytes, `memory_percent` and `core` in percent of the card, `device` a position in
+    the inventory or the start of a UUID.
+    """
+
+    memory: int | None = None
+    memory_percent: int | None = None
+    core: int | None = None
+    device: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.memory is not None and self.memory_percent is not None:
+            raise BadInput("memory is given in bytes and in percent: give one of them")
+        if self.memory is not None and self.memory < 1:
+            raise BadInput(f"memory {self.memory} is not a positive number of bytes")
+        for name, value in (("memory", self.memory_percent), ("core", self.core)):
+            if value is not None and not 1 <= value <= 100:
+                raise BadInput(f"{name} {value} is out of range: it is 1 to 100 percent of a card")
+
+
+@frozen
+class Choice:
+    """Names to choose among (none: all) and names to avoid; case does not matter."""
+
+    only: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Request:
+    """One container's wish: as many different physical devices as there are asks."""
+
+    asks: tuple[Ask, ...]
+    policy: Policy = Policy.FIXED
+    priority: Priority = Priority.LOW
+    vendor: Choice = Choice()
+    model: Choice = Choice()  # parts of model names
+    uuid: Choice = Choice()  # starts of UUIDs
+
+    def __attrs_post_init__(self) -> None:
+        if not self.asks:
+            raise BadInput("a request names at least one device")
+
+
+# --- fit ------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Grant:
+    """The piece of one device a container holds. `core` is its limit in the device's units.
+
+    `takes` is what it consumes of the device's counters. `core` None means no limit: the grant
+    either holds the whole device or did not ask for a share of its core.
+    """
+
+    device: str
+    vendor: str
+    takes: Counters
+    core: int | None
+    template: str | None = None
+    part: str | None = None
+
+
+@frozen(kw_only=True)
+class Allocation:
+    """All grants of one container, and how they are to be enforced."""
+
+    grants: tuple[Grant, ...]
+    policy: Policy = Policy.FIXED
+    priority: Priority = Priority.LOW
+
+
+@frozen(kw_only=True)
+class Refusal:
+    """No, with the reason for every device: `verdicts` maps a UUID to why it does not serve.
+
+    `missing` names a device or vendor that was asked for and does not exist.
+    """
+
+    wanted: int
+    verdicts: Mapping[str, str]
+    missing: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The one sentence every surface shows."""
+        if self.missing:
+            return self.missing
+        total = len(self.verdicts)
+        counts: dict[str, int] = {}
+        for verdict in self.verdicts.values():
+            counts[verdict] = counts.get(verdict, 0) + 1
+        reasons = ", ".join(
+            f"{count} {reason}" for reason, count in sorted(counts.items()) if reason != FITS
+        )
+        fitting = counts.get(FITS, 0)
+        need = "" if self.wanted == 1 else f" ({self.wanted} needed)"
+        noun = "device" if total == 1 else "devices"
+        return f"{fitting} of {total} {noun} fit{'s' if fitting == 1 else ''}{need}" + (
+            f": {reasons}" if reasons else ""
+        )
+
+
+#: The verdict of a device that would serve, in a refusal for want of a second one.
+FITS = "fits"
+
+
+@frozen
+class Inventory:
+    """The devices of a node and the allocations standing on them."""
+
+    devices: tuple[Device, ...]
+    standing: tuple[Allocation, ...] = ()
+
+    def free(self) -> dict[str, dict[str, int]]:
+        """Return what is left of each counter of each device, by UUID."""
+        left = {device.uuid: dict(device.capacity) for device in self.devices}
+        for allocation in self.standing:
+            for grant in allocation.grants:
+                counters = left.get(grant.device)
+                if counters is None:
+                    continue  # the card is gone; its grants end with their owners
+                for name, amount in grant.takes.items():
+                    counters[name] = counters.get(name, 0) - amount
+        return left
+
+
+# --- enforce and observe --------------------------------------------------------------------
+
+
+@frozen
+class Mount:
+    """A host path made visible to a container, read-only unless said otherwise."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+@frozen(kw_only=True)
+class Edits:
+    """What is added to a container or process (the nouns of the Container Device Interface)."""
+
+    env: Mapping[str, str] = field(factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Usage:
+    """How busy a device is now: bytes in use, and busy share of its time from 0 to 1."""
+
+    memory: int | None = None
+    core: float | None = None

@@ -1,0 +1,98 @@
+"""What a vendor declares about itself: pure data, true whether or not a driver is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from attrs import field, frozen
+
+from hetero.model import CORE, MEMORY, SLOTS, Counters, Device, Granularity, Link, Rung
+
+
+@frozen(kw_only=True)
+class Model:
+    """How every card whose model name matches divides.
+
+    `match` is a shell pattern on the driver's model name, case-insensitive. `core` is the number
+    of compute units a card divides into (100 where a vendor counts in percent), `slots` how many
+    grants may share one card, `extra` further counters a template may take from.
+    """
+
+    match: str
+    granularity: Granularity
+    core: int = 100
+    slots: int = 1
+    extra: Counters = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class Vendor:
+    """Who a vendor is, how its models divide, and what confines a process to its devices.
+
+    `visible` names the environment variables its runtime reads the visible devices from, listed by
+    UUID or by index (`visible_by`). `limiter` names the driver API the preloaded limiter covers,
+    where there is one.
+    """
+
+    name: str
+    title: str
+    models: tuple[Model, ...]
+    visible: tuple[str, ...] = ()
+    visible_by: str = field(default="uuid")
+    limiter: str | None = None
+
+    @visible_by.validator
+    def _uuid_or_index(self, _: object, value: str) -> None:
+        if value not in ("uuid", "index"):
+            raise ValueError(f"visible_by is 'uuid' or 'index', not {value!r}")
+
+    def declared(self, model: str) -> Model:
+        """Return the first declaration that covers `model`. Raises `LookupError`."""
+        for declaration in self.models:
+            if fnmatchcase(model.lower(), declaration.match.lower()):
+                return declaration
+        raise LookupError(f"{self.name}: no declared model matches {model!r}")
+
+    def device(
+        self,
+        *,
+        uuid: str,
+        model: str,
+        index: int,
+        memory: int,
+        rung: Rung,
+        granularity: Granularity | None = None,
+        capacity: Counters | None = None,
+        health: str | None = None,
+        numa: int | None = None,
+        pci: str | None = None,
+        links: tuple[Link, ...] = (),
+        attributes: Mapping[str, str] | None = None,
+    ) -> Device:
+        """Return the discovered card with its declared granularity and capacity stamped on it.
+
+        `memory` is in bytes. `granularity` and `capacity` replace the declared ones on a card
+        whose own state decides them (one that is partitioned already).
+        """
+        declaration = self.declared(model)
+        declared = {
+            CORE: declaration.core,
+            MEMORY: memory,
+            SLOTS: declaration.slots,
+            **declaration.extra,
+        }
+        return Device(
+            uuid=uuid,
+            vendor=self.name,
+            model=model,
+            index=index,
+            capacity={**declared, **(capacity or {})},
+            granularity=granularity or declaration.granularity,
+            rung=rung,
+            health=health,
+            numa=numa,
+            pci=pci,
+            links=links,
+            attributes=attributes or {},
+        )
