@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tenancy import LIB
 
-CORE_TEST = LIB / "core_test"
+CORE_TEST = LIB.parents[1] / "build" / "core_test"
 SOURCE = Path(__file__).with_name("core_test.c")
 NAMES = [
     line.strip()[len("TEST(") : -len("),")]
