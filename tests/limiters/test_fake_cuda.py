@@ -253,7 +253,8 @@ def test_a_query_by_the_thread_that_captures_spoils_the_capture(machine: Machine
     stream, other = (cuda.made("cuStreamCreate", c_uint(1)) for _ in range(2))
     cuda.cuStreamBeginCapture_v2(stream, c_uint(1))
     cuda.launch(cuda.kernel(), 1, stream)
-    say([cuda.code("cuStreamQuery", other), cuda.code("cuStreamEndCapture", stream, byref(c_uint64()))])"""
+    queried = cuda.code("cuStreamQuery", other)
+    say([queried, cuda.code("cuStreamEndCapture", stream, byref(c_uint64()))])"""
     )
     assert [900, 901] == told
 
