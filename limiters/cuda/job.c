@@ -143,8 +143,7 @@ static void launch(void)
 }
 
 /* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that
- * the
- * card is at work for us already when the time starts and a neighbour's turn is not counted. */
+ * the card is at work for us already when the time starts and a neighbour's turn is not counted. */
 static double measured(unsigned count)
 {
     CUevent start, end;
@@ -168,8 +167,7 @@ static double measured(unsigned count)
 }
 
 /* A kernel's time is a constant and so much an iteration: two lengths tell both, if they are long enough to tell
- * apart and
- * short enough to end within a driver's time slice, of some 2 ms. */
+ * apart and short enough to end within a driver's time slice, of some 2 ms. */
 static void calibrate(void)
 {
     unsigned low = 100;

@@ -12,8 +12,7 @@ CUresult capture_spoil(struct capture *capture)
 }
 
 /* A call that may synchronise is refused beside a capture, as the thread's and the capture's modes have it: any
- * thread's
- * query of an event spoils another thread's capture of the global mode. */
+ * thread's query of an event spoils another thread's capture of the global mode. */
 CUresult capture_guard(void)
 {
     CUresult result = CUDA_SUCCESS;

@@ -1,10 +1,8 @@
 /* Device memory: what is charged to the card, and the host pages that stand in for it.
  *
  * Every range of this process's devices is a piece of one memory file, mapped shared and without reserving anything,
- * so that
- * a 140 GiB card costs only the pages a program touches, a freed piece gives its pages back, and another process can
- * map
- * the same bytes (IPC).
+ * so that a 140 GiB card costs only the pages a program touches, a freed piece gives its pages back, and another
+ * process can map the same bytes (IPC).
  */
 #include "driver.h"
 
