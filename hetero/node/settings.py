@@ -11,7 +11,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from hetero.errors import BadInput
-from hetero.model import CORE, MEMORY, Device
+from hetero.model import CORE, MEMORY, Device, Fractional
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,9 +37,12 @@ class Settings:
     def scaled(self, device: Device) -> Device:
         """Return `device` with the capacity this node promises of it.
 
-        A percentage still means a percentage of the card itself.
+        A percentage still means a percentage of the card itself. Only what is cut freely can be
+        promised more than once: a whole card or a shape of it is there or not.
         """
         if self.memory_scale == self.core_scale == 1:
+            return device
+        if not isinstance(device.granularity, Fractional):
             return device
         factors = {MEMORY: self.memory_scale, CORE: self.core_scale}
         capacity = {

@@ -1,4 +1,4 @@
-"""The command line as a user starts it, on a machine whose one vendor is installed like any other."""
+"""The command line as a user starts it, with one vendor installed as any other would be."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def install(site: Path, name: str, source: str) -> None:
     (site / f"{module}.py").write_text(source)
     metadata = site / f"{module}-1.0.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hetero-{name}\nVersion: 1.0\n")
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: hetero-{name}\nVersion: 1.0\n"
+    )
     (metadata / "entry_points.txt").write_text(f"[hetero.vendor]\n{name} = {module}\n")
 
 
