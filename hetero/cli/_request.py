@@ -21,7 +21,7 @@ _OPTIONS = (
         multiple=True,
         metavar="SPEC",
         help="One device by its number or the start of its UUID, with a share of its own if "
-        "given: 0, GPU-5e9f, 0:mem=3276Mi,core=10. Repeat it for several devices.",
+        "given: 0, 0:mem=3276Mi,core=10. Repeat it for several devices.",
     ),
     click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%. Default: all."),
     click.option(

@@ -163,7 +163,7 @@ def _shares(
         limited = limit.core < CORE_FULL
         core_used = None
         if now and limited and nanoseconds:
-            core_used = 100 * (now.gpu_ns - before[position].gpu_ns) / nanoseconds
+            core_used = 100 * (now.device_ns - before[position].device_ns) / nanoseconds
         shares.append(
             Share(
                 device=limit.name,

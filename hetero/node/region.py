@@ -32,7 +32,7 @@ class Counts:
     memory: int
     peak: int
     denied: int
-    gpu_ns: int
+    device_ns: int
 
 
 def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
@@ -59,8 +59,8 @@ def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
         os.close(descriptor)
     counts = []
     for position in range(devices):
-        _, peak, denied, _, gpu_ns, _, _ = DEVICE.unpack_from(
+        _, peak, denied, _, device_ns, _, _ = DEVICE.unpack_from(
             contents, HEADER.size + position * DEVICE.size
         )
-        counts.append(Counts(memory=held[position], peak=peak, denied=denied, gpu_ns=gpu_ns))
+        counts.append(Counts(memory=held[position], peak=peak, denied=denied, device_ns=device_ns))
     return tuple(counts)
