@@ -150,7 +150,8 @@ class Device:
     """One physical card, with how it divides (`granularity`) and how that is kept (`rung`).
 
     `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
-    `health` is "ok", or what is wrong in a few words; None when the driver will not say.
+    `health` is "ok", or what is wrong in a few words; None when the driver will not say. `card` is
+    what the card itself has where a node's scaling makes it promise a `capacity` above that.
     """
 
     uuid: str
@@ -165,6 +166,11 @@ class Device:
     pci: str | None = None
     links: tuple[Link, ...] = ()
     attributes: Mapping[str, str] = field(factory=dict)
+    card: Counters = field(factory=dict)
+
+    def of_card(self, counter: str) -> int:
+        """How much of `counter` the card itself has: what percentages are percentages of."""
+        return self.card.get(counter, self.capacity[counter])
 
     @property
     def usable(self) -> bool:
