@@ -120,11 +120,14 @@ def _device(handle: Any, index: int, driver: str) -> Device:
 
 
 def _lost(index: int, error: Exception) -> Device:
-    """A card that no longer answers, not even with its name: shown, and never given out."""
-    gone = VENDOR.device(
-        uuid=f"lost-{index}", model="unknown", index=index, memory=0, rung=Rung.NONE
-    )
-    return evolve(gone, health=str(error))
+    """A card that fell off the bus: shown by what NVML still knows of it, never given out."""
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, model = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+    except pynvml.NVMLError:
+        uuid, model = f"lost-{index}", "unknown"
+    card = VENDOR.device(uuid=uuid, model=model, index=index, memory=0, rung=Rung.NONE)
+    return evolve(card, health=str(error))
 
 
 def _memory(handle: Any) -> Any:
