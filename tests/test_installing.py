@@ -12,12 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-ROWS = """
-import json
-from hetero.registry import Registry
-rows = Registry.installed().discover().rows
-print(json.dumps({row.name: [row.source, row.state, row.reason, row.devices] for row in rows}))
-"""
+HETERO = "from hetero.cli import main; main()"  # what the script `hetero` does
 
 BROKEN = {
     "pyproject.toml": """
@@ -59,17 +54,16 @@ class Environment:
         )
         assert 0 == done.returncode, done.stdout + done.stderr
 
-    def vendors(self, cards: Path) -> dict[str, list[object]]:
+    def vendors(self, cards: Path) -> dict[str, dict[str, object]]:
         done = subprocess.run(
-            [self.python, "-c", ROWS],
-            env={"ACME_CARDS": str(cards)},
+            [self.python, "-c", HETERO, "vendors", "--json"],
+            env={"ACME_CARDS": str(cards), "HETERO_STATE": str(cards.parent / "state")},
             capture_output=True,
             text=True,
             check=False,
         )
         assert (0, "") == (done.returncode, done.stderr)
-        rows: dict[str, list[object]] = json.loads(done.stdout)
-        return rows
+        return {row["name"]: row for row in json.loads(done.stdout)["items"]}
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +91,13 @@ def test_installing_acme_shows_it_and_a_broken_wheel_beside_it_harms_nobody(
     environment.install(broken)
     with_both = environment.vendors(cards)
 
+    acme_row = {"source": "hetero-acme 0.1.0", "state": "ok", "reason": None, "devices": 1}
+    broken_row = {
+        "source": "hetero-broken 0.3",
+        "state": "broken",
+        "reason": "broken: load: No module named 'libbroken'",
+        "devices": 0,
+    }
     assert "acme" not in before
-    assert {**before, "acme": ["hetero-acme 0.1.0", "ok", None, 1]} == with_acme
-    reason = "broken: load: No module named 'libbroken'"
-    assert {**with_acme, "broken": ["hetero-broken 0.3", "broken", reason, 0]} == with_both
+    assert {**before, "acme": {"name": "acme", "title": "Acme", **acme_row}} == with_acme
+    assert {**with_acme, "broken": {"name": "broken", "title": None, **broken_row}} == with_both
