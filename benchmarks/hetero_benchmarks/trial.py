@@ -22,10 +22,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, cast
 
-import hetero_limiters
 from attrs import frozen
 
 from hetero.errors import HeteroError, NotFound
+from hetero.node.simulation import simulation
 from hetero_benchmarks.job import JOBS
 from hetero_benchmarks.rates import Batch, Pace, Window, pace
 
@@ -87,7 +87,7 @@ def find_machine(uuid: str | None = None) -> Machine:
         uuid=card["uuid"],
         memory=card["capacity"]["memory"],
         driver=card["attributes"].get("driver"),
-        simulated="HETERO_RACK" in os.environ,
+        simulated=simulation(os.environ) is not None,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         kernel=platform.release(),
         processors=os.cpu_count() or 1,
@@ -207,8 +207,6 @@ def _command(words: Sequence[str | Path], machine: Machine, grant: Grant | None)
 
 def _native_environment(machine: Machine) -> dict[str, str]:
     """Return the environment in which a program meets that card with nothing of ours in between."""
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": machine.uuid}
-    if machine.simulated:
-        paths = [str(hetero_limiters.fake_drivers()), os.environ.get("LD_LIBRARY_PATH", "")]
-        environment["LD_LIBRARY_PATH"] = ":".join(filter(None, paths))
-    return environment
+    simulated = simulation(os.environ)
+    drivers = simulated.environment(os.environ) if simulated else {}
+    return {**os.environ, **drivers, "CUDA_VISIBLE_DEVICES": machine.uuid}
