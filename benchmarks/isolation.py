@@ -2,7 +2,8 @@
 
 import sys
 
-from hetero_benchmarks.isolation import main
+from hetero.cli import main
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    sys.argv[1:1] = ["bench", "isolation"]
+    main()

@@ -1,4 +1,4 @@
-"""How every benchmark speaks: its command line's ending, its progress, its tables and its JSON."""
+"""How every benchmark is called and speaks: its progress, its tables and its JSON."""
 
 from __future__ import annotations
 
@@ -12,24 +12,17 @@ from rich.console import Console
 from rich.table import Table
 
 from hetero import codec
-from hetero.errors import HeteroError
 from hetero.units import format_memory
 from hetero_benchmarks.trial import Machine
 
 
 def call(command: click.Command, argv: Sequence[str], *, name: str) -> int:
-    """Run a benchmark's command and return its exit code; its `obj` is its command line."""
+    """Run a benchmark's command and return its exit code; its `obj` is its command line.
+
+    Errors are left to whoever called: `hetero` tells all of them in one way.
+    """
     line = shlex.join([*name.split(), *argv])
-    try:
-        return command.main(list(argv), prog_name=name, standalone_mode=False, obj=line) or 0
-    except click.Abort:
-        return 130
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except HeteroError as error:
-        click.echo(f"{name}: {error}", err=True)
-        return error.code
+    return command.main(list(argv), prog_name=name, standalone_mode=False, obj=line) or 0
 
 
 def progress(line: str) -> None:

@@ -78,7 +78,8 @@ def find_machine(uuid: str | None = None) -> Machine:
     if asked.returncode:
         raise NotFound("hetero inventory found no card to measure on")
     document = json.loads(asked.stdout)
-    cards = [device for device in document["devices"] if device["uuid"].startswith(uuid or "")]
+    devices = [row["device"] for row in document["devices"]]
+    cards = [device for device in devices if device["uuid"].startswith(uuid or "")]
     if not cards:
         raise NotFound(f"no card {uuid or ''} here: see hetero inventory and hetero doctor")
     card = cards[0]
@@ -87,7 +88,7 @@ def find_machine(uuid: str | None = None) -> Machine:
         uuid=card["uuid"],
         memory=card["capacity"]["memory"],
         driver=card["attributes"].get("driver"),
-        simulated=simulation(os.environ) is not None,
+        simulated=document["simulated"] is not None,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         kernel=platform.release(),
         processors=os.cpu_count() or 1,
