@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -208,23 +208,28 @@ def _show(result: Isolation) -> None:
     tables = [_table("One job at a time", result.alone, peers.ALONE)] if result.alone else []
     for rows in result.together:
         title = " beside ".join(f"{row.job} at {row.asked} %" for row in rows)
-        known = peers.BESIDE if {(row.job, row.asked) for row in rows} == set(peers.BESIDE) else {}
-        tables.append(_table(title, rows, known))
-    compared = any((row.job, row.asked) in peers.ALONE for row in result.alone)
+        same = {(row.job, row.asked) for row in rows} == set(peers.BESIDE)
+        tables.append(_table(title, rows, peers.BESIDE if same else {}))
+    compared = any(len(table.columns) > len(_HEADINGS) for table in tables)
     report.show(result.machine, *tables, notes=[peers.SOURCE] if compared else [])
 
 
+_HEADINGS = ("job", "asked %", "got %", "error", "swing %", "steps/s", "p50 ms", "p99 ms")
+
+
 def _table(
-    title: str, rows: Iterable[Row], known: Mapping[tuple[str, int], tuple[str, ...]]
+    title: str, rows: Sequence[Row], known: Mapping[tuple[str, int], tuple[str, ...]]
 ) -> Table:
+    """Return the rows as a table, with the peers' columns where they are known for any of them."""
+    unknown = ("",) * len(peers.NAMES)
+    theirs = [known.get((row.job, row.asked or 0), unknown) for row in rows]
+    compared = any(each is not unknown for each in theirs)
     table = Table(title=title, title_justify="left")
-    table.add_column("job")
-    for heading in ("asked %", "got %", "error", "swing %", "steps/s", "p50 ms", "p99 ms"):
-        table.add_column(heading, justify="right")
-    for name in peers.NAMES:
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="left" if heading == "job" else "right")
+    for name in peers.NAMES if compared else ():
         table.add_column(f"{name} %", justify="right", style="dim")
-    for row in rows:
-        unknown = ("",) * len(peers.NAMES)
+    for row, peer in zip(rows, theirs, strict=True):
         table.add_row(
             row.job,
             "unlimited" if row.asked is None else str(row.asked),
@@ -234,6 +239,6 @@ def _table(
             f"{row.pace.rate:.4g}",
             f"{1000 * row.pace.p50:.2f}",
             f"{1000 * row.pace.p99:.2f}",
-            *(unknown if row.asked is None else known.get((row.job, row.asked), unknown)),
+            *(peer if compared else ()),
         )
     return table

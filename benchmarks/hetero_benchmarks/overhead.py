@@ -31,14 +31,14 @@ _VARIANTS: Mapping[str, tuple[Grant | None, bool]] = {
 class Cost:
     """What one call took under one variant, in nanoseconds: medians over the rounds.
 
-    `p99` is None for a call that a process makes once. `ratio` is the median over the native one.
+    `p99` is None for a call that a process makes once. `added` is the median beyond the native one.
     """
 
     call: str
     variant: str
     median: float
     p99: float | None
-    ratio: float
+    added: float
 
 
 @frozen(kw_only=True)
@@ -117,7 +117,7 @@ def costs(
             variant=variant,
             median=_median(rounds, call, "median"),
             p99=_median(rounds, call, "p99") if "p99" in rounds[0][call] else None,
-            ratio=_median(rounds, call, "median") / native,
+            added=_median(rounds, call, "median") - native,
         )
         for call, native in natives.items()
         for variant, rounds in samples.items()
@@ -129,21 +129,24 @@ def _median(rounds: Sequence[Mapping[str, Mapping[str, int]]], call: str, figure
 
 
 def _show(result: Overhead) -> None:
+    compared = not result.machine.simulated
     title = f"Microseconds a call, median and p99 of {result.rounds} rounds"
     table = Table(title=title, title_justify="left")
     table.add_column("call")
     table.add_column("variant")
-    for heading in ("median us", "p99 us", "of native"):
+    for heading in ("median", "p99", "added"):
         table.add_column(heading, justify="right")
-    table.add_column(f"{peers.NAMES[0]}, native → limited", justify="right", style="dim")
+    if compared:
+        table.add_column(f"{peers.NAMES[0]}, native → limited", justify="right", style="dim")
     for cost in result.costs:
+        native = cost.variant == NATIVE
         table.add_row(
             cost.call,
             cost.variant,
             f"{cost.median / 1000:.2f}",
             "" if cost.p99 is None else f"{cost.p99 / 1000:.2f}",
-            f"{100 * cost.ratio:.0f} %",
-            peers.CALLS.get(cost.call, "") if cost.variant == NATIVE else "",
+            "" if native else f"{cost.added / 1000:+.2f}",
+            *([peers.CALLS.get(cost.call, "") if native else ""] if compared else []),
             end_section=cost.variant == list(_VARIANTS)[-1],
         )
-    report.show(result.machine, table, notes=[peers.SOURCE])
+    report.show(result.machine, table, notes=[peers.SOURCE] if compared else [])

@@ -46,12 +46,13 @@ def driver(limit: int) -> None:
     for size, fits in ((limit - 100 * MiB, True), (limit + MiB, False)):
         command = [hetero_limiters.job("cuda"), "--alloc", f"{size // MiB}MiB"]
         told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
-        answer = json.loads(told.splitlines()[0])
+        answer = json.loads(told)
+        saw = str(answer.get("error") or f"{answer['allocated']} bytes")
         if fits:
-            _report(f"{format_memory(size)} are granted", answer.get("allocated") == size, told)
+            _report(f"{format_memory(size)} are granted", answer.get("allocated") == size, saw)
         else:
-            refused = answer.get("error") == "CUDA_ERROR_OUT_OF_MEMORY"
-            _report(f"{format_memory(size)} are refused as out of memory", refused, told)
+            refused = saw == "CUDA_ERROR_OUT_OF_MEMORY"
+            _report(f"{format_memory(size)} are refused as out of memory", refused, saw)
 
 
 def smi(limit: int) -> None:
