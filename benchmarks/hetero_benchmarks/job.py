@@ -115,7 +115,7 @@ def _in_flight(launch: Callable[[], object], depth: int) -> Steps:
 
 def simulated() -> Steps:
     """Launch kernels of 500 us through the driver API, which simulated cards have too."""
-    command = [hetero_limiters.job("cuda"), "--seconds", "86400"]
+    command = [str(hetero_limiters.job("cuda")), "--seconds", "86400"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             for line in cast(IO[str], process.stdout):

@@ -18,13 +18,17 @@ import pytest
 ERROR = 5
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Callable[..., Any]:
-    rack = shutil.copy(hetero_limiters.rack("one"), tmp_path)
-    environment = {**os.environ, "HETERO_RACK": str(rack), "HETERO_STATE": str(tmp_path / "state")}
+Bench = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    folder = tmp_path_factory.mktemp("bench")
+    rack = shutil.copy(hetero_limiters.rack("one"), folder)
+    environment = {**os.environ, "HETERO_RACK": str(rack), "HETERO_STATE": str(folder / "state")}
 
     def run(*arguments: str) -> Any:
-        report = tmp_path / "report.json"
+        report = folder / "report.json"
         command = (sys.executable, "-m", "hetero", "bench", *arguments, "--json", str(report))
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         return json.loads(report.read_text())
@@ -32,28 +36,33 @@ def bench(tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
-def test_a_job_gets_its_share_and_its_full_speed_before_and_after(
-    bench: Callable[..., Any],
-) -> None:
-    told = bench("isolation", "--jobs", "simulated", "--shares", "30", "--seconds", "2")
-
-    assert [None, 30, None] == [row["asked"] for row in told["alone"]]
-    assert pytest.approx([100, 30, 100], abs=ERROR) == [row["got"] for row in told["alone"]]
-    assert told["command"].startswith("hetero bench isolation --jobs simulated")
-    assert told["machine"]["simulated"] is True
+@pytest.fixture(scope="module")
+def isolation(bench: Bench) -> Any:
+    alone = ("--jobs", "simulated", "--shares", "30")
+    return bench("isolation", *alone, "--together", "60:simulated,30:simulated", "--seconds", "2")
 
 
-def test_two_tenants_get_their_shares_beside_each_other(bench: Callable[..., Any]) -> None:
-    beside = "60:simulated,30:simulated"
+def test_a_job_gets_its_share_and_its_full_speed_before_and_after(isolation: Any) -> None:
+    rows = isolation["alone"]
 
-    told = bench("isolation", "--jobs", "", "--together", beside, "--seconds", "2")
+    assert [None, 30, None] == [row["asked"] for row in rows]
+    assert pytest.approx([100, 30, 100], abs=ERROR) == [row["got"] for row in rows]
 
-    (rows,) = told["together"]
+
+def test_two_tenants_get_their_shares_beside_each_other(isolation: Any) -> None:
+    (rows,) = isolation["together"]
+
     assert pytest.approx([60, 30], abs=ERROR) == [row["got"] for row in rows]
 
 
+def test_a_report_says_how_it_was_made_and_that_its_card_is_simulated(isolation: Any) -> None:
+    assert isolation["command"].startswith("hetero bench isolation --jobs simulated")
+    assert isolation["machine"]["simulated"] is True
+    assert {"python", "hetero"} <= isolation["machine"]["versions"].keys()
+
+
 def test_the_memory_limit_holds_and_what_is_not_installed_is_absent(
-    bench: Callable[..., Any],
+    bench: Bench,
 ) -> None:
     told = bench("memory")
 
@@ -62,7 +71,7 @@ def test_the_memory_limit_holds_and_what_is_not_installed_is_absent(
     assert not [check for check in told["checks"] if check["passed"] is False]
 
 
-def test_every_call_is_timed_under_every_variant(bench: Callable[..., Any]) -> None:
+def test_every_call_is_timed_under_every_variant(bench: Bench) -> None:
     told = bench("overhead", "--rounds", "1", "--calls", "50")
 
     timed = {(cost["call"], cost["variant"]) for cost in told["costs"]}
