@@ -59,6 +59,10 @@ if [ -n "${WHEELS:-}" ]; then
     $pip "$WHEELS"/*.whl
 fi
 export PYTHONPATH="$site/python"
+python3 -c 'import attrs, cattrs, click, hatchling, pluggy, pynvml, rich' || {
+    echo "hardware.sh: python3 lacks that: put its wheel and those it needs into \$WHEELS" >&2
+    exit 2
+}
 make -C "$here/limiters"
 $pip --no-build-isolation "$here" "$here/limiters" "$here/vendors/nvidia" "$here/benchmarks"
 # Away from the checkout, so that what was installed is what runs.
