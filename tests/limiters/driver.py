@@ -1,4 +1,4 @@
-"""The driver API for the programs that the limiter's tests run: plain calls that give back the driver's own code."""
+"""The driver API for the programs that the limiter's tests run: plain calls, plain codes."""
 
 import ctypes
 import json
@@ -219,13 +219,18 @@ def total_memory(device: int) -> int:
 
 def spin_kernel() -> c_void_p:
     module, function = c_void_p(), c_void_p()
-    text = b".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry spin(.param .u32 n)\n{ ret; }\n"
+    text = (
+        b".version 6.0\n.target sm_50\n.address_size 64\n"
+        b".visible .entry spin(.param .u32 n)\n{ ret; }\n"
+    )
     call("cuModuleLoadData", byref(module), c_char_p(text))
     call("cuModuleGetFunction", byref(function), module, c_char_p(b"spin"))
     return function
 
 
-def launch(function: c_void_p, microseconds: float, stream: Any = None, name: str = "cuLaunchKernel") -> None:
+def launch(
+    function: c_void_p, microseconds: float, stream: Any = None, name: str = "cuLaunchKernel"
+) -> None:
     argument = c_uint(int(microseconds * 1000))
     parameters = (c_void_p * 1)(ctypes.addressof(argument))
     one = [c_uint(1)] * 6

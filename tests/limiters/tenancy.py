@@ -1,7 +1,7 @@
 """A rack, grants on it, and programs run under them: what the limiter's tests stand on.
 
-Grants are written here byte by byte, so that these tests hold the limiter to the layout in grant.h and not to whatever
-the node's writer does.
+Grants are written here byte by byte, so that these tests hold the limiter to the layout in grant.h
+and not to whatever the node's writer does.
 """
 
 import json
@@ -10,10 +10,11 @@ import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import attrs
 
 LIB = Path(__file__).parents[2] / "limiters" / "hetero_limiters" / "lib"
 LIMITER = LIB / "libhetero-cuda.so"
@@ -29,7 +30,7 @@ UUIDS = (
 POLICIES = {"fixed": 0, "elastic": 1, "off": 2}
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Terms:
     """What a grant says of one device."""
 
@@ -58,7 +59,7 @@ def packed_grant(terms: Sequence[Terms], magic: bytes = b"HTGRANT1", version: in
     return (head + devices).ljust(2112, b"\0")
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Rack:
     """Simulated cards, and the files tenants of one card share."""
 
@@ -104,7 +105,7 @@ class Rack:
         return start_python(code, self.environment | environment)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Grant:
     """A grant directory as the node makes one."""
 
@@ -137,7 +138,7 @@ class Grant:
         return Usage(*struct.unpack_from("<QQQQQq", region, 128 + 64 * device))
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Usage:
     used: int
     peak: int
@@ -147,12 +148,11 @@ class Usage:
     balance_ns: int
 
 
-@dataclass
+@attrs.frozen
 class Job:
     """hetero-job-cuda at work."""
 
     process: "subprocess.Popen[str]"
-    lines: list[Any] = field(default_factory=list)
 
     @classmethod
     def start(cls, environment: Mapping[str, str], arguments: Sequence[str]) -> "Job":

@@ -1,4 +1,4 @@
-"""Every way a program can get at a driver function leads to the limiter, and nothing else is touched."""
+"""Every way to get at a driver function leads to the limiter, and nothing else is touched."""
 
 from pathlib import Path
 
@@ -33,7 +33,8 @@ def test_dlsym_answers_ours_on_every_handle_that_has_the_symbol(grant: Grant) ->
         + """
 names = ["cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuMemcpyHtoD_v2_ptds", "cuGetProcAddress_v2"]
 everything = c_void_p(libc.dlopen(None, c_int(2)))
-tell([[found(handle, name) == ours(name) for name in names] for handle in (driver, NEXT, DEFAULT, everything)])
+handles = (driver, NEXT, DEFAULT, everything)
+tell([[found(handle, name) == ours(name) for name in names] for handle in handles])
 """
     )
     assert [[True] * 4] * 4 == told
@@ -46,8 +47,9 @@ def test_dlsym_leaves_other_names_and_other_libraries_alone(grant: Grant) -> Non
 c = c_void_p(libc.dlopen(c_char_p(b"libc.so.6"), c_int(2)))
 printf = ctypes.cast(libc.printf, c_void_p).value
 real = ctypes.cast(cuda.cuDriverGetVersion, c_void_p).value
-tell([found(c, "printf") == printf, found(NEXT, "printf") == printf, found(DEFAULT, "printf") == printf,
-      found(c, "cuMemAlloc_v2"), found(driver, "cuNoSuchThing"), found(driver, "cuDriverGetVersion") == real])
+tell([found(handle, "printf") == printf for handle in (c, NEXT, DEFAULT)]
+     + [found(c, "cuMemAlloc_v2"), found(driver, "cuNoSuchThing")]
+     + [found(driver, "cuDriverGetVersion") == real])
 """
     )
     assert [True, True, True, None, None, True] == told
@@ -72,8 +74,8 @@ def test_dlvsym_knows_the_same_doors(grant: Grant) -> None:
         + """
 libc.dlvsym.argtypes = [c_void_p, c_char_p, c_char_p]
 c = c_void_p(libc.dlopen(c_char_p(b"libc.so.6"), c_int(2)))
-tell([libc.dlvsym(c, b"malloc", b"GLIBC_2.2.5") == found(c, "malloc") or libc.dlvsym(c, b"malloc", b"GLIBC_2.17") == found(c, "malloc"),
-      libc.dlvsym(c, b"cuMemAlloc_v2", b"GLIBC_2.2.5")])
+first = [libc.dlvsym(c, b"malloc", version) for version in (b"GLIBC_2.2.5", b"GLIBC_2.17")]
+tell([found(c, "malloc") in first, libc.dlvsym(c, b"cuMemAlloc_v2", b"GLIBC_2.2.5")])
 """
     )
     assert [True, None] == told
@@ -99,7 +101,8 @@ asked = {
     "cuGraphInstantiateWithFlags": looked_up("cuGraphInstantiate", 12000, 0),
     "cuStreamBeginCapture_v2": looked_up("cuStreamBeginCapture", 12000, 0),
 }
-untouched = looked_up("cuDriverGetVersion", 12000, 0) == ctypes.cast(cuda.cuDriverGetVersion, c_void_p).value
+real = ctypes.cast(cuda.cuDriverGetVersion, c_void_p).value
+untouched = looked_up("cuDriverGetVersion", 12000, 0) == real
 tell([[name for name, pointer in asked.items() if pointer != ours(name)], untouched])
 """
     )

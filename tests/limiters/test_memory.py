@@ -1,4 +1,4 @@
-"""Memory under a grant: exact to the byte on every path, across threads and processes, and shown as the grant."""
+"""Memory under a grant: exact to the byte on every path, across threads and processes."""
 
 import json
 import signal
@@ -199,21 +199,13 @@ tell(seen)
 
 
 def test_freeing_what_is_not_ours_is_the_drivers_business(grant: Grant) -> None:
-    told = grant.run(
-        """
+    code = """
 from driver import *
 start()
-tell([cuda.cuMemFree_v2(c_uint64(12345)), cuda.cuMemRelease(c_uint64(12345)), cuda.cuMemFree_v2(c_uint64(0))])
+strange = [("cuMemFree_v2", 12345), ("cuMemRelease", 12345), ("cuMemFree_v2", 0)]
+tell([getattr(cuda, name)(c_uint64(what)) for name, what in strange])
 """
-    )
-    bare = grant.rack.run(
-        """
-from driver import *
-start()
-tell([cuda.cuMemFree_v2(c_uint64(12345)), cuda.cuMemRelease(c_uint64(12345)), cuda.cuMemFree_v2(c_uint64(0))])
-"""
-    )
-    assert bare == told
+    assert grant.rack.run(code) == grant.run(code)
 
 
 def test_the_grant_is_what_the_driver_and_nvml_show(grant: Grant) -> None:
@@ -285,7 +277,8 @@ input()
 tell([info()[0], info()[1] >> 20, take("plain", 1)])
 """
     )
-    assert program.stdout and program.stdin
+    assert program.stdout
+    assert program.stdin
     assert json.loads(program.stdout.readline()) is True
     grant.set(Terms(memory=128 * MIB))
     program.stdin.write("\n")
@@ -325,7 +318,6 @@ tell(refused)
         )
         for process in range(8)
     ]
-    # What the card itself counts, seen by a process outside: pools keep pieces, so it looks at the grant's memory only.
     most = 0
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
@@ -400,7 +392,6 @@ def test_a_forked_child_has_an_account_of_its_own(grant: Grant) -> None:
         f"""
 from driver import *
 import os
-call("cuDeviceGetCount", byref(c_int())) if False else None
 ready, go = os.pipe(), os.pipe()
 child = os.fork()
 if child == 0:
