@@ -1,0 +1,89 @@
+"""Finds the processes of a grant: exactly those that have its files open for writing or mapped."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+#: (device, inode): what a file is, whatever path or mount it is seen through.
+_File = tuple[int, int]
+
+
+def holders(files: Mapping[str, Iterable[Path]]) -> dict[str, tuple[int, ...]]:
+    """Return the processes that hold any of the files of each name, in one walk over /proc.
+
+    Whoever merely looks (this program, for one) opens them for reading and does not count.
+    Processes of other users are seen by root alone.
+    """
+    names: dict[_File, str] = {}
+    for name, paths in files.items():
+        for path in paths:
+            try:
+                found = path.stat()
+            except OSError:
+                continue
+            names[found.st_dev, found.st_ino] = name
+    holding: dict[str, list[int]] = {name: [] for name in files}
+    if names:
+        for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
+            for name in {names[file] for file in _held(pid, names)}:
+                holding[name].append(pid)
+    return {name: tuple(sorted(pids)) for name, pids in holding.items()}
+
+
+def _held(pid: int, wanted: Collection[_File]) -> set[_File]:
+    """Return which of the wanted files the process has open for writing or mapped writable."""
+    held: set[_File] = set()
+    try:
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            try:
+                # The link's own permission bits say how the file was opened.
+                if entry.stat(follow_symlinks=False).st_mode & 0o200:
+                    target = entry.stat()
+                    held.add((target.st_dev, target.st_ino))
+            except OSError:
+                continue  # closed since
+        for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+            _, permissions, _, device, inode, *_ = line.split(maxsplit=5)
+            if inode != "0" and "w" in permissions:
+                major, minor = device.split(":")
+                held.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
+    except (OSError, ValueError):
+        pass  # gone since, or another user's
+    return held.intersection(wanted)
+
+
+def end(files: Iterable[Path], *, grace: float) -> None:
+    """Ask the files' holders to end, then make them: SIGTERM, and SIGKILL after `grace` seconds.
+
+    A pidfd stands for the process itself: one that let go meanwhile, or took over the number of
+    one that did, is left alone. So is this process, which ends by itself.
+    """
+    name, paths = "", tuple(files)
+    processes = []
+    try:
+        for pid in holders({name: paths})[name]:
+            if pid == os.getpid():
+                continue
+            with suppress(ProcessLookupError):
+                processes.append((pid, os.pidfd_open(pid)))
+        still = holders({name: paths})[name]
+        waiting = [process for pid, process in processes if pid in still]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in waiting:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(process, number)
+            deadline = time.monotonic() + grace
+            for process in waiting:
+                # Readable means ended; poll has no limit on the descriptor's number.
+                poll = select.poll()
+                poll.register(process, select.POLLIN)
+                poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    finally:
+        for _, process in processes:
+            os.close(process)
