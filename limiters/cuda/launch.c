@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include "../core/log.h"
+#include "../nvml/shim.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -123,6 +124,7 @@ static const struct engine engine = {
     .drop = drop_mark,
     .set = set_mark,
     .passed = mark_passed,
+    .power = nvml_power,
 };
 
 /* --------------------------------------------------------------------------------------------------- governors */
