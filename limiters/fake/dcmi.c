@@ -71,16 +71,17 @@ static const struct shape *shape_of(const struct shelf_card *card, const char *n
 static unsigned mebibytes(uint64_t bytes) { return (unsigned)(bytes >> 20); }
 static bool has_hbm(const struct shelf_card *card) { return strncmp(card->model, "310", 3); }
 
+static bool is_null(const void *out) { return !out; }
+
 /* The card a call is about, or the end of the call. */
 #define DEVICE_NOISE(out, size)                                 \
     const struct shelf_card *card = device(card_id, device_id); \
     FAULTS(card, out, size);                                    \
+    if (is_null(out))                                           \
+        return DCMI_ERR_CODE_INVALID_PARAMETER;                 \
     if (!card || !shelf_present(card))                          \
-    return shelf_count() ? DCMI_ERR_CODE_DEVICE_NOT_EXIST : DCMI_ERR_CODE_NOT_REDAY
-#define DEVICE(out)                      \
-    DEVICE_NOISE((out), sizeof *(out));  \
-    if (!(out))                          \
-    return DCMI_ERR_CODE_INVALID_PARAMETER
+    return shelf_opened() ? DCMI_ERR_CODE_DEVICE_NOT_EXIST : DCMI_ERR_CODE_NOT_REDAY
+#define DEVICE(out) DEVICE_NOISE((out), sizeof *(out))
 
 EXPORT int dcmi_init(void)
 {
@@ -104,7 +105,7 @@ EXPORT int dcmi_get_dcmi_version(char *dcmi_ver, int buf_size)
 EXPORT int dcmi_get_driver_version(char *driver_ver, unsigned int buf_size)
 {
     FAULTS(NULL, driver_ver, buf_size);
-    return shelf_count() ? text(driver_ver, (int)buf_size, shelf_driver("25.5.1")) : DCMI_ERR_CODE_NOT_REDAY;
+    return shelf_opened() ? text(driver_ver, (int)buf_size, shelf_driver("ascend", "25.5.1")) : DCMI_ERR_CODE_NOT_REDAY;
 }
 
 EXPORT int dcmi_get_card_list(int *card_num, int *card_list, int list_len)
@@ -113,7 +114,7 @@ EXPORT int dcmi_get_card_list(int *card_num, int *card_list, int list_len)
     const struct shelf_card *card;
     if (!card_num || !card_list)
         return DCMI_ERR_CODE_INVALID_PARAMETER;
-    if (!shelf_card(0))
+    if (!shelf_opened())
         return DCMI_ERR_CODE_NOT_REDAY;
     *card_num = 0;
     for (unsigned i = 0; (card = shelf_card(i)); i++) {
@@ -256,7 +257,7 @@ EXPORT int dcmi_get_affinity_cpu_info_by_device_id(int card_id, int device_id, c
 {
     DEVICE_NOISE(affinity_cpu, 32);
     const char *cpus = rack_text(card->section, "cpus", NULL);
-    if (!affinity_cpu || !length)
+    if (!length)
         return DCMI_ERR_CODE_INVALID_PARAMETER;
     if (!cpus)
         return DCMI_ERR_CODE_NOT_SUPPORT;
@@ -330,7 +331,7 @@ EXPORT int dcmi_create_vdevice(int card_id, int device_id, struct dcmi_create_vd
 
 EXPORT int dcmi_set_destroy_vdevice(int card_id, int device_id, unsigned int vdevid)
 {
-    DEVICE_NOISE(NULL, 0);
+    DEVICE_NOISE(&vdevid, 0);
     shelf_lock();
     struct shelf_slice *slice = shelf_find(card, 0, vdevid);
     bool used = slice && shelf_in_use(slice);
@@ -367,7 +368,7 @@ EXPORT int dcmi_get_device_info(int card_id, int device_id, enum dcmi_main_cmd m
 {
     DEVICE_NOISE(buf, size ? *size : 0);
     const struct menu *menu = menu_of(card);
-    if (!buf || !size)
+    if (!size)
         return DCMI_ERR_CODE_INVALID_PARAMETER;
     if (main_cmd != DCMI_MAIN_CMD_VDEV_MNG || !menu)
         return DCMI_ERR_CODE_NOT_SUPPORT;

@@ -209,14 +209,18 @@ bool shelf_open(void)
             it->count < SHELF_CARDS)
             take_card(it, section);
     }
-    shelf = it;
-    return it->count && !it->rack->faults;
+    bool good = it->count && !it->rack->faults;
+    shelf = good ? it : NULL;
+    return good;
 }
+
+bool shelf_opened(void) { return shelf; }
+void shelf_close(void) { shelf = NULL; }
 
 bool shelf_present(const struct shelf_card *card)
 {
     struct shelf *it = shelf;
-    for (unsigned i = 0; i < it->rack->count; i++) {
+    for (unsigned i = 0; it && i < it->rack->count; i++) {
         const struct rack_section *section = &it->rack->sections[i];
         unsigned count = 2;
         if (!does(section, "vanish") || rack_number(it->rack, section, "device", RACK_COUNT, 0) != card->place)
@@ -225,7 +229,7 @@ bool shelf_present(const struct shelf_card *card)
         if (state->calls[i % FAULTS_COUNTED] >= count)
             return false;
     }
-    return true;
+    return it;
 }
 
 unsigned shelf_count(void)
@@ -245,12 +249,12 @@ const struct shelf_card *shelf_card(unsigned index)
     return NULL;
 }
 
-const char *shelf_driver(const char *fallback)
+const char *shelf_driver(const char *key, const char *fallback)
 {
     struct shelf *it = shelf;
     for (unsigned i = 0; it && i < it->rack->count; i++)
         if (!strcmp(it->rack->sections[i].kind, "driver"))
-            fallback = rack_text(&it->rack->sections[i], shelf_vendor, fallback);
+            fallback = rack_text(&it->rack->sections[i], key, fallback);
     return fallback;
 }
 

@@ -58,10 +58,12 @@ extern const char shelf_vendor[]; /* defined by each library */
 /* Looks at the rack afresh, as a driver does when it is initialised: false without a rack, with a malformed one, or
  * without a device of this vendor. Cards handed out before stay valid. */
 bool shelf_open(void);
+bool shelf_opened(void);
+void shelf_close(void); /* until opened again there are no cards */
 unsigned shelf_count(void);                        /* cards that are there now */
 const struct shelf_card *shelf_card(unsigned index); /* NULL: not opened, or no such card now */
 bool shelf_present(const struct shelf_card *card); /* still there: it has not vanished since it was handed out */
-const char *shelf_driver(const char *fallback);    /* [driver] VENDOR = version */
+const char *shelf_driver(const char *key, const char *fallback); /* what a [driver] says of key */
 
 /* Whether the call ends here: with *code to be returned, after filling out with noise if so told. */
 bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint64_t size, int *code);
