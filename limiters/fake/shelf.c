@@ -34,6 +34,7 @@ struct shelf {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* the file's lock is the process's: this one is the thread's */
+static struct rack *loaded_under;    /* set by the constructor; its faults count until shelf_open */
 static struct shelf *_Atomic shelf;  /* replaced whole by shelf_open, never freed: cards were handed out */
 static struct state *_Atomic state;  /* mapped by the first shelf_open, for good */
 static int state_file = -1;          /* set with state */
@@ -97,10 +98,10 @@ static int hide_in(struct dl_phdr_info *object, size_t size, void *argument)
 
 __attribute__((constructor)) static void hide_missing(void)
 {
-    struct rack *rack = rack_open();
-    for (unsigned i = 0; rack && i < rack->count; i++)
-        if (does(&rack->sections[i], "missing")) {
-            dl_iterate_phdr(hide_in, rack);
+    loaded_under = rack_open();
+    for (unsigned i = 0; loaded_under && i < loaded_under->count; i++)
+        if (does(&loaded_under->sections[i], "missing")) {
+            dl_iterate_phdr(hide_in, loaded_under);
             break;
         }
 }
@@ -273,15 +274,16 @@ static void hang(const char *does)
 bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint64_t size, int *code)
 {
     struct shelf *it = shelf;
-    for (unsigned i = 0; it && i < it->rack->count; i++) {
-        const struct rack_section *section = &it->rack->sections[i];
+    struct rack *rack = it ? it->rack : loaded_under;
+    for (unsigned i = 0; rack && i < rack->count; i++) {
+        const struct rack_section *section = &rack->sections[i];
         if (strcmp(section->kind, "fault") || !concerns(section, call))
             continue;
         if (rack_text(section, "device", NULL) && (card || !does(section, "vanish")) &&
-            (!card || rack_number(it->rack, section, "device", RACK_COUNT, 0) != card->place))
+            (!card || rack_number(rack, section, "device", RACK_COUNT, 0) != card->place))
             continue;
         *code = 0;
-        if (does(section, "vanish"))
+        if (does(section, "vanish") && it)
             state->calls[i % FAULTS_COUNTED]++;
         else if (does(section, "hang"))
             hang(rack_text(section, "does", ""));
