@@ -64,7 +64,7 @@ EXPORT cndevRet_t cndevGetDeviceHandleByUUID(const char *uuid, cndevDevice_t *ha
 
 EXPORT const char *cndevGetCardNameStringByDevId(cndevDevice_t device)
 {
-    const struct shelf_card *card = at_slot(device);
+    const struct shelf_card *card = shelf_at((unsigned)device);
     int code;
     char noise[8] = "";
     if (shelf_meet(__func__, card, noise, 0, &code))
@@ -163,7 +163,7 @@ EXPORT cndevRet_t cndevTopologyGetRelationship(cndevTopologyRelationship_t *rela
         cndevTopologyRelationshipEnum_t relation;
     } words[] = {{"PIX", SINGLE}, {"PXB", MULTIPLE}, {"PHB", HOST_BRIDGE}, {"NODE", CPU}};
     VERSIONED(relationship);
-    const struct shelf_card *other = at_slot(device2);
+    const struct shelf_card *other = shelf_at((unsigned)device2);
     char word[16];
     if (!other)
         return CNDEV_ERROR_INVALID_DEVICE_ID;

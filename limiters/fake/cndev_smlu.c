@@ -33,7 +33,7 @@ static bool fits(const struct shelf_card *card, uint32_t core, uint64_t memory, 
 /* The instance that a handle names: its id, then its card's slot. Under the lock. */
 static struct shelf_slice *instance_of(cndevMluInstance_t handle)
 {
-    const struct shelf_card *card = at_slot(handle & 0xff);
+    const struct shelf_card *card = shelf_at((unsigned)(handle & 0xff));
     return card ? shelf_find(card, INSTANCE, (uint32_t)handle >> 8) : NULL;
 }
 
