@@ -23,6 +23,15 @@ EXPORT cndevRet_t cndevRelease(void)
     return CNDEV_SUCCESS;
 }
 
+EXPORT const char *cndevGetErrorString(cndevRet_t errorId)
+{
+    static const char *const names[] = {
+        "success", "no driver", "low driver version", "unsupported API version", "uninitialized", "invalid argument",
+        "invalid device ID", "unknown error", "malloc failed", "insufficient space", "not supported", "invalid link",
+        "no devices", "no permission", "not found", "in use", "duplicate", "timeout", "in problem"};
+    return (unsigned)errorId < sizeof names / sizeof *names ? names[errorId] : "unknown error";
+}
+
 EXPORT cndevRet_t cndevGetDeviceCount(cndevCardInfo_t *cardNum)
 {
     FAULTS(NULL, cardNum, sizeof *cardNum);

@@ -1,6 +1,6 @@
 /* libmtml.so for Moore Threads cards that are not there.
  *
- * The word for MtLinks is MTLINK<how many>. A card that is not well has memory errors that could not be corrected.
+ * The word for MtLinks is MTLINK<how many>. A card that is not well has memory errors that could not be corrected, and pages to retire.
  */
 #include "mtml.h"
 
@@ -342,6 +342,13 @@ EXPORT MtmlReturn mtmlMemoryGetEccErrorCounter(const MtmlMemory *mem, MtmlMemory
         location != MTML_MEMORY_LOCATION_DRAM)
         return MTML_ERROR_INVALID_ARGUMENT;
     *count = type == MTML_MEMORY_ERROR_TYPE_UNCORRECTED && strcmp(card->health, "ok");
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlMemoryGetRetiredPagesPendingStatus(const MtmlMemory *mem, MtmlPagesPending *pending)
+{
+    HANDLE(memories, mem, pending);
+    *pending = strcmp(card->health, "ok") ? MTML_RETIRED_PAGES_PENDING_STATE_TRUE : MTML_RETIRED_PAGES_PENDING_STATE_FALSE;
     return MTML_SUCCESS;
 }
 
