@@ -1,6 +1,6 @@
 /* NVML's ABI as this project meets it: our own declarations of what libnvidia-ml.so.1 exports, so that nobody needs
- * CUDA installed to build. The public reference is NVIDIA's nvml.h; tests/limiters/test_abi.py compares the layouts with
- * the ctypes of nvidia-ml-py. Names as exported: nvml.h hides the suffixes by macros (nvmlInit is nvmlInit_v2).
+ * CUDA installed to build. The public reference is NVIDIA's nvml.h; tests/limiters/test_abi.py compares the layouts
+ * with the ctypes of nvidia-ml-py. Names as exported: nvml.h hides the suffixes by macros (nvmlInit is nvmlInit_v2).
  */
 #ifndef HETERO_NVML_ABI_H
 #define HETERO_NVML_ABI_H
