@@ -341,7 +341,7 @@ EXPORT int dcmi_set_destroy_vdevice(int card_id, int device_id, unsigned int vde
     struct shelf_slice *slice = shelf_find(card, 0, vdevid);
     bool used = slice && shelf_in_use(slice);
     if (slice && !used)
-        slice->card = 0;
+        shelf_drop(slice);
     shelf_unlock();
     return !slice ? DCMI_ERR_CODE_DEVICE_NOT_EXIST : used ? DCMI_ERR_CODE_RESOURCE_OCCUPIED : DCMI_OK;
 }

@@ -184,12 +184,34 @@ EXPORT mxSmlReturn_t mxSmlGetSingleGpuProcess(unsigned int deviceId, unsigned in
     return MXSML_Success;
 }
 
+/* A card's settings for all of its slices. */
+
+static bool sliced_at_start(const struct shelf_card *card)
+{
+    return !strcmp(rack_text(card->section, "sgpu", "off"), "on");
+}
+
+static unsigned setting(const struct shelf_card *card, unsigned which, unsigned fallback)
+{
+    shelf_lock();
+    unsigned value = shelf_switch(card, which, fallback);
+    shelf_unlock();
+    return value;
+}
+
+static mxSmlReturn_t set(const struct shelf_card *card, unsigned which, unsigned value, bool legal)
+{
+    shelf_lock();
+    if (legal)
+        shelf_set_switch(card, which, value);
+    shelf_unlock();
+    return legal ? MXSML_Success : MXSML_SysfsWriteError;
+}
+
 EXPORT mxSmlReturn_t mxSmlGetSgpuToggle(unsigned int deviceId, unsigned int *toggle)
 {
     SLICED(toggle);
-    shelf_lock();
-    *toggle = shelf_switch(card, TOGGLE, !strcmp(rack_text(card->section, "sgpu", "off"), "on"));
-    shelf_unlock();
+    *toggle = setting(card, TOGGLE, sliced_at_start(card));
     return MXSML_Success;
 }
 
@@ -204,20 +226,10 @@ EXPORT mxSmlReturn_t mxSmlSetSgpuToggle(unsigned int deviceId, unsigned int togg
     return refused ? MXSML_SysfsWriteError : MXSML_Success;
 }
 
-/* A card's settings for all of its slices. */
-static mxSmlReturn_t set(const struct shelf_card *card, unsigned which, unsigned value, bool legal)
-{
-    shelf_lock();
-    if (legal)
-        shelf_set_switch(card, which, value);
-    shelf_unlock();
-    return legal ? MXSML_Success : MXSML_SysfsWriteError;
-}
-
 EXPORT mxSmlReturn_t mxSmlGetDeviceSchedClass(unsigned int deviceId, mxSmlSchedClass_t *schedClass)
 {
     SLICED(schedClass);
-    *schedClass = (mxSmlSchedClass_t)shelf_switch(card, SCHED_CLASS, BEST_EFFORT);
+    *schedClass = (mxSmlSchedClass_t)setting(card, SCHED_CLASS, BEST_EFFORT);
     return MXSML_Success;
 }
 
@@ -230,7 +242,7 @@ EXPORT mxSmlReturn_t mxSmlSetDeviceSchedClass(unsigned int deviceId, mxSmlSchedC
 EXPORT mxSmlReturn_t mxSmlGetDeviceTimeslice(unsigned int deviceId, unsigned int *timeslice)
 {
     SLICED(timeslice);
-    *timeslice = shelf_switch(card, TIMESLICE, 10);
+    *timeslice = setting(card, TIMESLICE, 10);
     return MXSML_Success;
 }
 
@@ -258,7 +270,7 @@ EXPORT mxSmlReturn_t mxSmlCreateSgpu(unsigned int deviceId, unsigned int memory,
     SLICED(sgpuId);
     mxSmlReturn_t outcome = MXSML_OperationNotSupport;
     shelf_lock();
-    if (shelf_switch(card, TOGGLE, !strcmp(rack_text(card->section, "sgpu", "off"), "on"))) {
+    if (shelf_switch(card, TOGGLE, sliced_at_start(card))) {
         mxSmlSgpuAvailableQuota_t left = left_of(card, NULL);
         unsigned id = 0;
         while (id < SGPUS && shelf_find(card, SGPU, id))
@@ -285,7 +297,7 @@ EXPORT mxSmlReturn_t mxSmlRemoveSgpu(unsigned int deviceId, unsigned int sgpuId)
     struct shelf_slice *slice = shelf_find(card, SGPU, sgpuId);
     bool used = slice && shelf_in_use(slice);
     if (slice && !used)
-        slice->card = 0;
+        shelf_drop(slice);
     shelf_unlock();
     return !slice ? MXSML_OperationNotSupport : used ? MXSML_SysfsWriteError : MXSML_Success;
 }

@@ -11,15 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #define LAYOUT 1u /* of struct state; part of the file's name */
 #define FAULTS_COUNTED 32u
 
-struct state { /* the file, shared by all processes: zeroes at first */
-    _Atomic uint32_t calls[FAULTS_COUNTED]; /* how often the call of each [fault] was made, for vanish */
-    /* The rest is under the file's lock. */
+struct state { /* the file, shared by all processes and read and changed under its lock: zeroes, but for its name */
+    char rack[512]; /* whose state it is, for people */
+    uint32_t calls[FAULTS_COUNTED]; /* how often the call of each [fault] was made, for vanish */
     struct {
         uint64_t card;
         uint32_t value[SHELF_SWITCHES], set; /* set: a bit for each */
@@ -33,12 +34,14 @@ struct shelf {
     struct shelf_card cards[SHELF_CARDS];
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* the file's lock is the process's: this one is the thread's */
-static struct rack *loaded_under;    /* set by the constructor; its faults count until shelf_open */
-static struct shelf *_Atomic shelf;  /* replaced whole by shelf_open, never freed: cards were handed out */
-static struct state *_Atomic state;  /* mapped by the first shelf_open, for good */
-static int state_file = -1;          /* set with state */
-static char state_path[64];          /* likewise */
+/* The file's lock is the process's; this one is the thread's, and guards what is set by map_state. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct state *_Atomic state; /* mapped when first needed; left mapped when the file was removed meanwhile */
+static int state_file = -1;
+static char state_path[64];
+
+static struct rack *loaded_under;   /* set by the constructor; its faults count until shelf_open */
+static struct shelf *_Atomic shelf; /* replaced whole by shelf_open, never freed: cards were handed out */
 
 static const char *const fault_words[] = {"error", "hang", "garbage", "missing", "vanish"};
 
@@ -106,43 +109,62 @@ __attribute__((constructor)) static void hide_missing(void)
         }
 }
 
+/* The rack may be edited between two looks: its path is what names its state. */
+static void map_state(const char *rack)
+{
+    snprintf(state_path, sizeof state_path, "/dev/shm/hetero-%s-%u-%016llx", shelf_vendor, (unsigned)getuid(),
+             (unsigned long long)rack_hash(LAYOUT, rack, strlen(rack)));
+    state_file = open(state_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    void *mapped = MAP_FAILED;
+    if (state_file >= 0 && !ftruncate(state_file, sizeof(struct state)))
+        mapped = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, state_file, 0);
+    if (mapped == MAP_FAILED) {
+        fprintf(stderr, "%s: cannot keep the rack's slices there, no other process will see them: %s\n", state_path,
+                strerror(errno));
+        mapped = calloc(1, sizeof(struct state));
+    }
+    state = mapped;
+    snprintf(state->rack, sizeof state->rack, "%s", rack);
+}
+
+static bool file_lock(short type)
+{
+    struct flock first = {.l_type = type, .l_whence = SEEK_SET, .l_len = 1};
+    struct stat status;
+    while (fcntl(state_file, F_SETLKW, &first) && errno == EINTR)
+        ;
+    return fstat(state_file, &status) || status.st_nlink; /* false: it was removed before we had it */
+}
+
 void shelf_lock(void)
 {
     pthread_mutex_lock(&mutex);
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
-    while (fcntl(state_file, F_SETLKW, &whole) && errno == EINTR)
-        ;
+    struct shelf *it = shelf;
+    if (!state && it)
+        map_state(it->rack->path);
+    while (state_file >= 0 && !file_lock(F_WRLCK)) {
+        close(state_file);
+        map_state(state->rack);
+    }
 }
 
 void shelf_unlock(void)
 {
-    struct flock whole = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_len = 1};
-    fcntl(state_file, F_SETLK, &whole);
+    if (state_file >= 0)
+        file_lock(F_UNLCK);
     pthread_mutex_unlock(&mutex);
 }
 
-/* The slices of this rack; it may be edited between two looks, its path is what names it. */
-static bool map_state(const struct rack *rack)
+__attribute__((destructor)) static void remove_empty(void)
 {
-    pthread_mutex_lock(&mutex);
-    if (!state) {
-        snprintf(state_path, sizeof state_path, "/dev/shm/hetero-%s-%u-%016llx", shelf_vendor, (unsigned)getuid(),
-                 (unsigned long long)rack_hash(LAYOUT, rack->path, strlen(rack->path)));
-        int file = open(state_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        void *mapped = MAP_FAILED;
-        if (file >= 0 && !ftruncate(file, sizeof(struct state)))
-            mapped = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-        if (mapped == MAP_FAILED) {
-            fprintf(stderr, "%s: cannot keep the rack's slices there: %s\n", state_path, strerror(errno));
-            if (file >= 0)
-                close(file);
-        } else {
-            state_file = file;
-            state = mapped;
-        }
-    }
-    pthread_mutex_unlock(&mutex);
-    return state;
+    static const struct state empty;
+    size_t name = sizeof empty.rack;
+    if (!state || state_file < 0)
+        return;
+    shelf_lock();
+    if (!memcmp((char *)state + name, (const char *)&empty + name, sizeof empty - name))
+        unlink(state_path);
+    shelf_unlock();
 }
 
 static void check_fault(struct rack *rack, const struct rack_section *section)
@@ -198,7 +220,7 @@ static void take_card(struct shelf *it, const struct rack_section *section)
 bool shelf_open(void)
 {
     struct shelf *it = calloc(1, sizeof *it);
-    if (!it || !(it->rack = rack_open()) || !map_state(it->rack)) {
+    if (!it || !(it->rack = rack_open())) {
         free(it);
         return false;
     }
@@ -227,7 +249,10 @@ bool shelf_present(const struct shelf_card *card)
         if (!does(section, "vanish") || rack_number(it->rack, section, "device", RACK_COUNT, 0) != card->place)
             continue;
         sscanf(rack_text(section, "does", ""), "vanish %u", &count);
-        if (state->calls[i % FAULTS_COUNTED] >= count)
+        shelf_lock();
+        bool gone = state->calls[i % FAULTS_COUNTED] >= count;
+        shelf_unlock();
+        if (gone)
             return false;
     }
     return it;
@@ -289,9 +314,11 @@ bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint
             (!card || rack_number(rack, section, "device", RACK_COUNT, 0) != card->place))
             continue;
         *code = 0;
-        if (does(section, "vanish") && it)
+        if (does(section, "vanish") && it) {
+            shelf_lock();
             state->calls[i % FAULTS_COUNTED]++;
-        else if (does(section, "hang"))
+            shelf_unlock();
+        } else if (does(section, "hang"))
             hang(rack_text(section, "does", ""));
         else if (does(section, "error") && sscanf(rack_text(section, "does", ""), "error %i", code) == 1)
             return true;
@@ -337,6 +364,8 @@ struct shelf_slice *shelf_cut(const struct shelf_card *card, uint32_t kind, uint
     return NULL;
 }
 
+void shelf_drop(struct shelf_slice *slice) { *slice = (struct shelf_slice){0}; }
+
 struct shelf_slice *shelf_next(const struct shelf_card *card, uint32_t kind, const struct shelf_slice *after)
 {
     for (struct shelf_slice *slice = after ? state->slices + (after - state->slices) + 1 : state->slices;
@@ -370,13 +399,13 @@ bool shelf_in_use(const struct shelf_slice *slice)
 int fake_occupy(unsigned index, unsigned id)
 {
     const struct shelf_card *card = shelf_card(index);
-    int file = card ? open(state_path, O_RDWR) : -1; /* inherited on exec, as a device node would be */
-    if (file < 0)
+    if (!card)
         return -1;
     shelf_lock();
+    int file = open(state_path, O_RDWR); /* inherited on exec, as a device node would be */
     struct shelf_slice *slice = shelf_find(card, 0, id);
     struct flock byte = slice ? byte_of(slice, F_RDLCK) : (struct flock){.l_type = F_UNLCK};
-    bool worked = slice && !fcntl(file, F_OFD_SETLK, &byte);
+    bool worked = slice && file >= 0 && !fcntl(file, F_OFD_SETLK, &byte);
     shelf_unlock();
     return worked ? 0 : -1; /* a file not used stays open: closing it would drop this process's lock on the others */
 }

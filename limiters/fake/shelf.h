@@ -4,8 +4,8 @@
  * numa, pci, health (ok, or what is wrong), links (1:HCCS 2:PIX, peers counted among the vendor's own cards) and
  * processes (pid:size, such as 4242:512 4243:1024, in MiB). Each library reads further keys of its own.
  *
- * Slices are the driver's and outlive who cut them: they stand in one file under /dev/shm until somebody destroys them.
- * A slice is in use while a process that occupies it lives; the kernel knows, no PID decides.
+ * Slices are the driver's and outlive who cut them: they stand in a file under /dev/shm, which is there only while
+ * something stands in it. A slice is in use while a process that occupies it lives; the kernel knows, no PID decides.
  *
  *     [fault]
  *     call = dcmi_get_device_health   # a shell pattern: *_v2 is an older library
@@ -40,7 +40,7 @@ struct shelf_card {
 };
 
 struct shelf_slice {
-    uint64_t card;             /* 0: none; how a slice is destroyed */
+    uint64_t card;             /* 0: none */
     uint32_t kind, id, parent; /* the library's own numbers; kind 0 is what a program can run on */
     uint32_t core;
     uint64_t memory; /* in the library's own unit */
@@ -79,10 +79,12 @@ bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint
 void shelf_link(const struct shelf_card *one, const struct shelf_card *other, char word[16]);
 unsigned shelf_processes(const struct shelf_card *card, struct shelf_process *processes, unsigned room);
 
-/* Slices and switches are read and changed between these two, by one process at a time. */
+/* Slices and switches are read and changed between these two, by one process at a time. Nothing in between may look for
+ * cards, but for shelf_at: whether one has vanished is asked under the same lock. */
 void shelf_lock(void);
 void shelf_unlock(void);
 struct shelf_slice *shelf_cut(const struct shelf_card *card, uint32_t kind, uint32_t id); /* zeroed; NULL: no room */
+void shelf_drop(struct shelf_slice *slice);
 struct shelf_slice *shelf_next(const struct shelf_card *card, uint32_t kind, const struct shelf_slice *after);
 struct shelf_slice *shelf_find(const struct shelf_card *card, uint32_t kind, uint32_t id);
 bool shelf_in_use(const struct shelf_slice *slice);
