@@ -1,18 +1,14 @@
-/* Cards from the rack, slices that outlive processes, faults on demand: what the vendors' fake libraries share. */
+/* Cards from the rack, and slices that outlive processes: what the vendors' fake libraries share. */
 #include "shelf.h"
 
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LAYOUT 1u /* of struct state; part of the file's name */
@@ -40,74 +36,7 @@ static struct state *_Atomic state; /* mapped when first needed; left mapped whe
 static int state_file = -1;
 static char state_path[64];
 
-static struct rack *loaded_under;   /* set by the constructor; its faults count until shelf_open */
 static struct shelf *_Atomic shelf; /* replaced whole by shelf_open, never freed: cards were handed out */
-
-static const char *const fault_words[] = {"error", "hang", "garbage", "missing", "vanish"};
-
-static bool does(const struct rack_section *section, const char *what)
-{
-    const char *said = rack_text(section, "does", "");
-    size_t length = strcspn(said, " ");
-    return !strcmp(section->kind, "fault") && strlen(what) == length && !strncmp(said, what, length);
-}
-
-static bool concerns(const struct rack_section *section, const char *call)
-{
-    return !fnmatch(rack_text(section, "call", ""), call, 0) &&
-           !strcmp(rack_text(section, "vendor", shelf_vendor), shelf_vendor);
-}
-
-/* A library that never had the symbol is one whose dynamic symbol table gives it no value: so dlsym sees it. */
-static int hide_in(struct dl_phdr_info *object, size_t size, void *argument)
-{
-    (void)size;
-    const struct rack *rack = argument;
-    const ElfW(Dyn) *dynamic = NULL;
-    bool own = false;
-    for (unsigned i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *header = &object->dlpi_phdr[i];
-        uintptr_t start = object->dlpi_addr + header->p_vaddr;
-        if (header->p_type == PT_DYNAMIC)
-            dynamic = (const ElfW(Dyn) *)start;
-        if (header->p_type == PT_LOAD && (uintptr_t)shelf_vendor - start < header->p_memsz)
-            own = true;
-    }
-    if (!own || !dynamic)
-        return 0;
-    ElfW(Sym) *symbols = NULL;
-    const char *names = NULL;
-    const uint32_t *hash = NULL; /* buckets, then as many chains as there are symbols */
-    for (; dynamic->d_tag != DT_NULL; dynamic++)
-        if (dynamic->d_tag == DT_SYMTAB)
-            symbols = (ElfW(Sym) *)dynamic->d_un.d_ptr;
-        else if (dynamic->d_tag == DT_STRTAB)
-            names = (const char *)dynamic->d_un.d_ptr;
-        else if (dynamic->d_tag == DT_HASH)
-            hash = (const uint32_t *)dynamic->d_un.d_ptr;
-    if (!symbols || !names || !hash)
-        return 1;
-    uintptr_t first = (uintptr_t)symbols & -(uintptr_t)sysconf(_SC_PAGESIZE);
-    size_t length = (uintptr_t)(symbols + hash[1]) - first;
-    if (mprotect((void *)first, length, PROT_READ | PROT_WRITE))
-        return 1;
-    for (uint32_t s = 1; s < hash[1]; s++)
-        for (unsigned i = 0; i < rack->count; i++)
-            if (does(&rack->sections[i], "missing") && concerns(&rack->sections[i], names + symbols[s].st_name))
-                symbols[s].st_value = 0;
-    mprotect((void *)first, length, PROT_READ);
-    return 1;
-}
-
-__attribute__((constructor)) static void hide_missing(void)
-{
-    loaded_under = rack_open();
-    for (unsigned i = 0; loaded_under && i < loaded_under->count; i++)
-        if (does(&loaded_under->sections[i], "missing")) {
-            dl_iterate_phdr(hide_in, loaded_under);
-            break;
-        }
-}
 
 /* The rack may be edited between two looks: its path is what names its state. */
 static void map_state(const char *rack)
@@ -167,16 +96,6 @@ __attribute__((destructor)) static void remove_empty(void)
     shelf_unlock();
 }
 
-static void check_fault(struct rack *rack, const struct rack_section *section)
-{
-    if (!rack_text(section, "call", NULL))
-        rack_fault(rack, section, "call", "the name of a library call, or a pattern");
-    for (unsigned i = 0; i < sizeof fault_words / sizeof *fault_words; i++)
-        if (does(section, fault_words[i]))
-            return;
-    rack_fault(rack, section, "does", "error CODE, hang [TIME], garbage, missing or vanish [COUNT]");
-}
-
 static void take_card(struct shelf *it, const struct rack_section *section)
 {
     struct shelf_card *card = &it->cards[it->count];
@@ -226,37 +145,24 @@ bool shelf_open(void)
     }
     for (unsigned i = 0; i < it->rack->count; i++) {
         const struct rack_section *section = &it->rack->sections[i];
-        if (!strcmp(section->kind, "fault"))
-            check_fault(it->rack, section);
         if (!strcmp(section->kind, "device") && !strcmp(rack_text(section, "vendor", ""), shelf_vendor) &&
             it->count < SHELF_CARDS)
             take_card(it, section);
     }
-    bool good = it->count && !it->rack->faults;
+    bool good = faults_sound(it->rack) && it->count && !it->rack->faults;
     shelf = good ? it : NULL;
     return good;
 }
 
-bool shelf_opened(void) { return shelf; }
-void shelf_close(void) { shelf = NULL; }
-
-bool shelf_present(const struct shelf_card *card)
+struct rack *shelf_rack(void)
 {
     struct shelf *it = shelf;
-    for (unsigned i = 0; it && i < it->rack->count; i++) {
-        const struct rack_section *section = &it->rack->sections[i];
-        unsigned count = 2;
-        if (!does(section, "vanish") || rack_number(it->rack, section, "device", RACK_COUNT, 0) != card->place)
-            continue;
-        sscanf(rack_text(section, "does", ""), "vanish %u", &count);
-        shelf_lock();
-        bool gone = state->calls[i % FAULTS_COUNTED] >= count;
-        shelf_unlock();
-        if (gone)
-            return false;
-    }
-    return it;
+    return it ? it->rack : NULL;
 }
+
+uint32_t *shelf_calls(unsigned fault) { return &state->calls[fault % FAULTS_COUNTED]; }
+bool shelf_opened(void) { return shelf; }
+void shelf_close(void) { shelf = NULL; }
 
 const struct shelf_card *shelf_at(unsigned place)
 {
@@ -288,47 +194,6 @@ const char *shelf_driver(const char *key, const char *fallback)
         if (!strcmp(it->rack->sections[i].kind, "driver"))
             fallback = rack_text(&it->rack->sections[i], key, fallback);
     return fallback;
-}
-
-static void hang(const char *does)
-{
-    double amount = 1e9;
-    char unit[3] = "s";
-    sscanf(does, "hang %lf %2s", &amount, unit);
-    if (!strcmp(unit, "ms"))
-        amount /= 1e3;
-    struct timespec left = {(time_t)amount, (long)((amount - (double)(time_t)amount) * 1e9)};
-    while (nanosleep(&left, &left) && errno == EINTR)
-        ;
-}
-
-bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint64_t size, int *code)
-{
-    struct shelf *it = shelf;
-    struct rack *rack = it ? it->rack : loaded_under;
-    for (unsigned i = 0; rack && i < rack->count; i++) {
-        const struct rack_section *section = &rack->sections[i];
-        if (strcmp(section->kind, "fault") || !concerns(section, call))
-            continue;
-        if (rack_text(section, "device", NULL) && (card || !does(section, "vanish")) &&
-            (!card || rack_number(rack, section, "device", RACK_COUNT, 0) != card->place))
-            continue;
-        *code = 0;
-        if (does(section, "vanish") && it) {
-            shelf_lock();
-            state->calls[i % FAULTS_COUNTED]++;
-            shelf_unlock();
-        } else if (does(section, "hang"))
-            hang(rack_text(section, "does", ""));
-        else if (does(section, "error") && sscanf(rack_text(section, "does", ""), "error %i", code) == 1)
-            return true;
-        else if (does(section, "garbage")) {
-            if (out)
-                memset(out, 0xa5, size); /* no text, no length, no zero */
-            return true;
-        }
-    }
-    return false;
 }
 
 void shelf_link(const struct shelf_card *one, const struct shelf_card *other, char word[16])

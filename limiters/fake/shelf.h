@@ -63,17 +63,7 @@ void shelf_close(void); /* until opened again there are no cards */
 unsigned shelf_count(void);                        /* cards that are there now */
 const struct shelf_card *shelf_card(unsigned index); /* NULL: not opened, or no such card now */
 const struct shelf_card *shelf_at(unsigned place);   /* there now or not; NULL: not opened, or no such place */
-bool shelf_present(const struct shelf_card *card); /* still there: it has not vanished since it was handed out */
 const char *shelf_driver(const char *key, const char *fallback); /* what a [driver] says of key */
-
-/* Whether the call ends here: with *code to be returned, after filling out with noise if so told. */
-bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint64_t size, int *code);
-#define FAULTS(card, out, size)                                        \
-    do {                                                               \
-        int code_;                                                     \
-        if (shelf_meet(__func__, (card), (out), (size), &code_))       \
-            return code_;                                              \
-    } while (0)
 
 /* What lies between two cards, by the rack's word for it: what either of them says, else NODE or SYS by their NUMA node. */
 void shelf_link(const struct shelf_card *one, const struct shelf_card *other, char word[16]);
@@ -95,5 +85,23 @@ void shelf_set_switch(const struct shelf_card *card, unsigned which, uint32_t va
 /* Exported by every library beside the vendor's calls, for what a runtime would do: this process works on the slice
  * (of kind 0) until it and its children end. 0, or -1. */
 EXPORT int fake_occupy(unsigned index, unsigned id);
+
+/* faults.c */
+
+/* Whether the call ends here: with *code to be returned, after filling out with noise if so told. */
+bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint64_t size, int *code);
+#define FAULTS(card, out, size)                                        \
+    do {                                                               \
+        int code_;                                                     \
+        if (shelf_meet(__func__, (card), (out), (size), &code_))       \
+            return code_;                                              \
+    } while (0)
+
+bool shelf_present(const struct shelf_card *card); /* still there: it has not vanished since it was handed out */
+
+/* Between shelf.c and faults.c. */
+struct rack *shelf_rack(void);          /* NULL: not opened */
+uint32_t *shelf_calls(unsigned fault);  /* how often the call of a vanishing was made; under the lock */
+bool faults_sound(struct rack *rack);   /* whatever is malformed is told */
 
 #endif

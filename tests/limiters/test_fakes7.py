@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,31 @@ def test_a_card_vanishes_between_two_discoveries_whoever_makes_them(tmp_path: Pa
 
     assert [0, 4] == machine.run("say(cards())")
     assert [[0], [-8008, 77]] == machine.run("say([cards(), health(4, 1)])")
+
+
+def test_nothing_is_left_on_the_machine_once_no_slice_stands(tmp_path: Path) -> None:
+    machine = VendorMachine(tmp_path, CARDS, DCMI)
+
+    machine.run('say(create(b"vir05_1c_16g"))')
+    with_slice = states(tmp_path)
+    machine.run("say(dcmi.dcmi_set_destroy_vdevice(0, 0, 100))")
+    without = states(tmp_path)
+
+    assert [1, 0] == [with_slice, without]
+
+
+def states(directory: Path) -> int:
+    """How many states of racks in this directory are kept."""
+    files = Path("/dev/shm").glob(f"hetero-ascend-{os.getuid()}-*")
+    return sum(file.read_bytes()[:512].startswith(bytes(directory)) for file in files)
+
+
+def test_a_rack_edited_while_slices_stand_keeps_them(tmp_path: Path) -> None:
+    machine = VendorMachine(tmp_path, CARDS, DCMI)
+    machine.run('say(create(b"vir05_1c_16g"))')
+    machine.rack.write_text(CARDS.replace("busy = 40", "busy = 50"))
+
+    assert [100] == machine.run("say(standing())")
 
 
 def test_a_malformed_fault_is_told_by_line_and_the_driver_is_not_there(tmp_path: Path) -> None:
