@@ -173,7 +173,8 @@ EXPORT int dcmi_get_device_health(int card_id, int device_id, unsigned int *heal
     return DCMI_OK;
 }
 
-EXPORT int dcmi_get_device_resource_info(int card_id, int device_id, struct dcmi_proc_mem_info *proc_info, int *proc_num)
+EXPORT int dcmi_get_device_resource_info(int card_id, int device_id, struct dcmi_proc_mem_info *proc_info,
+                                         int *proc_num)
 {
     DEVICE(proc_num);
     struct shelf_process processes[32]; /* as many as the caller is to have room for */

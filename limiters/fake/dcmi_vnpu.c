@@ -119,8 +119,8 @@ static int query_vdevice(const struct shelf_card *card, struct dcmi_vdev_query_s
     return slice ? DCMI_OK : DCMI_ERR_CODE_DEVICE_NOT_EXIST;
 }
 
-EXPORT int dcmi_get_device_info(int card_id, int device_id, enum dcmi_main_cmd main_cmd, unsigned int sub_cmd, void *buf,
-                                unsigned int *size)
+EXPORT int dcmi_get_device_info(int card_id, int device_id, enum dcmi_main_cmd main_cmd, unsigned int sub_cmd,
+                                void *buf, unsigned int *size)
 {
     DEVICE_NOISE(buf, size ? *size : 0);
     const struct menu *menu = menu_of(card);

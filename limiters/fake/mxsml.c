@@ -1,7 +1,7 @@
 /* libmxsml.so for MetaX cards that are not there.
  *
- * Further keys of a [device]: sgpu = on (the card is sliced when the machine starts), or sgpu = never (its driver cannot).
- * The word for a MetaXLink is METAXLINK.
+ * Further keys of a [device]: sgpu = on (the card is sliced when the machine starts), or sgpu = never (its driver
+ * cannot). The word for a MetaXLink is METAXLINK.
  */
 #include "mxsml.h"
 
@@ -20,7 +20,12 @@ enum { SW_QUEUE_PRIORITY, QUEUE_PRIORITY }; /* settings of a slice */
 
 static bool is_null(const void *out) { return !out; }
 static unsigned mebibytes(uint64_t bytes) { return (unsigned)(bytes >> 20); }
-static bool can_slice(const struct shelf_card *card) { return strcmp(rack_text(card->section, "sgpu", "off"), "never"); }
+
+static bool can_slice(const struct shelf_card *card)
+{
+    return strcmp(rack_text(card->section, "sgpu", "off"), "never");
+}
+
 
 /* The card a call is about, or the end of the call. */
 #define CARD_NOISE(out, size)                              \
@@ -66,7 +71,8 @@ EXPORT mxSmlReturn_t mxSmlGetDeviceInfo(unsigned int deviceId, mxSmlDeviceInfo_t
                                       .brand = MXSML_Brand_C};
     snprintf(deviceInfo->bdfId, sizeof deviceInfo->bdfId, "%04x:%02x:%02x.%x", card->domain, card->bus, card->device,
              card->function);
-    snprintf(deviceInfo->uuid, sizeof deviceInfo->uuid, "%s%s", strncmp(card->uuid, "GPU-", 4) ? "GPU-" : "", card->uuid);
+    const char *kind = strncmp(card->uuid, "GPU-", 4) ? "GPU-" : "";
+    snprintf(deviceInfo->uuid, sizeof deviceInfo->uuid, "%s%s", kind, card->uuid);
     snprintf(deviceInfo->deviceName, sizeof deviceInfo->deviceName, "%s", card->model);
     return MXSML_Success;
 }
@@ -149,7 +155,8 @@ EXPORT mxSmlReturn_t mxSmlGetNodeAffinity(unsigned int deviceId, unsigned int no
     return MXSML_Success;
 }
 
-EXPORT mxSmlReturn_t mxSmlGetDeviceTopology(unsigned int deviceId, unsigned int deviceDst, mxSmlGpuTopologyLevel_t *level)
+EXPORT mxSmlReturn_t mxSmlGetDeviceTopology(unsigned int deviceId, unsigned int deviceDst,
+                                            mxSmlGpuTopologyLevel_t *level)
 {
     static const struct {
         const char *word;

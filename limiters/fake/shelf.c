@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LAYOUT 1u /* of struct state; part of the file's name */
+#define LAYOUT 2u /* of struct state; part of the file's name */
 #define FAULTS_COUNTED 32u
 
 struct state { /* the file, shared by all processes and read and changed under its lock: zeroes, but for its name */

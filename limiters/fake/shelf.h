@@ -65,7 +65,7 @@ const struct shelf_card *shelf_card(unsigned index); /* NULL: not opened, or no 
 const struct shelf_card *shelf_at(unsigned place);   /* there now or not; NULL: not opened, or no such place */
 const char *shelf_driver(const char *key, const char *fallback); /* what a [driver] says of key */
 
-/* What lies between two cards, by the rack's word for it: what either of them says, else NODE or SYS by their NUMA node. */
+/* What lies between two cards, by the rack's word for it: what either says, else NODE or SYS by their NUMA nodes. */
 void shelf_link(const struct shelf_card *one, const struct shelf_card *other, char word[16]);
 unsigned shelf_processes(const struct shelf_card *card, struct shelf_process *processes, unsigned room);
 
