@@ -529,18 +529,21 @@ static nvmlReturn_t processes(nvmlDevice_t handle, unsigned *count, nvmlProcessI
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned *count,
                                                          nvmlProcessInfo_v1_t *out)
 {
+    FAULTS(about, count, sizeof *count);
     return processes(handle, count, out, NULL);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t handle, unsigned *count,
                                                             nvmlProcessInfo_v2_t *out)
 {
+    FAULTS(about, count, sizeof *count);
     return processes(handle, count, NULL, out);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
                                                             nvmlProcessInfo_v2_t *out)
 {
+    FAULTS(about, count, sizeof *count);
     return processes(handle, count, NULL, out);
 }
 

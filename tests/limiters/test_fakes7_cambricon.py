@@ -193,6 +193,24 @@ def test_an_instance_outlives_its_killed_maker_and_is_busy_while_used(mlus: Vend
     assert 0 == mlus.run(destroy)
 
 
+def test_processes_that_cut_and_destroy_at_once_lose_nothing(mlus: VendorMachine) -> None:
+    """The file of the slices comes and goes meanwhile: it is there only while one stands."""
+    turn = """
+        for i in range(40):
+            p = profile(20, 1 << 30)
+            made = instance(p)
+            assert made > 0, made
+            assert 0 == cndev.cndevDestroySMluInstanceByHandle(made)
+            assert 0 == cndev.cndevDestroySMluProfileInfo(p, 0)
+        say(standing(room=0))
+        """
+    running = [mlus.start(turn) for _ in range(4)]
+    ends = [process.communicate(timeout=30) for process in running]
+
+    assert [""] * 4 == [error for _, error in ends]
+    assert [] == mlus.run("say(standing())")
+
+
 def test_a_card_without_smlu_mode_is_not_sliced_until_it_is_set(mlus: VendorMachine) -> None:
     outcome = mlus.run(
         """
