@@ -21,7 +21,7 @@
 /* How often a waiter looks whether the holder lives, and how long it waits for one that lives: a holder needs well under
  * a microsecond, so one that was stopped or preempted for so long is not coming back soon. */
 #define LOOK_NS     INT64_C(2000000)
-#define PATIENCE_NS INT64_C(2000000000)
+#define PATIENCE_NS INT64_C(1000000000)
 
 static bool lock_byte(int file, int command, short type, int byte)
 {
@@ -149,12 +149,11 @@ static bool take_shared(struct region *region)
         uint32_t marked = seen | WAITED_FOR;
         if (seen != marked && !atomic_compare_exchange_strong(word, &seen, marked))
             continue;
-        struct timespec look = {.tv_nsec = LOOK_NS};
-        if (syscall(SYS_futex, word, FUTEX_WAIT, marked, &look, NULL, 0) == 0 || errno != ETIMEDOUT ||
-            may_be_inside(region, marked))
-            continue;
-        /* Its holder was killed between two writes: the slots are the truth. */
-        if (atomic_compare_exchange_strong(word, &marked, mine | ((marked + THEFT) & THEFTS))) {
+        if (may_be_inside(region, marked)) {
+            struct timespec look = {.tv_nsec = LOOK_NS};
+            syscall(SYS_futex, word, FUTEX_WAIT, marked, &look, NULL, 0);
+        } else if (atomic_compare_exchange_strong(word, &marked, mine | ((marked + THEFT) & THEFTS))) {
+            /* Its holder was killed between two writes: the slots are the truth. */
             recount(region->shared);
             return true;
         }

@@ -34,6 +34,9 @@ int tenant_device_named(const char *uuid);
 /* The grant's directory, where its other files are. */
 const char *tenant_directory(void);
 
+/* What is wrong with a grant; NULL: nothing, and `uuids` holds its devices'. */
+const char *grant_fault(const struct hetero_grant *grant, uint8_t uuids[HETERO_MAX_DEVICES][16]);
+
 /* The usage region, opened on first use; NULL when it cannot be used (the caller refuses). */
 struct region *tenant_region(void);
 

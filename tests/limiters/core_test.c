@@ -210,6 +210,7 @@ static void with_every_slot_taken_by_the_living_the_next_process_is_refused(void
     EXPECT(LEDGER_GRANTED, ledger_reserve(last, 0, 1, 1000));
     EXPECT(7, last->slot);
     EXPECT(HETERO_REGION_SLOTS, ledger_used(last, 0));
+    free(regions);
 }
 
 static void a_region_that_is_short_or_foreign_is_refused(void)
@@ -701,6 +702,85 @@ static void what_is_in_flight_at_the_end_of_a_turn_is_bounded(void)
     EXPECT_NEAR((double)sim.busy_ns, (double)sim.busy_ns * 0.03, (double)account.gpu_ns);
 }
 
+/* ------------------------------------------------------------------------- the governor, with its thread and real time */
+
+static void real_pause(uint64_t ns)
+{
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
+static uint64_t real_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000 * MS + (uint64_t)time.tv_nsec;
+}
+
+static _Atomic uint64_t device_free_at;
+
+static bool real_set(void *mark, void *stream)
+{
+    (void)stream;
+    *(uint64_t *)mark = atomic_load(&device_free_at);
+    return true;
+}
+
+static bool real_passed(void *mark)
+{
+    return *(uint64_t *)mark <= real_now();
+}
+
+static bool no_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw)
+{
+    (void)uuid, (void)mean_mw, (void)limit_mw;
+    return false;
+}
+
+static const struct engine in_real_time = {
+    .now = real_now,
+    .pause = real_pause,
+    .begin = nothing,
+    .home = sim_home,
+    .make = sim_make,
+    .drop = free,
+    .set = real_set,
+    .passed = real_passed,
+    .power = no_power,
+};
+
+enum { GATE_THREADS = 4, GATE_LAUNCHES = 300 };
+
+static void *launch_through_the_gate(void *number)
+{
+    struct stream_key stream = {.stream = (char *)&sim + (uintptr_t)number};
+    for (int i = 0; i < GATE_LAUNCHES; i++) {
+        EXPECT(true, governor_enter(sim.governor));
+        uint64_t free_at = atomic_load(&device_free_at), now = real_now();
+        while (!atomic_compare_exchange_weak(&device_free_at, &free_at, (free_at > now ? free_at : now) + 100 * US))
+            ;
+        governor_leave(sim.governor, &stream);
+    }
+    governor_before_stream_ends(sim.governor, &stream);
+    return NULL;
+}
+
+static void threads_pass_the_gate_of_a_governor_in_real_time(void)
+{
+    usage_file();
+    terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
+    sim.governor = governor_new(&in_real_time, &terms, &account, directory, 0);
+    pthread_t threads[GATE_THREADS];
+    uint64_t since = real_now();
+    for (uintptr_t t = 0; t < GATE_THREADS; t++)
+        EXPECT(0, pthread_create(&threads[t], NULL, launch_through_the_gate, (void *)t));
+    for (int t = 0; t < GATE_THREADS; t++)
+        pthread_join(threads[t], NULL);
+    /* 120 ms of device time at a half, less the turns at either end; and prompt, on whatever machine. */
+    EXPECT(true, real_now() - since > 200 * MS && real_now() - since < 5000 * MS);
+    governor_retire(sim.governor);
+    EXPECT(GATE_THREADS * GATE_LAUNCHES, atomic_load(&sim.governor->traffic) >> 32);
+}
+
 /* --------------------------------------------------------------------------------------------------------- the list */
 
 #define TEST(name) {#name, name}
@@ -737,6 +817,7 @@ int main(int count, char **arguments)
         TEST(time_on_a_card_at_its_power_limit_is_dearer),
         TEST(a_hungry_program_gets_its_share_of_its_speed_alone),
         TEST(what_is_in_flight_at_the_end_of_a_turn_is_bounded),
+        TEST(threads_pass_the_gate_of_a_governor_in_real_time),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
