@@ -15,6 +15,7 @@ from hetero.node.ledger import Ledger, Standing
 from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.state import prepare
+from hetero.node.uncovered import uncovered
 from hetero.registry import Discovery, VendorRow
 
 
@@ -45,6 +46,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *_limiters(node, discovery),
         _state(node),
         *_ledger(node),
+        *_uncovered(node, discovery),
     )
 
 
@@ -117,6 +119,18 @@ def _state(node: Node) -> Finding:
     except HeteroError as error:
         return Finding("state", Verdict.BAD, str(error))
     return Finding("state", Verdict.OK, str(node.ledger.path))
+
+
+def _uncovered(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    """What runs under a grant and past its limiter is to be ended; others only explain usage."""
+    usages = [(device, node.registry.observe(device)) for device in discovery.devices]
+    for found in uncovered(node, node.look(), usages):
+        held = f"{found.program} holds {found.memory >> 20} MiB of {found.device[:12]}"
+        if found.grant:
+            says = f"{held} past the limiter of grant {found.grant}: end it, or the grant"
+            yield Finding(f"process {found.pid}", Verdict.BAD, says)
+        else:
+            yield Finding(f"process {found.pid}", Verdict.NOTE, f"{held} without a grant")
 
 
 def _ledger(node: Node) -> Iterator[Finding]:

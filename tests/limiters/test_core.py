@@ -1,4 +1,4 @@
-"""The limiter's core as an ordinary library: its tests by name, under sanitizers, fuzzed, killed."""
+"""The limiter's core as an ordinary library: its tests, under sanitizers, fuzzed, killed."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ THREADED = (
 
 
 def _run(program: str, *arguments: object, timeout: float = 60) -> str:
-    command = [BUILD / program, *map(str, arguments)]
+    command = [str(BUILD / program), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
