@@ -14,6 +14,7 @@ from hetero.model import Device, Rung
 from hetero.node.ledger import Ledger, Standing
 from hetero.node.native import limiter
 from hetero.node.node import Node
+from hetero.node.settings import Settings
 from hetero.node.state import prepare
 from hetero.node.uncovered import uncovered
 from hetero.registry import Discovery, VendorRow
@@ -41,6 +42,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
     discovery = node.discover()
     return (
         *_simulated(node),
+        *_settings(node.settings),
         *map(_vendor, discovery.rows),
         *map(_device, discovery.devices),
         *_limiters(node, discovery),
@@ -63,6 +65,17 @@ def _simulated(node: Node) -> Iterator[Finding]:
     if node.simulation:
         rack = node.simulation.rack
         yield Finding("simulation", Verdict.NOTE, f"every device below is simulated by {rack}")
+
+
+def _settings(settings: Settings) -> Iterator[Finding]:
+    """What a node promises beyond its devices is said wherever it is asked how it is."""
+    if settings.memory_scale > 1:
+        says = f"is granted {settings.memory_scale} times: what does not fit lies with the host"
+        yield Finding("memory", Verdict.NOTE, says)
+    if settings.core_scale > 1:
+        yield Finding("core", Verdict.NOTE, f"is granted {settings.core_scale} times")
+    if settings.context:
+        yield Finding("contexts", Verdict.NOTE, "count against a grant's memory")
 
 
 def _vendor(row: VendorRow) -> Finding:

@@ -72,6 +72,8 @@ const char *grant_fault(const struct hetero_grant *candidate, uint8_t found[HETE
             return "a core share outside 0.01 % to 100 %";
         if (terms_policy(terms) > HETERO_POLICY_OFF || terms_priority(terms) > HETERO_PRIORITY_HIGH)
             return "an unknown policy or priority";
+        if (terms_flags(terms) & ~(uint32_t)HETERO_FLAGS)
+            return "a flag this limiter does not know";
     }
     return NULL;
 }
