@@ -5,7 +5,8 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DISTRIBUTIONS := . limiters vendors/nvidia benchmarks
-DEVELOPMENT := hatchling hypothesis mypy pyelftools pytest pytest-timeout ruff
+DEVELOPMENT := hatchling hypothesis mypy pyelftools pytest pytest-rerunfailures pytest-timeout pytest-xdist \
+	ruff
 
 .PHONY: help setup native demo test check clean uninstall
 help: ## show what there is
@@ -25,7 +26,8 @@ demo: setup ## share a simulated card between two programs and show what they ge
 	$(BIN)/hetero demo
 
 test: setup ## run the tests that need no card, no root and no cluster
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 -m "not measured and not cluster and not hardware"
+	$(BIN)/pytest -m "measured and not cluster and not hardware" --reruns 2
 
 check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .
