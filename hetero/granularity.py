@@ -53,9 +53,9 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
         return None
     match device.granularity:
         case Whole():
-            return _whole(device)
+            return whole(device)
         case Fractional(multi=Multi.WHOLE) | Templated(multi=Multi.WHOLE, whole=True) if count > 1:
-            return _whole(device)
+            return whole(device)
         case Fractional(memory_grain, core_grain):
             return _fraction(
                 device,
@@ -77,7 +77,8 @@ def _asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     return memory, core
 
 
-def _whole(device: Device) -> Portion:
+def whole(device: Device) -> Portion:
+    """Return all of the device."""
     return Portion(takes=device.capacity)
 
 
@@ -112,7 +113,7 @@ def _shape(
         largest = max(template.takes.get(MEMORY, 0) for template in templated.menu)
         covering = [t for t in templated.menu if t.takes.get(MEMORY, 0) == largest]
     if not covering:
-        return _whole(device)
+        return whole(device)
     template = next(
         (t for t in covering if all(free.get(k, 0) >= v for k, v in t.takes.items())), covering[0]
     )

@@ -1,0 +1,188 @@
+"""Reads clusters and workloads: the openb CSV files, and our own JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from attrs import frozen
+
+from hetero import codec
+from hetero.errors import BadInput
+from hetero.fit import Container, Node, Pod
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Ask,
+    Choice,
+    Device,
+    Fractional,
+    Request,
+    Step,
+)
+from hetero.units import MiB
+
+#: openb counts shares in thousandths of a card; here a card has 1000 MiB, so that one is a MiB.
+_THOUSANDTHS = 1000
+_LARGEST = 1 << 40  # of any number in a file: a typing error, not a machine
+
+
+@frozen(kw_only=True)
+class Trace:
+    """A cluster and the pods seen on it."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+
+
+def read(path: Path, *, pods: str | None = None) -> Trace:
+    """Return the trace at `path`: a folder of openb CSV files, or one JSON file of ours.
+
+    In a folder `pods` names the list, `default` for `openb_pod_list_default.csv`. Raises
+    `BadInput` with the file and the row.
+    """
+    if path.is_file():
+        return _json(path)
+    if not path.is_dir():
+        raise BadInput(f"{path}: no such trace (a folder of openb CSV files or a JSON file)")
+    name = pods or "default"
+    nodes = tuple(_nodes(path / "openb_node_list_gpu_node.csv"))
+    return Trace(name=name, nodes=nodes, pods=tuple(_pods(path / f"openb_pod_list_{name}.csv")))
+
+
+def _json(path: Path) -> Trace:
+    """Read `{"nodes": [Node…], "pods": [Pod…]}`, each as the codec writes them."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from None
+    if not isinstance(document, dict):
+        raise BadInput(f"{path}: not an object with nodes and pods")
+    found: dict[str, list[object]] = {"nodes": [], "pods": []}
+    for key, cls in (("nodes", Node), ("pods", Pod)):
+        rows = document.get(key)
+        if not isinstance(rows, list) or not rows:
+            raise BadInput(f"{path}: {key} is not a list of at least one")
+        for row, value in enumerate(rows, start=1):
+            source = f"{path}: {key} {row}"
+            found[key].append(codec.loads(json.dumps(value), cls, source=source))
+    nodes = tuple(node for node in found["nodes"] if isinstance(node, Node))
+    for node in nodes:
+        for device in node.devices:
+            _sound(f"{path}: node {node.name!r}", device)
+    return Trace(
+        name=path.stem,
+        nodes=nodes,
+        pods=tuple(pod for pod in found["pods"] if isinstance(pod, Pod)),
+    )
+
+
+def _sound(source: str, device: Device) -> None:
+    """Refuse a device whose capacity makes no sense."""
+    for name in (CORE, MEMORY, SLOTS):
+        if name not in device.capacity:
+            raise BadInput(f"{source}: device {device.uuid!r} does not count {name}")
+    for name, amount in device.capacity.items():
+        if not 0 <= amount <= _LARGEST:
+            raise BadInput(f"{source}: device {device.uuid!r} has {amount} {name}")
+
+
+def _nodes(path: Path) -> Iterator[Node]:
+    kinds: dict[str, tuple[Fractional, dict[str, int]]] = {}
+    for row in _rows(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")):
+        name, model = row.text("sn"), row.text("model")
+        granularity, capacity = kinds.setdefault(
+            model,
+            (
+                Fractional(memory=Step(MiB)),
+                {CORE: 100, MEMORY: _THOUSANDTHS * MiB, SLOTS: _THOUSANDTHS},
+            ),
+        )
+        yield Node(
+            name=name,
+            devices=tuple(
+                Device(
+                    uuid=f"{name}/{index}",
+                    vendor="openb",
+                    model=model,
+                    index=index,
+                    capacity=capacity,
+                    granularity=granularity,
+                )
+                for index in range(row.number("gpu", most=1024))
+            ),
+            host={"cpu": row.number("cpu_milli"), "memory": row.number("memory_mib") * MiB},
+        )
+
+
+def _pods(path: Path) -> Iterator[Pod]:
+    for row in _rows(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
+        count, share = row.number("num_gpu", most=1024), row.number("gpu_milli")
+        if share > _THOUSANDTHS:
+            row.wrong("gpu_milli", "is more than a whole card (1000)")
+        if count and not share:
+            row.wrong("gpu_milli", "is 0 for a pod that wants cards")
+        models = tuple(part for part in row.text("gpu_spec").split("|") if part)
+        request = None
+        if count:
+            ask = Ask() if share == _THOUSANDTHS else Ask(memory=share * MiB)
+            request = Request(asks=(ask,) * count, model=Choice(only=models))
+        yield Pod(
+            name=row.text("name"),
+            containers=(
+                Container(
+                    request=request,
+                    host={"cpu": row.number("cpu_milli"), "memory": row.number("memory_mib") * MiB},
+                ),
+            ),
+        )
+
+
+@frozen
+class _Row:
+    """One line of a CSV file, with where it stands for the error message."""
+
+    path: Path
+    line: int
+    values: dict[str, str]
+
+    def text(self, column: str) -> str:
+        return self.values.get(column) or ""
+
+    def number(self, column: str, *, most: int = _LARGEST) -> int:
+        text = self.text(column)
+        if not text.isdecimal():
+            self.wrong(column, "is not a whole number of at least 0")
+        if int(text) > most:
+            self.wrong(column, f"is more than {most}")
+        return int(text)
+
+    def wrong(self, column: str, why: str) -> None:
+        raise BadInput(f"{self.path}, line {self.line}: {column} {self.text(column)!r} {why}")
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[_Row]:
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            absent = [column for column in columns if column not in (reader.fieldnames or ())]
+            if absent:
+                raise BadInput(f"{path}, line 1: no column {', '.join(absent)}")
+            empty = True
+            for values in reader:
+                empty = False
+                if None in values or None in values.values():
+                    raise BadInput(
+                        f"{path}, line {reader.line_num}: not {len(reader.fieldnames or ())} columns"
+                    )
+                yield _Row(path, reader.line_num, values)
+            if empty:
+                raise BadInput(f"{path}: no row below the heading")
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path}: {error}") from None
