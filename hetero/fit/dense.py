@@ -175,15 +175,13 @@ class DenseRows:
         index = self._index
         weights = index.weights
         cards, hollow, room = self._cards[nodes], self._hollow[nodes], self._room[nodes]
-        empty = self._empty[cards]
-        opening = weights.whole * (self._whole[np.maximum(hollow - 1, 0)] - self._whole[hollow])
-        costs = self._costs[:, places][cards]
-        costs += (empty * opening[:, None])[:, :, None]
-        total = costs.min(axis=1)
+        # A card's emptiness rides in the lowest bit: among equal costs a used card is cut first.
+        coded = self._costs[:, places][cards] * 2 + self._empty[cards][:, :, None]
+        total = self._opened(coded.min(axis=1), hollow)
         for count, several in self._several.items():
             chosen = [p - places.start for p in several if places.start <= p < places.stop]
             if chosen:
-                total[:, chosen] = self._cheapest(costs[:, :, chosen], empty, count, hollow, opening)
+                total[:, chosen] = self._cheapest(coded[:, :, chosen], count, hollow)
         total[:, self._none[places]] = 0
         total += (weights.node * room // self._many[nodes])[:, None]
         left = self._host[nodes][:, None, :] - self._want[places][None, :, :]
@@ -196,17 +194,19 @@ class DenseRows:
         total[unfit] = NEVER
         return total
 
-    def _cheapest(
-        self, costs: _Ints, empty: NDArray[np.bool_], count: int, hollow: _Ints, opening: _Ints
-    ) -> _Ints:
+    def _cheapest(self, coded: _Ints, count: int, hollow: _Ints) -> _Ints:
         """Return the cost of the `count` cheapest cards of each node, for each shape."""
-        if count > costs.shape[1]:
-            return np.full((len(costs), costs.shape[2]), NEVER, dtype=np.int64)
-        coded = np.sort(costs * 2 + empty[:, :, None], axis=1)[:, :count]
-        opened = (coded & 1).sum(axis=1)
-        rest = np.maximum(hollow[:, None] - opened, 0)
-        whole = self._index.weights.whole * (self._whole[rest] - self._whole[hollow][:, None])
-        return (coded >> 1).sum(axis=1) - opened * opening[:, None] + whole
+        if count > coded.shape[1]:
+            return np.full((len(coded), coded.shape[2]), NEVER, dtype=np.int64)
+        least = np.sort(coded, axis=1)[:, :count]
+        opened = (least & 1).sum(axis=1)
+        return self._opened((least >> 1).sum(axis=1) * 2, hollow, opened)
+
+    def _opened(self, coded: _Ints, hollow: _Ints, opened: _Ints | None = None) -> _Ints:
+        """Return decoded costs with what it means for the nodes' empty cards that some opened."""
+        rest = hollow[:, None] - (coded & 1 if opened is None else opened)
+        whole = self._whole[np.maximum(rest, 0)] - self._whole[hollow][:, None]
+        return (coded >> 1) + self._index.weights.whole * whole
 
     def _stranded(self, room: _Ints, host: _Ints) -> _Ints:
         points = room * POINTS

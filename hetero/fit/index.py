@@ -182,13 +182,6 @@ class Index:
         after = kind.room({name: left - cut.takes.get(name, 0) for name, left in state.free.items()})
         return weights.waste * (kind.waste[after] - kind.waste[state.room]) + weights.card * after
 
-    def opening(self, number: int) -> int:
-        """Return what it costs to take one of the node's empty cards, beside the cut itself."""
-        empty = self.cluster.empty[number]
-        if not empty:
-            return 0
-        return self.weights.whole * (self.whole[empty - 1] - self.whole[empty])
-
     def size(self, shape: Shape, kind: Kind) -> int:
         """Return the thousandths of cards the shape takes in all, where cards are of this kind."""
         cut = self._cut_of_kind(kind, shape)
@@ -200,24 +193,18 @@ class Index:
 
     def _choose(self, number: int, shape: Shape) -> tuple[int, list[int]] | None:
         """Return the cost and the positions of the cards to cut, None if too few can be."""
-        opening, states = self.opening(number), self.cluster.states
-        costs = self._rows.card_costs(shape)
+        states, costs = self.cluster.states, self._rows.card_costs(shape)
         ranked = []
         for position, card in enumerate(self.cluster.cards[number]):
-            cost = costs[card]
-            if cost < NEVER:
-                empty = states[card].empty
-                ranked.append((cost + opening if empty else cost, empty, position))
+            if costs[card] < NEVER:
+                ranked.append((costs[card], states[card].empty, position))
         if len(ranked) < shape.cards:
             return None
-        if shape.cards == 1:
-            cost, _, position = min(ranked)
-            return cost, [position]
-        ranked = sorted(ranked)[: shape.cards]
-        opened, empty = sum(e for _, e, _ in ranked), self.cluster.empty[number]
-        whole = self.weights.whole * (self.whole[empty - opened] - self.whole[empty])
-        cost = sum(c for c, _, _ in ranked) - opened * opening + whole
-        return cost, [position for _, _, position in ranked]
+        chosen = [min(ranked)] if shape.cards == 1 else sorted(ranked)[: shape.cards]
+        empty = self.cluster.empty[number]
+        rest = empty - sum(opened for _, opened, _ in chosen)
+        whole = self.weights.whole * (self.whole[rest] - self.whole[empty])
+        return sum(cost for cost, _, _ in chosen) + whole, [place for _, _, place in chosen]
 
     def _stranded(self, room: int, host: list[int]) -> int:
         """Return the points of card that the node's own counters are not enough for."""
