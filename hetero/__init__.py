@@ -6,6 +6,9 @@ This is the front door: the names a vendor plugin may import, and nothing else.
 from hetero.errors import DriverAbsent
 from hetero.hookspecs import hookimpl
 from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
     Allocation,
     Device,
     Edits,
@@ -26,6 +29,9 @@ from hetero.units import GiB, MiB
 from hetero.vendor import Model, Vendor
 
 __all__ = [
+    "CORE",
+    "MEMORY",
+    "SLOTS",
     "Allocation",
     "Device",
     "DriverAbsent",

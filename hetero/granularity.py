@@ -49,6 +49,13 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
     right; whether the portion fits into it is the caller's question.
     """
     memory, core = _asked(device, ask)
+    return cut(device, memory=memory, core=core, count=count, free=free)
+
+
+def cut(
+    device: Device, *, memory: int, core: int | None, count: int, free: Mapping[str, int]
+) -> Portion | None:
+    """Return the portion that covers `memory` bytes and `core` units, as `portion` does."""
     if memory > device.capacity[MEMORY]:
         return None
     match device.granularity:
@@ -68,13 +75,20 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
 
 def _asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units asked of this device, before any grain."""
-    total = device.capacity[MEMORY]
+    core = None if ask.core is None else -(-device.of_card(CORE) * ask.core // 100)
     if ask.memory_percent is not None:
-        memory = -(-total * ask.memory_percent // 100)
-    else:
-        memory = total if ask.memory is None else ask.memory
-    core = None if ask.core is None else -(-device.capacity[CORE] * ask.core // 100)
-    return memory, core
+        return -(-device.of_card(MEMORY) * ask.memory_percent // 100), core
+    return _all_memory(device, core or 0) if ask.memory is None else ask.memory, core
+
+
+def _all_memory(device: Device, core: int) -> int:
+    """The bytes a request that names no size means: the card's, or its largest part's."""
+    total = device.capacity[MEMORY]
+    match device.granularity:
+        case Templated(menu, whole=False):
+            parts = (t.takes[MEMORY] for t in menu if t.takes[CORE] >= core)
+            return max(parts, default=total)
+    return total
 
 
 def whole(device: Device) -> Portion:
@@ -83,15 +97,15 @@ def whole(device: Device) -> Portion:
 
 
 def _fraction(device: Device, *, memory: int | None, core: int | None) -> Portion:
-    """A cut of a fractional device; all of its memory or core makes it exclusive."""
-    total_memory, total_core = device.capacity[MEMORY], device.capacity[CORE]
+    """A cut of a fractional device; all of its memory or a card's core makes it exclusive."""
+    total_memory, total_core = device.capacity[MEMORY], device.of_card(CORE)
     # A card's size need not be a multiple of its grain: the last cut is simply the rest of it.
     memory = total_memory if memory is None else min(memory, total_memory)
     core = None if core is None else min(core, total_core)
     exclusive = memory == total_memory or core == total_core
     takes = {
         MEMORY: memory,
-        CORE: core if core is not None else total_core if exclusive else 0,
+        CORE: core if core is not None else device.capacity[CORE] if exclusive else 0,
         SLOTS: device.capacity[SLOTS] if exclusive else 1,
     }
     return Portion(takes=takes, core=None if core == total_core else core)
@@ -101,20 +115,16 @@ def _shape(
     device: Device, templated: Templated, *, memory: int, core: int, free: Mapping[str, int]
 ) -> Portion | None:
     """The first menu entry that covers the ask, preferring one whose counters are still free."""
+    # All of the core is the whole card, whatever the menu is ordered by.
+    measured = core if CORE in templated.by or core == device.capacity[CORE] else 0
     covering = [
         template
         for template in templated.menu
-        if template.takes.get(MEMORY, 0) >= memory and template.takes.get(CORE, 0) >= core
+        if template.takes[MEMORY] >= memory and template.takes[CORE] >= measured
     ]
-    if not covering and not templated.whole:
-        if memory < device.capacity[MEMORY]:
-            return None
-        # "All of it" on a card that only comes in parts is its largest part.
-        largest = max(template.takes.get(MEMORY, 0) for template in templated.menu)
-        covering = [t for t in templated.menu if t.takes.get(MEMORY, 0) == largest]
     if not covering:
-        return whole(device)
+        return whole(device) if templated.whole else None
     template = next(
         (t for t in covering if all(free.get(k, 0) >= v for k, v in t.takes.items())), covering[0]
     )
-    return Portion(takes={SLOTS: 1, **template.takes}, template=template.name, part=template.part)
+    return Portion(takes={**template.takes, SLOTS: 1}, template=template.name, part=template.part)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pluggy
@@ -59,10 +58,9 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self._plugins = pluggy.PluginManager("hetero")
-        self._plugins.add_hookspecs(hookspecs)
-        self._rows: dict[str, VendorRow] = {}
+        self._rows: list[VendorRow] = []
         self._vendors: dict[str, Vendor] = {}
+        self._hooks: dict[str, pluggy.HookRelay] = {}
 
     @classmethod
     def installed(cls) -> Registry:
@@ -85,65 +83,45 @@ class Registry:
         """Load, register and question one plugin; whatever it does wrong becomes its row."""
         try:
             plugin = _guard(name, "load", load)
-            _guard(name, "register", lambda: self._register(plugin, name))
-            vendor = _guard(name, "hetero_vendor", self._hook(name).hetero_vendor)
+            hooks = _guard(name, "register", lambda: _register(plugin, name))
+            vendor = _guard(name, "hetero_vendor", hooks.hetero_vendor)
             if not isinstance(vendor, Vendor):
                 raise _Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
             if vendor.name in self._vendors:
                 raise _Failure(f"{name}: another plugin is the vendor {vendor.name!r} already")
-        except _Failure as failure:
-            self._unregister(name)
-            row = VendorRow(name=name, source=source, state="broken", reason=str(failure))
-            self._rows[name] = row
+        except (_Failure, DriverAbsent) as failure:
+            self._rows.append(
+                VendorRow(name=name, source=source, state="broken", reason=str(failure))
+            )
             return
-        if vendor.name != name:
-            plugin = self._plugins.unregister(name=name)
-            self._plugins.register(plugin, vendor.name)
         self._vendors[vendor.name] = vendor
-        self._rows[vendor.name] = VendorRow(
-            name=vendor.name, source=source, state="ok", title=vendor.title
+        self._hooks[vendor.name] = hooks
+        self._rows.append(
+            VendorRow(name=vendor.name, source=source, state="ok", title=vendor.title)
         )
-
-    def _register(self, plugin: object, name: str) -> None:
-        self._plugins.register(plugin, name)
-        self._plugins.check_pending()  # a misspelt hook is an error, not a silence
-
-    def _unregister(self, name: str) -> None:
-        if self._plugins.has_plugin(name):
-            self._plugins.unregister(name=name)
-
-    def _hook(self, name: str) -> SimpleNamespace:
-        """Return the hooks that ask the one vendor `name` and nobody else."""
-        plugins = self._plugins
-        others = [plugin for other, plugin in plugins.list_name_plugin() if other != name]
-        hooks = {
-            hook: plugins.subset_hook_caller(hook, others)
-            for hook in ("hetero_vendor", "hetero_discover", "hetero_enforce", "hetero_observe")
-        }
-        return SimpleNamespace(**hooks)
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
         if name not in self._vendors:
-            row = self._rows.get(name)
-            why = row.reason if row and row.reason else f"no vendor {name!r} is installed"
-            raise NotFound(why)
+            reasons = (row.reason for row in self._rows if row.name == name and row.reason)
+            raise NotFound(next(reasons, f"no vendor {name!r} is installed"))
         return self._vendors[name]
 
     def discover(self) -> Discovery:
         """Look at the node once through every vendor."""
         devices: list[Device] = []
         rows: list[VendorRow] = []
-        for name, row in self._rows.items():
+        for row in self._rows:
             if row.state != "ok":
                 rows.append(row)
                 continue
+            name = row.name
             try:
                 # list() inside the guard: a hook may be a generator that fails half-way.
                 found = _guard(
                     name,
                     "discover",
-                    lambda name=name: _devices(name, self._hook(name)),  # type: ignore[misc]
+                    lambda name=name: _devices(name, self._hooks[name]),  # type: ignore[misc]
                 )
             except DriverAbsent as absent:
                 rows.append(evolve(row, state="absent", reason=str(absent)))
@@ -173,8 +151,8 @@ class Registry:
                 edits = _guard(
                     name,
                     "enforce",
-                    lambda name=name, part=part, mine=mine: self._hook(name).hetero_enforce(  # type: ignore[misc]
-                        allocation=part, devices=mine
+                    lambda name=name, part=part, mine=mine: _said(  # type: ignore[misc]
+                        Edits, self._hooks[name].hetero_enforce(allocation=part, devices=mine)
                     ),
                 )
             except (_Failure, DriverAbsent) as failure:
@@ -192,26 +170,41 @@ class Registry:
             usage = _guard(
                 device.vendor,
                 "observe",
-                lambda: self._hook(device.vendor).hetero_observe(device=device),
+                lambda: _said(Usage, self._hooks[device.vendor].hetero_observe(device=device)),
             )
         except (_Failure, DriverAbsent):
             usage = None
         return usage or Usage()
 
 
+def _register(plugin: object, name: str) -> pluggy.HookRelay:
+    """Give the plugin a manager of its own, so that no call ever reaches a second vendor."""
+    manager = pluggy.PluginManager("hetero")
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin, name)
+    manager.check_pending()  # a misspelt hook is an error, not a silence
+    return manager.hook
+
+
 def _guard(name: str, stage: str, ask: Callable[[], T]) -> T:
-    """Call into a vendor: the only place where any exception at all is caught."""
+    """Call into a vendor: the only place where any exception at all is caught, even an exit."""
     try:
         return ask()
     except (DriverAbsent, _Failure):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = str(error) or type(error).__name__
         prefix = f"{name}: {stage}: "
         raise _Failure(said if said.startswith(prefix) else prefix + said) from error
 
 
-def _devices(name: str, hook: SimpleNamespace) -> list[Device]:
+def _said(kind: type[T], answer: object) -> T | None:
+    if answer is not None and not isinstance(answer, kind):
+        raise TypeError(f"gave {answer!r}, not {kind.__name__}")
+    return answer
+
+
+def _devices(name: str, hook: pluggy.HookRelay) -> list[Device]:
     found = list(hook.hetero_discover() or ())
     seen: set[str] = set()
     for device in found:

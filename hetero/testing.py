@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 from hetero import codec
 from hetero.granularity import portion
@@ -105,7 +105,7 @@ class VendorContract:
     the tests of discovered devices have nothing to check but the vendor's own word for that.
     """
 
-    plugin: ClassVar[Any]
+    plugin: Any
 
     def _registry(self) -> Registry:
         return Registry.of(self.plugin)
@@ -153,6 +153,8 @@ class VendorContract:
             assert {CORE, MEMORY, SLOTS} <= set(device.capacity)
             assert min(device.capacity.values()) >= 0
             self._vendor().declared(device.model)
+            if not device.usable:
+                continue
             whole = portion(device, Ask(), count=1, free=device.capacity)
             assert whole is not None
             for name, amount in whole.takes.items():
@@ -177,6 +179,8 @@ class VendorContract:
         """Some edit must confine a container to what it was granted."""
         registry = self._registry()
         for device in registry.discover().devices:
+            if not device.usable:
+                continue
             cut = portion(device, Ask(), count=1, free=device.capacity)
             assert cut is not None
             grant = Grant(
