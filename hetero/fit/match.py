@@ -108,14 +108,14 @@ def missing(devices: Sequence[Device], request: Request) -> str | None:
     for ask in request.asks:
         if ask.device is None:
             continue
-        named = named(devices, ask.device)
-        if not named:
+        meant = named(devices, ask.device)
+        if not meant:
             return f"no device {ask.device!r} here: `hetero inventory` lists those there are"
-        if len(named) > 1:
-            return f"device {ask.device!r} names {len(named)} devices: give more of its UUID"
-        if named[0].uuid in taken:
+        if len(meant) > 1:
+            return f"device {ask.device!r} names {len(meant)} devices: give more of its UUID"
+        if meant[0].uuid in taken:
             return f"device {ask.device!r} is named twice: each ask needs a device of its own"
-        taken.add(named[0].uuid)
+        taken.add(meant[0].uuid)
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -38,12 +37,14 @@ class Rows(Protocol):
 
 def rows(index: Index, *, dense: bool | None) -> Rows:
     """Return the rows of an index, in numpy's form if asked for or, undecided, if installed."""
-    if dense is None:
-        dense = find_spec("numpy") is not None
-    if not dense:
+    if dense is False:
         return PlainRows(index)
-    from hetero.fit.dense import DenseRows  # only here: numpy is an extra
-
+    try:
+        from hetero.fit.dense import DenseRows  # only here: numpy is an extra
+    except ImportError:
+        if dense:
+            raise
+        return PlainRows(index)
     return DenseRows(index)
 
 

@@ -1,7 +1,6 @@
 """The orders others have published, as they define them, to compare ours with under one protocol.
 
-Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-Descent" (USENIX ATC 2023) compare six. Each gives a node a whole-numbered score from 0 to 100, the
+Weng et al. (USENIX ATC 2023, on fragmentation gradient descent) compare six. Each gives a node a whole-numbered score from 0 to 100, the
 highest wins, and the first node among equals; that rounding is part of what they do and is kept.
 """
 

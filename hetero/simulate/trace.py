@@ -1,11 +1,13 @@
-"""Reads clusters and workloads: the openb CSV files, and our own JSON."""
+"""Reads clusters and workloads: the openb CSV files (their columns are data), and our own JSON."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
+from typing import NoReturn
 
 from attrs import frozen
 
@@ -25,7 +27,7 @@ from hetero.model import (
 )
 from hetero.units import MiB
 
-#: openb counts shares in thousandths of a card; here a card has 1000 MiB, so that one is a MiB.
+#: The format counts shares in thousandths of a card; here a card has 1000 MiB, so that one is a MiB.
 _THOUSANDTHS = 1000
 _LARGEST = 1 << 40  # of any number in a file: a typing error, not a machine
 
@@ -39,6 +41,17 @@ class Trace:
     pods: tuple[Pod, ...]
 
 
+@frozen(kw_only=True)
+class _Format:
+    """Where a folder of CSV files has what: file names, and columns by what they mean."""
+
+    vendor: str
+    nodes: str
+    pods: str
+    node: Mapping[str, str]
+    pod: Mapping[str, str]
+
+
 def read(path: Path, *, pods: str | None = None) -> Trace:
     """Return the trace at `path`: a folder of openb CSV files, or one JSON file of ours.
 
@@ -50,8 +63,13 @@ def read(path: Path, *, pods: str | None = None) -> Trace:
     if not path.is_dir():
         raise BadInput(f"{path}: no such trace (a folder of openb CSV files or a JSON file)")
     name = pods or "default"
-    nodes = tuple(_nodes(path / "openb_node_list_gpu_node.csv"))
-    return Trace(name=name, nodes=nodes, pods=tuple(_pods(path / f"openb_pod_list_{name}.csv")))
+    text = files("hetero.simulate").joinpath("openb.json").read_text()
+    form = codec.loads(text, _Format, source="openb.json")
+    return Trace(
+        name=name,
+        nodes=tuple(_nodes(path / form.nodes, form)),
+        pods=tuple(_pods(path / form.pods.format(name=name), form)),
+    )
 
 
 def _json(path: Path) -> Trace:
@@ -91,55 +109,42 @@ def _sound(source: str, device: Device) -> None:
             raise BadInput(f"{source}: device {device.uuid!r} has {amount} {name}")
 
 
-def _nodes(path: Path) -> Iterator[Node]:
-    kinds: dict[str, tuple[Fractional, dict[str, int]]] = {}
-    for row in _rows(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")):
-        name, model = row.text("sn"), row.text("model")
-        granularity, capacity = kinds.setdefault(
-            model,
-            (
-                Fractional(memory=Step(MiB)),
-                {CORE: 100, MEMORY: _THOUSANDTHS * MiB, SLOTS: _THOUSANDTHS},
-            ),
-        )
+def _nodes(path: Path, form: _Format) -> Iterator[Node]:
+    granularity = Fractional(memory=Step(MiB))
+    capacity = {CORE: 100, MEMORY: _THOUSANDTHS * MiB, SLOTS: _THOUSANDTHS}
+    for row in _rows(path, form.node):
+        name, model = row.text("name"), row.text("model")
         yield Node(
             name=name,
             devices=tuple(
                 Device(
                     uuid=f"{name}/{index}",
-                    vendor="openb",
+                    vendor=form.vendor,
                     model=model,
                     index=index,
                     capacity=capacity,
                     granularity=granularity,
                 )
-                for index in range(row.number("gpu", most=1024))
+                for index in range(row.number("cards", most=1024))
             ),
-            host={"cpu": row.number("cpu_milli"), "memory": row.number("memory_mib") * MiB},
+            host={"cpu": row.number("cpu"), "memory": row.number("memory") * MiB},
         )
 
 
-def _pods(path: Path) -> Iterator[Pod]:
-    for row in _rows(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
-        count, share = row.number("num_gpu", most=1024), row.number("gpu_milli")
+def _pods(path: Path, form: _Format) -> Iterator[Pod]:
+    for row in _rows(path, form.pod, optional=("models",)):
+        count, share = row.number("cards", most=1024), row.number("share")
         if share > _THOUSANDTHS:
-            row.wrong("gpu_milli", "is more than a whole card (1000)")
+            row.wrong("share", "is more than a whole card (1000)")
         if count and not share:
-            row.wrong("gpu_milli", "is 0 for a pod that wants cards")
-        models = tuple(part for part in row.text("gpu_spec").split("|") if part)
+            row.wrong("share", "is 0 for a pod that wants cards")
         request = None
         if count:
             ask = Ask() if share == _THOUSANDTHS else Ask(memory=share * MiB)
+            models = tuple(part for part in row.text("models").split("|") if part)
             request = Request(asks=(ask,) * count, model=Choice(only=models))
-        yield Pod(
-            name=row.text("name"),
-            containers=(
-                Container(
-                    request=request,
-                    host={"cpu": row.number("cpu_milli"), "memory": row.number("memory_mib") * MiB},
-                ),
-            ),
-        )
+        host = {"cpu": row.number("cpu"), "memory": row.number("memory") * MiB}
+        yield Pod(name=row.text("name"), containers=(Container(request=request, host=host),))
 
 
 @frozen
@@ -148,38 +153,42 @@ class _Row:
 
     path: Path
     line: int
-    values: dict[str, str]
+    columns: Mapping[str, str]
+    values: Mapping[str, str]
 
-    def text(self, column: str) -> str:
-        return self.values.get(column) or ""
+    def text(self, meaning: str) -> str:
+        return self.values.get(self.columns[meaning]) or ""
 
-    def number(self, column: str, *, most: int = _LARGEST) -> int:
-        text = self.text(column)
-        if not text.isdecimal():
-            self.wrong(column, "is not a whole number of at least 0")
+    def number(self, meaning: str, *, most: int = _LARGEST) -> int:
+        text = self.text(meaning)
+        if not (text.isascii() and text.isdecimal()):
+            self.wrong(meaning, "is not a whole number of at least 0")
         if int(text) > most:
-            self.wrong(column, f"is more than {most}")
+            self.wrong(meaning, f"is more than {most}")
         return int(text)
 
-    def wrong(self, column: str, why: str) -> None:
-        raise BadInput(f"{self.path}, line {self.line}: {column} {self.text(column)!r} {why}")
+    def wrong(self, meaning: str, why: str) -> NoReturn:
+        where = f"{self.path}, line {self.line}"
+        raise BadInput(f"{where}: {self.columns[meaning]} {self.text(meaning)!r} {why}")
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[_Row]:
+def _rows(
+    path: Path, columns: Mapping[str, str], *, optional: tuple[str, ...] = ()
+) -> Iterator[_Row]:
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            absent = [column for column in columns if column not in (reader.fieldnames or ())]
+            given = reader.fieldnames or ()
+            needed = [column for meaning, column in columns.items() if meaning not in optional]
+            absent = [column for column in needed if column not in given]
             if absent:
                 raise BadInput(f"{path}, line 1: no column {', '.join(absent)}")
             empty = True
             for values in reader:
                 empty = False
                 if None in values or None in values.values():
-                    raise BadInput(
-                        f"{path}, line {reader.line_num}: not {len(reader.fieldnames or ())} columns"
-                    )
-                yield _Row(path, reader.line_num, values)
+                    raise BadInput(f"{path}, line {reader.line_num}: not {len(given)} columns")
+                yield _Row(path, reader.line_num, columns, values)
             if empty:
                 raise BadInput(f"{path}: no row below the heading")
     except FileNotFoundError:
