@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attrs import frozen
+from attrs import fields_dict, frozen
 
 from hetero.errors import BadInput
 from hetero.granularity import Portion
@@ -65,8 +65,8 @@ def weights(name: str) -> Weights:
     given: dict[str, int] = {}
     for part in name.split(","):
         term, _, amount = part.partition("=")
-        if term not in Weights.__slots__ or not amount.removeprefix("-").isdecimal():
-            terms = ", ".join(slot for slot in Weights.__slots__ if not slot.startswith("_"))
+        if term not in fields_dict(Weights) or not amount.removeprefix("-").isdecimal():
+            terms = ", ".join(fields_dict(Weights))
             raise BadInput(f"weight {part!r} is not one of {terms} with a whole number")
         given[term] = int(amount)
     return Weights(**given)

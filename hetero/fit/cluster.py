@@ -14,7 +14,7 @@ CPU = "cpu"  # thousandths of a processor
 HOST_MEMORY = "memory"  # bytes
 
 
-def _not_negative(of: object, attribute: object, value: Counters) -> None:
+def _not_negative(of: object, _: object, value: Counters) -> None:
     for name, amount in value.items():
         if amount < 0:
             raise BadInput(f"{type(of).__name__.lower()}: {name} {amount} is negative")

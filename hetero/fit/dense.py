@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetero.fit.mix import POINTS
-from hetero.fit.rank import NEVER
-
-if TYPE_CHECKING:
-    from hetero.fit.index import Index, Shape
+from hetero.fit.price import NEVER, Prices, Shape
 
 _Ints = NDArray[np.int64]
 
 
 class DenseRows:
-    """Rows as one matrix, shapes by nodes; every entry is `Index.cost`, worked out in bulk.
+    """Rows as one matrix, shapes by nodes; every entry is `Prices.cost`, worked out in bulk.
 
     A shape gets a row when it is first asked for after a lesson, and from then on every change of
     a node refreshes that node's column. State 0 stands for "no card": nodes have different numbers
     of them, so the cluster's states count from 1 here.
     """
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, prices: Prices) -> None:
         """Copy the nodes' state; rows are made when they are first asked for."""
-        cluster = index.cluster
+        cluster = prices.cluster
         nodes, most = len(cluster.nodes), max((len(c) for c in cluster.cards), default=0)
-        self._index = index
+        self._prices = prices
         self._cards = np.zeros((nodes, max(most, 1)), dtype=np.int32)
         self._kind = np.zeros(nodes, dtype=np.int32)  # of each node's first card
         self._host = np.zeros((nodes, len(cluster.counters)), dtype=np.int64)
@@ -62,66 +58,53 @@ class DenseRows:
 
     def forget(self) -> None:
         """Note that all costs changed."""
-        index = self._index
-        self._whole = np.array(index.whole, dtype=np.int64)
+        prices = self._prices
+        self._whole = np.array(prices.whole, dtype=np.int64)
         self._place: dict[int, int] = {}  # a shape's row, by its number
         self._shapes: list[Shape] = []  # by row
-        self._lists: dict[int, list[int]] = {}
-        self._several: dict[int, list[int]] = {}  # rows that want so many cards
         self._rows: _Ints = np.zeros((64, len(self._cards)), dtype=np.int64)
         self._want: _Ints = np.zeros((64, self._host.shape[1]), dtype=np.int64)
-        self._none = np.zeros(64, dtype=bool)  # rows that want no card
-        self._size: _Ints = np.zeros((len(index.cluster.kinds) or 1, 64), dtype=np.int64)
+        self._want_cards: _Ints = np.zeros(64, dtype=np.int64)
+        self._size: _Ints = np.zeros((len(prices.cluster.kinds) or 1, 64), dtype=np.int64)
         self._costs: _Ints = np.full((len(self._empty), 64), NEVER, dtype=np.int64)
-
-    def card_costs(self, shape: Shape) -> list[int]:
-        """Return the cost of the shape's cut on every state there is."""
-        costs = self._lists.setdefault(shape.number, [])
-        for card in range(len(costs), len(self._index.cluster.states)):
-            costs.append(self._index.card_cost(card, shape))
-        return costs
 
     def reasons(self, shape: Shape) -> dict[str, int]:
         """Return how many nodes refuse the shape for which reason."""
         self._catch_up()
-        index = self._index
-        codes = np.array([-1, *index.reason_codes(shape)])
+        prices = self._prices
+        codes: _Ints = np.array([-1, *prices.reason_codes(shape)])
         said = codes[self._cards]
         found = np.maximum(said.max(axis=1), (said == 0).any(axis=1))  # too few: code 1
         found[(said == 0).sum(axis=1) >= shape.cards] = 0
         for place in reversed(range(self._host.shape[1])):
             found[self._host[:, place] < shape.host[place]] = -3 - place
         found[self._closed] = -2
-        codes, counts = np.unique(found, return_counts=True)
-        reasons: dict[str, int] = {}
-        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-            reasons[index.reason_name(code)] = count
-        return reasons
+        said_by = zip(*np.unique(found, return_counts=True), strict=True)
+        return {prices.reason_name(int(code)): int(count) for code, count in said_by}
 
     def _row(self, shape: Shape) -> _Ints:
         self._catch_up()
         place = self._place.get(shape.number)
         if place is None:
             place = self._add(shape)
-        return self._rows[place]
+        row: _Ints = self._rows[place]
+        return row
 
     def _add(self, shape: Shape) -> int:
         """Give a shape its row."""
         place = self._place[shape.number] = len(self._shapes)
         self._shapes.append(shape)
         if place == len(self._rows):
-            for name in ("_rows", "_want", "_none"):
+            for name in ("_rows", "_want", "_want_cards"):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate((old, np.zeros_like(old))))
             self._size = np.concatenate((self._size, np.zeros_like(self._size)), axis=1)
             self._costs = np.concatenate((self._costs, np.full_like(self._costs, NEVER)), axis=1)
         self._want[place] = shape.host
-        self._none[place] = not shape.cards
-        if shape.cards > 1:
-            self._several.setdefault(shape.cards, []).append(place)
-        for kind in self._index.cluster.kinds[: len(self._size)]:
-            self._size[kind.number, place] = self._index.size(shape, kind)
-        costs = self.card_costs(shape)[: len(self._empty) - 1]
+        self._want_cards[place] = shape.cards
+        for kind in self._prices.cluster.kinds[: len(self._size)]:
+            self._size[kind.number, place] = self._prices.size(shape, kind)
+        costs = self._prices.card_costs(shape)[: len(self._empty) - 1]
         self._costs[1 : len(costs) + 1, place] = costs
         self._rows[place] = self._block(np.arange(len(self._cards)), slice(place, place + 1))[:, 0]
         return place
@@ -137,7 +120,7 @@ class DenseRows:
 
     def _pull(self) -> _Ints:
         """Copy what changed out of the cluster and return the nodes' numbers."""
-        cluster = self._index.cluster
+        cluster = self._prices.cluster
         for number in self._changed:
             cards = cluster.cards[number]
             self._cards[number, : len(cards)] = [card + 1 for card in cards]
@@ -160,29 +143,25 @@ class DenseRows:
 
     def _learn_states(self, known: int, new: int) -> None:
         """Fill in what all shapes with a row cost on states not met before."""
-        kinds = self._index.cluster.kinds
-        if len(kinds) > len(self._size):
-            self.forget()
-            return
         while len(self._costs) < known + new + 1:
             self._costs = np.concatenate((self._costs, np.full_like(self._costs, NEVER)))
         for place, shape in enumerate(self._shapes):
-            costs = self.card_costs(shape)[known : known + new]
+            costs = self._prices.card_costs(shape)[known : known + new]
             self._costs[known + 1 : known + new + 1, place] = costs
 
     def _block(self, nodes: _Ints, places: slice) -> _Ints:
-        """Return `Index.cost` of these nodes (down) for the shapes of these rows (across)."""
-        index = self._index
-        weights = index.weights
+        """Return `Prices.cost` of these nodes (down) for the shapes of these rows (across)."""
+        prices = self._prices
+        weights = prices.weights
         cards, hollow, room = self._cards[nodes], self._hollow[nodes], self._room[nodes]
         # A card's emptiness rides in the lowest bit: among equal costs a used card is cut first.
         coded = self._costs[:, places][cards] * 2 + self._empty[cards][:, :, None]
         total = self._opened(coded.min(axis=1), hollow)
-        for count, several in self._several.items():
-            chosen = [p - places.start for p in several if places.start <= p < places.stop]
-            if chosen:
-                total[:, chosen] = self._cheapest(coded[:, :, chosen], count, hollow)
-        total[:, self._none[places]] = 0
+        many = self._want_cards[places]
+        several = np.flatnonzero(many > 1)
+        if len(several):
+            total[:, several] = self._cheapest(coded[:, :, several], many[several], hollow)
+        total[:, many == 0] = 0
         total += (weights.node * room // self._many[nodes])[:, None]
         left = self._host[nodes][:, None, :] - self._want[places][None, :, :]
         if weights.host:
@@ -194,24 +173,26 @@ class DenseRows:
         total[unfit] = NEVER
         return total
 
-    def _cheapest(self, coded: _Ints, count: int, hollow: _Ints) -> _Ints:
-        """Return the cost of the `count` cheapest cards of each node, for each shape."""
-        if count > coded.shape[1]:
-            return np.full((len(coded), coded.shape[2]), NEVER, dtype=np.int64)
-        least = np.sort(coded, axis=1)[:, :count]
-        opened = (least & 1).sum(axis=1)
-        return self._opened((least >> 1).sum(axis=1) * 2, hollow, opened)
+    def _cheapest(self, coded: _Ints, many: _Ints, hollow: _Ints) -> _Ints:
+        """Return the cost of the `many` cheapest cards of each node, for each shape."""
+        least = np.sort(coded, axis=1)
+        last, across = np.minimum(many, coded.shape[1]) - 1, np.arange(len(many))
+        cost = np.cumsum(least >> 1, axis=1)[:, last, across]
+        opened = np.cumsum(least & 1, axis=1)[:, last, across]
+        cost[:, many > coded.shape[1]] = NEVER
+        return self._opened(cost * 2, hollow, opened)
 
     def _opened(self, coded: _Ints, hollow: _Ints, opened: _Ints | None = None) -> _Ints:
         """Return decoded costs with what it means for the nodes' empty cards that some opened."""
         rest = hollow[:, None] - (coded & 1 if opened is None else opened)
         whole = self._whole[np.maximum(rest, 0)] - self._whole[hollow][:, None]
-        return (coded >> 1) + self._index.weights.whole * whole
+        costs: _Ints = (coded >> 1) + self._prices.weights.whole * whole
+        return costs
 
     def _stranded(self, room: _Ints, host: _Ints) -> _Ints:
         points = room * POINTS
         served = points
-        for place, rate in enumerate(self._index.rates):
+        for place, rate in enumerate(self._prices.rates):
             if rate is not None:
                 served = np.minimum(served, host[..., place] * rate.points // rate.amount)
         return points - served

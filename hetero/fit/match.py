@@ -144,17 +144,11 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     return whole(device) if request.exclusive else cut
 
 
-def obstacle(
-    device: Device, cut: Portion, request: Request, free: Mapping[str, int]
-) -> str | None:
+def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:
     """Return what stands in the way of the cut now, None if nothing does."""
     for name, amount in cut.takes.items():
         if free.get(name, 0) < amount:
-            return (
-                "not empty"
-                if name == SLOTS and amount > 1
-                else f"lack {_NAMES.get(name, name)}"
-            )
+            return "not empty" if name == SLOTS and amount > 1 else f"lack {_NAMES.get(name, name)}"
     if cut.takes.get(CORE) == 0 and device.capacity[CORE] > 0 and free[CORE] <= 0:
         return "lack core"  # no limit was asked, and all of the core is promised to others
     if request.empty and any(free[name] < amount for name, amount in device.capacity.items()):

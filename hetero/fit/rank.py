@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from hetero.fit.index import Index, Shape
-
-#: A cost no placement has: the pod does not fit. Sums of a node's devices stay within 64 bits.
-NEVER = 1 << 50
+from hetero.fit.price import NEVER, Prices, Shape
 
 
 class Rows(Protocol):
@@ -28,36 +24,32 @@ class Rows(Protocol):
     def forget(self) -> None:
         """Note that all costs changed."""
 
-    def card_costs(self, shape: Shape) -> list[int]:
-        """Return the cost of the shape's cut on every state there is."""
-
     def reasons(self, shape: Shape) -> dict[str, int]:
         """Return how many nodes refuse the shape for which reason."""
 
 
-def rows(index: Index, *, dense: bool | None) -> Rows:
-    """Return the rows of an index, in numpy's form if asked for or, undecided, if installed."""
+def rows(prices: Prices, *, dense: bool | None) -> Rows:
+    """Return the rows of the prices, in numpy's form if asked for or, undecided, if installed."""
     if dense is False:
-        return PlainRows(index)
+        return PlainRows(prices)
     try:
         from hetero.fit.dense import DenseRows  # only here: numpy is an extra
     except ImportError:
         if dense:
             raise
-        return PlainRows(index)
-    return DenseRows(index)
+        return PlainRows(prices)
+    return DenseRows(prices)
 
 
 class PlainRows:
     """Rows in plain Python: a shape's row catches up with the changes when it is asked for."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, prices: Prices) -> None:
         """Start empty: rows are made when they are first asked for."""
-        self._index = index
+        self._prices = prices
         self._rows: dict[int, array[int]] = {}
         self._upto: dict[int, int] = {}  # how much of the changes a row knows
         self._changed: list[int] = []
-        self._costs: dict[int, list[int]] = {}
 
     def best(self, shape: Shape) -> int | None:
         """Return the cheapest node, the first among equals; None if the shape fits nowhere."""
@@ -75,38 +67,30 @@ class PlainRows:
     def touch(self, number: int) -> None:
         """Note that a node changed."""
         self._changed.append(number)
-        if len(self._changed) > 4 * len(self._index.cluster.nodes) + 1000:
+        if len(self._changed) > 4 * len(self._prices.cluster.nodes) + 1000:
             self._rows.clear()  # making a row anew is then cheaper than catching up
             self._changed.clear()
 
     def forget(self) -> None:
         """Note that all costs changed."""
         self._rows.clear()
-        self._costs.clear()
         self._changed.clear()
-
-    def card_costs(self, shape: Shape) -> list[int]:
-        """Return the cost of the shape's cut on every state there is."""
-        costs = self._costs.setdefault(shape.number, [])
-        for card in range(len(costs), len(self._index.cluster.states)):
-            costs.append(self._index.card_cost(card, shape))
-        return costs
 
     def reasons(self, shape: Shape) -> dict[str, int]:
         """Return how many nodes refuse the shape for which reason."""
         counts: dict[str, int] = {}
-        for number in range(len(self._index.cluster.nodes)):
-            reason = self._index.reason_name(self._index.reason(number, shape))
+        for number in range(len(self._prices.cluster.nodes)):
+            reason = self._prices.reason_name(self._prices.reason(number, shape))
             counts[reason] = counts.get(reason, 0) + 1
         return counts
 
     def _row(self, shape: Shape) -> array[int]:
-        index, row = self._index, self._rows.get(shape.number)
+        prices, row = self._prices, self._rows.get(shape.number)
         if row is None:
-            every = range(len(index.cluster.nodes))
-            row = self._rows[shape.number] = array("q", (index.cost(i, shape) for i in every))
+            every = range(len(prices.cluster.nodes))
+            row = self._rows[shape.number] = array("q", (prices.cost(i, shape) for i in every))
         else:
             for number in set(self._changed[self._upto[shape.number] :]):
-                row[number] = index.cost(number, shape)
+                row[number] = prices.cost(number, shape)
         self._upto[shape.number] = len(self._changed)
         return row

@@ -1,7 +1,8 @@
 """The orders others have published, as they define them, to compare ours with under one protocol.
 
-Weng et al. (USENIX ATC 2023, on fragmentation gradient descent) compare six. Each gives a node a whole-numbered score from 0 to 100, the
-highest wins, and the first node among equals; that rounding is part of what they do and is kept.
+Weng et al. (USENIX ATC 2023, on fragmentation gradient descent) compare six. Each gives a node a
+whole-numbered score from 0 to 100, the highest wins, and the first node among equals; that
+rounding is part of what they do and is kept.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def demand(pod: Pod, *, card: int) -> Demand:
     if len(requests) > 1 or (requests and not _simple(requests[0])):
         raise BadInput(f"pod {pod.name!r}: the baselines know one container with equal shares only")
     host = pod.host()
-    count, share, models = 0, 0, ()
+    count, share = 0, 0
+    models: tuple[str, ...] = ()
     if requests:
         ask = requests[0].asks[0]
         count, models = len(requests[0].asks), requests[0].model.only
@@ -177,14 +179,14 @@ def best_fit(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
     """Prefer the node with the least left over, processors and cards weighing the same."""
     cpu = (room.cpu[at] - want.cpu) / _MAX_CPU
     cards = (room.cards[at].sum(axis=1) - want.share * want.count) / _MAX_CARDS
-    return ((1 - (cpu + cards) / 2) * 100).astype(np.int64)
+    return _whole((1 - (cpu + cards) / 2) * 100)
 
 
 def dot_product(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
     """Prefer the node whose free resources are least along the pod's (Tetris, upside down)."""
     cpu = room.cpu[at] / _MAX_CPU * (want.cpu / _MAX_CPU)
     cards = room.cards[at].sum(axis=1) / _MAX_CARDS * (want.share * want.count / _MAX_CARDS)
-    return ((1 - (cpu + cards) / 2) * 100).astype(np.int64)
+    return _whole((1 - (cpu + cards) / 2) * 100)
 
 
 def packing(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
@@ -200,7 +202,7 @@ def packing(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
     on_empty_cards = np.maximum(50 - opened, 100 // 3)
     on_shared = np.maximum(100 - (used * 100 // WHOLE).sum(axis=1) // 10, 50)
     scores = np.where(opened > 0, on_empty_cards, on_shared)
-    return np.where(whole == exists.sum(axis=1), on_empty_node, scores)
+    return _whole(np.where(whole == exists.sum(axis=1), on_empty_node, scores))
 
 
 def clustering(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
@@ -211,12 +213,12 @@ def clustering(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
     key = 0 if want.share < WHOLE else want.count
     same = room.affinity[key][at] > 0 if key in room.affinity else np.zeros(len(at), dtype=bool)
     rank = np.where(same, np.where(kinds == 1, 75, 50), np.where(kinds == 0, 25, 0))
-    return 25 * (_MAX_CARDS - room.cards[at].sum(axis=1)) // _MAX_CARDS + rank
+    return _whole(25 * (_MAX_CARDS - room.cards[at].sum(axis=1)) // _MAX_CARDS + rank)
 
 
 def fgd(room: Room, mix: Mix, want: Demand, at: _Ints) -> _Ints:
     """Prefer the node whose useless part grows least (fragmentation gradient descent)."""
-    return _descents(room, mix, want, at).max(axis=1)
+    return _whole(_descents(room, mix, want, at).max(axis=1))
 
 
 def _descents(room: Room, mix: Mix, want: Demand, at: _Ints) -> _Ints:
@@ -230,7 +232,7 @@ def _descents(room: Room, mix: Mix, want: Demand, at: _Ints) -> _Ints:
         flat = after.reshape(-1, width)
         then = mix.useless(np.repeat(cpu, width), flat, np.repeat(model, width))
         scores = _squash(before[:, None] - then.reshape(-1, width))
-        return np.where(cards >= want.share, scores, -1)
+        return _whole(np.where(cards >= want.share, scores, -1))
     after = cards.copy()
     if want.count:
         whole = cards == WHOLE
@@ -239,7 +241,12 @@ def _descents(room: Room, mix: Mix, want: Demand, at: _Ints) -> _Ints:
 
 
 def _squash(descent: NDArray[np.float64]) -> _Ints:
-    return (100 / (1 + np.exp(-descent / 1000))).astype(np.int64)
+    return _whole(100 / (1 + np.exp(-descent / 1000)))
+
+
+def _whole(scores: NDArray[Any]) -> _Ints:
+    """Return the scores cut to whole numbers."""
+    return scores.astype(np.int64)
 
 
 SCORES: Mapping[str, Score | None] = {
@@ -253,9 +260,11 @@ SCORES: Mapping[str, Score | None] = {
 
 
 class Baseline:
-    """Places pods by one of the published scores; what a score said is kept until a node changes."""
+    """Places pods by one of the published scores; a score is kept until its node changes."""
 
-    def __init__(self, name: str, nodes: tuple[Node, ...], pods: tuple[Pod, ...], seed: int) -> None:
+    def __init__(
+        self, name: str, nodes: tuple[Node, ...], pods: tuple[Pod, ...], seed: int
+    ) -> None:
         """Start empty; `pods` is the declared workload FGD takes its typical pods from."""
         self.room = Room(nodes)
         self._demands: dict[int, Demand] = {}

@@ -27,7 +27,7 @@ from hetero.model import (
 )
 from hetero.units import MiB
 
-#: The format counts shares in thousandths of a card; here a card has 1000 MiB, so that one is a MiB.
+#: The format counts shares in thousandths of a card; with 1000 MiB a card, one is a MiB.
 _THOUSANDTHS = 1000
 _LARGEST = 1 << 40  # of any number in a file: a typing error, not a machine
 
