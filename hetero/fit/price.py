@@ -292,9 +292,9 @@ class Prices:
             key = tuple(wishes)
             kind.waste = drawn[key] if key in drawn else drawn.setdefault(key, waste(wishes))
         everywhere = [
-            Wish(times=shape.times, cards=shape.cards, size=sum(each) // len(each))
+            Wish(times=shape.times, cards=shape.cards, size=sum(seen) // len(seen))
             for shape in self.shapes
-            if (each := sizes[shape.number])
+            if (seen := sizes[shape.number])
         ]
         self.whole = whole((*PRIOR, *everywhere), most=self._most)
         points = sum(wish.times * wish.cards * wish.size for wish in everywhere) * POINTS

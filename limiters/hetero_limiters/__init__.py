@@ -1,10 +1,10 @@
-"""Where the native parts are: the limiters, the fake drivers, the job programs and the example racks."""
+"""Where the native parts are: limiters, fake drivers, job programs, and the example racks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["fake_drivers", "job", "library", "rack"]
+__all__ = ["fake_drivers", "job", "library", "rack", "timing"]
 
 _HERE = Path(__file__).parent
 
@@ -17,7 +17,8 @@ def library(api: str) -> Path:
 def fake_drivers() -> Path:
     """The directory to search for libraries first (LD_LIBRARY_PATH) to meet the fake drivers.
 
-    They simulate the rack file that $HETERO_RACK names; without it they answer as a machine without a driver.
+    They simulate the rack file that $HETERO_RACK names; without it they answer as a machine that
+    has no driver.
     """
     return _built(_HERE / "lib" / "fake")
 
@@ -25,6 +26,11 @@ def fake_drivers() -> Path:
 def job(api: str) -> Path:
     """The program that keeps a device with this API busy and says how fast it went."""
     return _built(_HERE / "lib" / f"hetero-job-{api}")
+
+
+def timing(api: str) -> Path:
+    """The program that says what calls of the driver with this API cost."""
+    return _built(_HERE / "lib" / f"hetero-timing-{api}")
 
 
 def rack(name: str) -> Path:
