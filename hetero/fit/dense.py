@@ -74,7 +74,8 @@ class DenseRows:
         prices = self._prices
         codes: _Ints = np.array([-1, *prices.reason_codes(shape)])
         said = codes[self._cards]
-        found = np.maximum(said.max(axis=1), (said == 0).any(axis=1))  # too few: code 1
+        found = said.max(axis=1)
+        found[found == 0] = 1  # those that fit are too few, or are all that is wanted
         found[(said == 0).sum(axis=1) >= shape.cards] = 0
         for place in reversed(range(self._host.shape[1])):
             found[self._host[:, place] < shape.host[place]] = -3 - place

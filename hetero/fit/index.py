@@ -17,7 +17,7 @@ from hetero.fit.price import NEVER, Prices, Shape
 from hetero.fit.rank import rows
 from hetero.fit.seat import seat
 from hetero.fit.state import Cluster
-from hetero.model import Device, Refusal
+from hetero.model import FITS, Device, Refusal
 from hetero.policy import WEIGHTS, Weights
 
 #: Shapes kept in mind. Beyond it the half that was seen least is forgotten.
@@ -77,7 +77,10 @@ class Index:
             number = self._rows.best(shape)
             answer = None if number is None else self._sit(number, shape, pod)
         if answer is None:
-            return Refusal(wanted=1, verdicts={}, counts=self._rows.reasons(shape), of="node")
+            counts = self._rows.reasons(shape)
+            if FITS in counts:  # a part of the pod does
+                counts["have no room for all of it"] = counts.pop(FITS)
+            return Refusal(wanted=1, verdicts={}, counts=counts, of="node")
         return self._over_quota(answer) or answer
 
     def take(self, placement: Placement) -> None:

@@ -22,7 +22,6 @@ POINTS = 16  # to a thousandth of a card
 #: How many pods are offered to a card before its remainder counts as never used. Measured on five
 #: traces: 10 to 40 pack alike, 5 costs up to half a point, 1000 (all is filled one day) up to two.
 PATIENCE = 20
-#: Before anything was seen: cards are asked for in these sizes and numbers, equally often.
 
 
 @frozen(kw_only=True)
@@ -34,11 +33,8 @@ class Wish:
     size: int
 
 
-#: Before anything was seen: cards are asked for in these sizes and numbers, equally often.
-PRIOR = tuple(
-    Wish(times=1, cards=cards, size=size)
-    for size, cards in ((125, 1), (250, 1), (500, 1), (1000, 1), (1000, 2), (1000, 4), (1000, 8))
-)
+#: Before anything was seen: shares of a card in these sizes, equally often.
+PRIOR = tuple(Wish(times=1, cards=1, size=size) for size in (125, 250, 500, 1000))
 
 
 @frozen(kw_only=True)
