@@ -33,7 +33,7 @@ class DenseRows:
         self._many = np.ones(nodes, dtype=np.int64)  # cards
         self._hollow = np.zeros(nodes, dtype=np.int64)  # cards nobody holds
         self._closed = np.zeros(nodes, dtype=bool)
-        self._empty = np.zeros(1, dtype=bool)  # by state
+        self._empty: NDArray[np.bool_] = np.zeros(1, dtype=bool)  # by state
         self._changed = set(range(nodes))
         self._pull()
         self.forget()

@@ -105,13 +105,12 @@ def defragment(index: Index, standing: Iterable[Placement], *, most: int = 100) 
     use, so every card in `emptied` is one more than before.
     """
     placed = list(standing)
-    copy = Index(index.cluster.nodes, weights=index.prices.weights)
+    copy = Index(
+        index.cluster.nodes, weights=Weights(card=1)
+    )  # the fullest card, an empty one last
     for placement in placed:
         copy.take(placement)
-    holders: dict[str, list[int]] = {}
-    for number, placement in enumerate(placed):
-        for hold in placement.holds:
-            holders.setdefault(hold.device, []).append(number)
+    holders = {hold.device for placement in placed for hold in placement.holds}
     cluster = copy.cluster
 
     def room(uuid: str) -> int:
@@ -120,7 +119,9 @@ def defragment(index: Index, standing: Iterable[Placement], *, most: int = 100) 
 
     moves: list[Move] = []
     emptied: list[str] = []
-    for uuid in sorted(holders, key=lambda one: (-room(one), one)):
+    while holders:  # what was moved makes other cards fuller: each time, the least used of now
+        uuid = min(holders, key=lambda one: (-room(one), one))
+        holders.discard(uuid)
         leaving = [number for number in range(len(placed)) if _holds(placed[number], uuid)]
         if not leaving or len(moves) + len(leaving) > most:
             continue

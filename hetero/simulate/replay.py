@@ -123,12 +123,29 @@ def replay_all(
             yield done.result()
 
 
-def check(order: str) -> None:
-    """Raise `BadInput` unless the order is one of ours or one of the baselines."""
-    if order not in SCORES and order not in WEIGHTS and "=" not in order:
+def orders(names: str) -> list[str]:
+    """Return the orders in a list as `frag,fgd` or `waste=2,host=1`, ours or published.
+
+    A part with a weight continues the weights before it. Raises `BadInput`.
+    """
+    found: list[str] = []
+    for part in filter(None, (part.strip() for part in names.split(","))):
+        if "=" in part and found and "=" in found[-1]:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    for order in found:
+        if order not in SCORES:
+            _known(order)
+    if not found:
+        raise BadInput("no order is named")
+    return list(dict.fromkeys(found))
+
+
+def _known(order: str) -> None:
+    if "=" not in order and order not in WEIGHTS:
         raise BadInput(f"order {order!r} is none of {', '.join((*WEIGHTS, *SCORES))}")
-    if order not in SCORES:
-        weights(order)
+    weights(order)
 
 
 def _one(task: tuple[Path, str | None, str, int]) -> Run:

@@ -85,9 +85,9 @@ def test_the_victims_are_the_cheapest_there_are(
     index = Index(nodes)
     standing = []
     for amount, priority, work in there:
-        answer = index.place(pod(memory=amount * 10 * GiB, priority=priority, work=work))
-        if isinstance(answer, Placement):
-            standing.append(answer)
+        seat = index.place(pod(memory=amount * 10 * GiB, priority=priority, work=work))
+        if isinstance(seat, Placement):
+            standing.append(seat)
     wish = pod(count, memory=size * 10 * GiB, priority=2)
 
     best: tuple[int, int, int] | None = None
@@ -123,7 +123,7 @@ def test_half_empty_cards_are_emptied_by_moving_their_pods_together() -> None:
     plan = defragment(index, standing)
 
     assert 2 == len(plan.emptied)
-    assert {m.before.pod for m in plan.moves} <= {placement.pod for placement in standing}
+    assert 2 == len(plan.moves)
     for move in plan.moves:
         index.remove(move.before)
         index.take(move.after)
