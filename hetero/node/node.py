@@ -12,14 +12,7 @@ from attrs import evolve, field, frozen
 
 from hetero.errors import BadInput, NotFound, Refused
 from hetero.fit import fit
-from hetero.model import (
-    Allocation,
-    Device,
-    Inventory,
-    Policy,
-    Refusal,
-    Request,
-)
+from hetero.model import Allocation, Device, Inventory, Policy, Refusal, Request
 from hetero.node.grant import Limit, limit_of
 from hetero.node.holders import end, holders
 from hetero.node.ledger import ALIVE, GRANT, USAGE, Hold, Ledger, Look, Standing
@@ -79,7 +72,9 @@ class Node:
     def fit(self, request: Request) -> Allocation | Refusal:
         """Return what the request would get now, without taking it."""
         discovery = self._discover_for(request)
-        return fit(inventory_of(discovery, self.look()), request)
+        look = self.look()
+        expect_readable(look)
+        return fit(inventory_of(discovery, look), request)
 
     def admit(
         self, request: Request, *, command: Sequence[str], label: str | None = None
@@ -93,11 +88,12 @@ class Node:
         devices = {device.uuid: device for device in discovery.devices}
         with self.ledger.admission() as own:
             look = self.with_system(own)
-            _expect_readable(look)
+            expect_readable(look)
             answer = fit(inventory_of(discovery, look), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
             granted = [devices[grant.device] for grant in answer.grants]
+            libraries = self._limiters(answer, granted)
             environment = self._environment(answer, granted)
             hold = self.ledger.add(
                 Standing(
@@ -110,7 +106,10 @@ class Node:
                     label=label,
                 )
             )
-        if "LD_PRELOAD" in environment:
+        if libraries:
+            before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
+            preload = dict.fromkeys([*libraries, *filter(None, before)])
+            environment["LD_PRELOAD"] = ":".join(preload)
             environment["HETERO_GRANT"] = str(hold.path / GRANT)
         return hold, environment
 
@@ -176,17 +175,19 @@ class Node:
             raise NotFound(f"no device here ({why or 'no vendor is installed'})")
         return discovery
 
+    def _limiters(self, allocation: Allocation, devices: Sequence[Device]) -> list[str]:
+        """Return the libraries that hold a program to its grants of these devices."""
+        if allocation.policy is Policy.OFF:
+            return []
+        apis = {self.registry.vendor(device.vendor).limiter for device in devices}
+        return [str(limiter(api)) for api in sorted(filter(None, apis))]
+
     def _environment(self, allocation: Allocation, devices: Sequence[Device]) -> dict[str, str]:
-        """Return the environment of a program confined to `devices`; the grant file is to come."""
+        """Return an environment in which a program finds these devices."""
         environment = dict(self.environ)
         if self.simulation:
             environment.update(self.simulation.environment(self.environ))
         environment.update(self.registry.enforce(allocation, devices).env)
-        apis = {self.registry.vendor(device.vendor).limiter for device in devices}
-        if allocation.policy is not Policy.OFF and apis != {None}:
-            libraries = [str(limiter(api)) for api in sorted(filter(None, apis))]
-            before = [name for name in self.environ.get("LD_PRELOAD", "").split(":") if name]
-            environment["LD_PRELOAD"] = ":".join(dict.fromkeys(libraries + before))
         return environment
 
     def _who(self, identity: str) -> str:
@@ -215,7 +216,8 @@ def limits_of(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Li
     return tuple(limit_of(grant, devices[grant.device]) for grant in allocation.grants)
 
 
-def _expect_readable(look: Look) -> None:
+def expect_readable(look: Look) -> None:
+    """Raise `Refused` if something stands of which nobody knows what it takes."""
     for entry in look.unreadable:
         raise Refused(
             f"grant {entry.id} stands but cannot be read, so what is free is not known "

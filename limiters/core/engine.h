@@ -16,8 +16,10 @@ struct engine {
     void *(*home)(void *stream);    /* the context of a stream that has one of its own */
     void *(*make)(void *context);   /* a new mark; NULL when none can be had */
     void (*drop)(void *mark);
-    bool (*set)(void *mark, void *context, void *stream); /* after everything that is in the stream now */
+    bool (*set)(void *mark, void *stream); /* after everything that is in the stream now */
     bool (*passed)(void *mark);     /* a mark that cannot be asked counts as passed */
+    /* What the device with this UUID drew over about the last second, and may draw; false: that is not known. */
+    bool (*power)(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw);
 };
 
 #endif

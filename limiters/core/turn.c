@@ -40,7 +40,7 @@ void turn_open(struct turn *turn, const char *directory, unsigned device)
     snprintf(path, sizeof path, "%s/turn.%u", directory, device);
     turn->at = 0;
     turn->file = open(path, O_RDWR | O_CLOEXEC);
-    if (turn->file < 0 && errno == ENOENT) {
+    if (turn->file < 0) {
         snprintf(path, sizeof path, "%s/usage", directory);
         turn->at = HETERO_REGION_LOCK_TURN(device);
         turn->file = open(path, O_RDWR | O_CLOEXEC);
@@ -87,6 +87,11 @@ void turn_give(struct turn *turn)
     lock(turn, RUN, F_UNLCK, F_OFD_SETLK);
     if (wanted) /* waking takes the kernel some 50 us, and a new request of ours would overtake it */
         nanosleep(&(struct timespec){.tv_nsec = 100 * 1000}, NULL);
+}
+
+bool turn_held(const struct turn *turn)
+{
+    return taken(turn, RUN);
 }
 
 bool turn_wanted(const struct turn *turn)
