@@ -111,7 +111,9 @@ def any_choice(nodes: list[Node], wants: list[Demand], models: dict[str, int]) -
         ]
         gains.append(shape.count * shape.share)
     grain = int(np.gcd.reduce([*sizes, WHOLE]))
-    patterns = [(kind, ((size, WHOLE // size),)) for kind in kinds for size in sizes]
+    patterns: list[tuple[tuple[int, int, int, int], Pattern]] = [
+        (kind, ((size, WHOLE // size),)) for kind in kinds for size in sizes
+    ]
     while True:
         more = [
             entry
@@ -121,8 +123,8 @@ def any_choice(nodes: list[Node], wants: list[Demand], models: dict[str, int]) -
                 *((rows[size, kind], column, -float(many)) for size, many in pattern),
             )
         ]
-        row, column, value = zip(*(entries + more), strict=True)
-        matrix = coo_matrix((value, (row, column)), (len(rows), len(pairs) + len(patterns)))
+        down, across, value = zip(*(entries + more), strict=True)
+        matrix = coo_matrix((value, (down, across)), (len(rows), len(pairs) + len(patterns)))
         cost = -np.array(gains + [0.0] * len(patterns))
         solved = linprog(cost, A_ub=matrix.tocsr(), b_ub=limits, method="highs")
         prices = -solved.ineqlin.marginals
