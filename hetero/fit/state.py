@@ -11,8 +11,9 @@ from hetero.fit.cluster import Node, Placement
 from hetero.fit.mix import ROOM
 from hetero.model import SLOTS, Counters, Device
 
-#: What a node has of a counter it does not declare; times 20 bits it stays within 64.
-UNLIMITED = 1 << 42
+#: What a node has of a counter it does not declare, and the most one can declare: 16 TiB of memory.
+#: Times a `HostRate`'s 18 bits of points it stays within 64.
+UNLIMITED = 1 << 44
 
 
 @define(eq=False)
@@ -73,6 +74,9 @@ class Cluster:
     def _enter(self, node: Node) -> None:
         if node.name in self.number:
             raise BadInput(f"node {node.name!r} is there twice")
+        for counter, amount in node.host.items():
+            if amount > UNLIMITED:
+                raise BadInput(f"node {node.name!r}: {counter} {amount} is more than {UNLIMITED}")
         number = self.number[node.name] = len(self.nodes)
         for position, device in enumerate(node.devices):
             if device.uuid in self.where:
