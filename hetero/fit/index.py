@@ -48,6 +48,7 @@ class Index:
         self._held: dict[str, dict[str, int]] = {}  # by namespace, for the quota
         self._seen = 0
         self._lesson = _FIRST_LESSON
+        self._dense = dense
         self._rows = rows(self.prices, dense=dense)
 
     # --- what a scheduler asks ---------------------------------------------------------------
@@ -92,6 +93,12 @@ class Index:
         """Give back what a placement held."""
         self._count(placement, times=-1)
         self._rows.touch(self.cluster.move(placement, times=-1))
+
+    def add(self, node: Node) -> None:
+        """Take in a node that joined, all free. Raises `BadInput`."""
+        self.cluster.add(node)
+        self.prices.learn()
+        self._rows = rows(self.prices, dense=self._dense)
 
     def cordon(self, node: str, *, closed: bool = True) -> None:
         """Place nothing more on a node, or open it again. Raises `NotFound`."""

@@ -56,7 +56,6 @@ class Prices:
         self.rates: tuple[HostRate | None, ...] = ()
         self._shape_of: dict[object, Shape] = {}
         self._reasons = [FITS, "have too few devices", NOT_CHOSEN]
-        self._most = max((len(cards) for cards in cluster.cards), default=0)
         self.learn()
 
     def shape(self, pod: Pod) -> Shape:
@@ -296,7 +295,8 @@ class Prices:
             for shape in self.shapes
             if (seen := sizes[shape.number])
         ]
-        self.whole = whole((*PRIOR, *everywhere), most=self._most)
+        most = max((len(cards) for cards in self.cluster.cards), default=0)
+        self.whole = whole((*PRIOR, *everywhere), most=most)
         points = sum(wish.times * wish.cards * wish.size for wish in everywhere) * POINTS
         self.rates = tuple(
             host_rate(points, sum(shape.times * shape.host[place] for shape in self.shapes))

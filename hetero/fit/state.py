@@ -69,9 +69,13 @@ class Cluster:
         given = list(nodes)
         self.counters = tuple(sorted({name for node in given for name in node.host}))
         for node in given:
-            self._enter(node)
+            self.add(node)
 
-    def _enter(self, node: Node) -> None:
+    def add(self, node: Node) -> None:
+        """Take in one more node, all free. Raises `BadInput`."""
+        unknown = set(node.host) - set(self.counters)
+        if unknown:
+            raise BadInput(f"node {node.name!r} counts {', '.join(unknown)}: no node here did")
         if node.name in self.number:
             raise BadInput(f"node {node.name!r} is there twice")
         for counter, amount in node.host.items():

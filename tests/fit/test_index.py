@@ -421,6 +421,20 @@ def test_a_card_that_fails_gets_nothing_more_and_serves_again_when_it_is_well(de
         index.replace(evolve(device, uuid="x"))
 
 
+@FORMS
+def test_a_node_that_joins_is_placed_on_like_one_that_was_there(dense: bool) -> None:
+    index = Index([node("a", cards("free", 1, node="a"))], dense=dense)
+    standing = [placed(index, pod())]
+    index.add(node("b", cards("ladder", 2, node="b")))
+    standing.append(placed(index, pod(2, memory=GiB)))
+
+    assert "b" == standing[1].node
+    assert "0 of 2 nodes fit: 2 lack memory" == refused(index, pod(memory=GiB))
+    sound(index, standing)
+    with pytest.raises(BadInput, match="counts disk: no node here did"):
+        index.add(Node(name="c", host={"disk": 1}))
+
+
 class Life(RuleBasedStateMachine):
     """Pods come and go, nodes are shut, cards fail: nothing is ever over or counted wrong."""
 
