@@ -224,16 +224,6 @@ class Prices:
         sizes = [size for kind in self.cluster.kinds if (size := self.size(shape, kind))]
         return sum(sizes) // len(sizes) if sizes else 0
 
-    def lacking(self, number: int, pod: Pod) -> int:
-        """Return the thousandths of cards by which a node's roomiest cards fall short of a pod."""
-        shape, states = self.shape(pod), self.cluster.states
-        cards = sorted((states[card] for card in self.cluster.cards[number]), key=_room)
-        short = 0
-        for state in cards[len(cards) - shape.cards :] if shape.cards else ():
-            each = self.size(shape, state.kind) // shape.cards
-            short += max(each - state.room, 0)
-        return short
-
     def reason(self, number: int, shape: Shape) -> int:
         """Return the code of what a node says to a shape; `reason_name` spells it.
 
@@ -278,6 +268,7 @@ class Prices:
         """Draw the lesson of the pods seen so far: what pieces of cards and nodes are worth."""
         for shape in self.shapes:
             shape.costs.clear()
+            shape.codes.clear()
         drawn: dict[tuple[Wish, ...], tuple[int, ...]] = {}
         sizes: dict[int, list[int]] = {shape.number: [] for shape in self.shapes}
         for kind in self.cluster.kinds:
@@ -302,7 +293,3 @@ class Prices:
             host_rate(points, sum(shape.times * shape.host[place] for shape in self.shapes))
             for place in range(len(self.cluster.counters))
         )
-
-
-def _room(state: State) -> int:
-    return state.room

@@ -15,6 +15,8 @@ from hetero.model import SLOTS, Counters, Device
 #: Times a `HostRate`'s 18 bits of points it stays within 64.
 UNLIMITED = 1 << 44
 
+_SPARE = 1000  # states nobody is in that are not worth forgetting
+
 
 @define(eq=False)
 class Kind:
@@ -123,6 +125,17 @@ class Cluster:
                 )
             )
         return found
+
+    def compact(self) -> bool:
+        """Forget states no card is in any more, if they are most; whether numbers changed."""
+        live = sorted({card for cards in self.cards for card in cards})
+        if len(self.states) <= 2 * len(live) + _SPARE:
+            return False
+        now = {old: new for new, old in enumerate(live)}
+        self.states = [self.states[old] for old in live]
+        self.cards = [[now[card] for card in cards] for cards in self.cards]
+        self._state_of = {k: now[old] for k, old in self._state_of.items() if old in now}
+        return True
 
     def free(self, number: int) -> dict[str, dict[str, int]]:
         """Return what is left of the node's devices, by UUID."""

@@ -481,6 +481,23 @@ def test_ten_shapes_more_than_are_kept_in_mind_change_nothing_that_stands() -> N
     assert {SLOTS, MEMORY, CORE} == set(index.cluster.free(0)["memory-0"])
 
 
+@FORMS
+def test_states_no_card_is_in_any_more_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch, dense: bool
+) -> None:
+    monkeypatch.setattr("hetero.fit.index._MOST_STATES", 100)
+    monkeypatch.setattr("hetero.fit.state._SPARE", 50)
+    index = Index([node("a", cards("free", 2, node="a"))], dense=dense)
+    standing = []
+    for step in range(1, 400):
+        standing.append(placed(index, pod(memory=step * 1024 * 1024)))
+        if len(standing) > 5:
+            index.remove(standing.pop(0))
+
+    assert len(index.cluster.states) < 250
+    sound(index, standing)
+
+
 def test_what_the_scheduler_says_survives_the_codec() -> None:
     index = Index([node("a", cards("free", 2, node="a"))])
     some = Pod(containers=(container(10, 100), container()), init=(container(20),))
