@@ -96,7 +96,7 @@ def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:
     for axes in (whole, end):
         axes.set_xlabel("cards asked for so far, % of all")
         axes.grid(visible=True, linewidth=0.3)
-    end.legend(fontsize="small")
+    whole.legend(loc="lower right", fontsize="small")
     try:
         figure.savefig(file, dpi=110)
     except OSError as error:
