@@ -3,6 +3,7 @@
 This is the front door: the names a vendor plugin may import, and nothing else.
 """
 
+from hetero.driver import Driver, DriverError, Library, each_card, pci_address, text
 from hetero.errors import DriverAbsent
 from hetero.hookspecs import hookimpl
 from hetero.model import (
@@ -28,12 +29,15 @@ from hetero.vendor import Model, Vendor
 __all__ = [
     "Allocation",
     "Device",
+    "Driver",
     "DriverAbsent",
+    "DriverError",
     "Edits",
     "Fractional",
     "GiB",
     "Grant",
     "Ladder",
+    "Library",
     "Link",
     "MiB",
     "Model",
@@ -46,5 +50,8 @@ __all__ = [
     "Usage",
     "Vendor",
     "Whole",
+    "each_card",
     "hookimpl",
+    "pci_address",
+    "text",
 ]

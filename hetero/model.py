@@ -143,7 +143,8 @@ class Device:
     """One physical card, with how it divides (`granularity`) and how that is kept (`rung`).
 
     `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
-    `health` is "ok", or what is wrong in a few words; None when the driver will not say.
+    `health` is "ok", or what is wrong in a few words; None when the driver will not say. Devices of
+    one `group` are parts of one module: whoever takes one of them whole takes them all.
     """
 
     uuid: str
@@ -158,6 +159,7 @@ class Device:
     pci: str | None = None
     links: tuple[Link, ...] = ()
     attributes: Mapping[str, str] = field(factory=dict)
+    group: str | None = None
 
     @property
     def usable(self) -> bool:
@@ -312,12 +314,26 @@ class Mount:
 
 @frozen(kw_only=True)
 class Edits:
-    """What is added to a container or process (the nouns of the Container Device Interface)."""
+    """What is added to a container or process (the nouns of the Container Device Interface).
+
+    `parts` names, by device UUID, the slice that was made for the grant of that device.
+    """
 
     env: Mapping[str, str] = field(factory=dict)
     mounts: tuple[Mount, ...] = ()
     device_nodes: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(factory=dict)
+
+    def merged(self, other: Edits) -> Edits:
+        """Return both together; where they name the same variable, `other` has it."""
+        return Edits(
+            env={**self.env, **other.env},
+            mounts=self.mounts + other.mounts,
+            device_nodes=tuple(dict.fromkeys(self.device_nodes + other.device_nodes)),
+            cdi=self.cdi + other.cdi,
+            parts={**self.parts, **other.parts},
+        )
 
 
 @frozen(kw_only=True)

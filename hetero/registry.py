@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pluggy
 from attrs import evolve, frozen
 
 from hetero import hookspecs
+from hetero.driver import DriverError
 from hetero.errors import DriverAbsent, NotFound
 from hetero.model import Allocation, Device, Edits, Inventory, Usage
 from hetero.vendor import Vendor
 
 T = TypeVar("T")
 
+#: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
+#: hang nobody else. Cutting hardware into slices is slower than reading it.
+LOOK, CUT = 5.0, 60.0
+
 
 @frozen(kw_only=True)
 class VendorRow:
     """One installed vendor as `hetero vendors` shows it.
 
-    `state` is "ok", "absent" (its driver is not installed here) or "broken"; `reason` says why.
-    `source` is the distribution and version it came from.
+    `state` is "ok", "partial" (some of its cards cannot be used), "absent" (its driver is not
+    installed here) or "broken"; `reason` says why. `source` is the distribution and version it
+    came from.
     """
 
     name: str
@@ -63,6 +74,7 @@ class Registry:
         self._plugins.add_hookspecs(hookspecs)
         self._rows: dict[str, VendorRow] = {}
         self._vendors: dict[str, Vendor] = {}
+        self._owed: dict[str, _Call[Any]] = {}
 
     @classmethod
     def installed(cls) -> Registry:
@@ -116,11 +128,20 @@ class Registry:
         """Return the hooks that ask the one vendor `name` and nobody else."""
         plugins = self._plugins
         others = [plugin for other, plugin in plugins.list_name_plugin() if other != name]
-        hooks = {
-            hook: plugins.subset_hook_caller(hook, others)
-            for hook in ("hetero_vendor", "hetero_discover", "hetero_enforce", "hetero_observe")
-        }
+        hooks = {hook: plugins.subset_hook_caller(hook, others) for hook in hookspecs.HOOKS}
         return SimpleNamespace(**hooks)
+
+    def _start(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> _Call[T]:
+        """Put a question to a vendor, unless it still owes the answer to an earlier one."""
+        owed = self._owed.get(name)
+        if owed is not None and not owed.done.is_set():
+            raise _Failure(f"{name}: {stage}: not asked, since {owed.stage} still has no answer")
+        call = _Call(name, stage, ask, within)
+        self._owed[name] = call
+        return call
+
+    def _ask(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> T:
+        return self._start(name, stage, ask, within=within).answer()
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
@@ -131,72 +152,158 @@ class Registry:
         return self._vendors[name]
 
     def discover(self) -> Discovery:
-        """Look at the node once through every vendor."""
-        devices: list[Device] = []
-        rows: list[VendorRow] = []
-        for name, row in self._rows.items():
-            if row.state != "ok":
-                rows.append(row)
-                continue
+        """Look at the node once through every vendor, all of them at the same time."""
+        found: dict[str, list[Device]] = {}
+        faults: dict[str, list[str]] = {}
+        rows = dict(self._rows)
+        calls: dict[str, _Call[tuple[list[Device], list[str]]]] = {}
+        for name in self._vendors:
             try:
-                # list() inside the guard: a hook may be a generator that fails half-way.
-                found = _guard(
-                    name,
-                    "discover",
-                    lambda name=name: _devices(name, self._hook(name)),  # type: ignore[misc]
+                calls[name] = self._start(
+                    name, "discover", partial(self._discover, name), within=LOOK
                 )
-            except DriverAbsent as absent:
-                rows.append(evolve(row, state="absent", reason=str(absent)))
             except _Failure as failure:
-                rows.append(evolve(row, state="broken", reason=str(failure)))
-            else:
-                devices += found
-                rows.append(evolve(row, devices=len(found)))
-        return Discovery(devices=tuple(devices), rows=tuple(rows))
+                rows[name] = evolve(rows[name], state="broken", reason=str(failure))
+        for name, call in calls.items():
+            try:
+                found[name], faults[name] = call.answer()
+            except DriverAbsent as absent:
+                rows[name] = evolve(rows[name], state="absent", reason=str(absent))
+            except _Failure as failure:
+                rows[name] = evolve(rows[name], state="broken", reason=str(failure))
+        count = Counter(device.uuid for devices in found.values() for device in devices)
+        for name, devices in found.items():
+            shared = sorted({device.uuid for device in devices if count[device.uuid] > 1})
+            why = faults[name] + [
+                f"{count[uuid]} cards have the UUID {uuid}: none of them can be addressed"
+                for uuid in shared
+            ]
+            found[name] = [device for device in devices if device.uuid not in shared]
+            state = "ok" if not why else "partial" if found[name] else "broken"
+            reason = f"{name}: discover: {'; '.join(why)}" if why else None
+            rows[name] = evolve(rows[name], state=state, reason=reason, devices=len(found[name]))
+        return Discovery(
+            devices=tuple(device for devices in found.values() for device in devices),
+            rows=tuple(rows.values()),
+        )
 
-    def enforce(self, allocation: Allocation, devices: Iterable[Device]) -> Edits:
+    def _discover(self, name: str) -> tuple[list[Device], list[str]]:
+        """Return one vendor's devices, and the sentence about every card it could not read."""
+        devices: list[Device] = []
+        faults: list[str] = []
+        for card in self._hook(name).hetero_discover() or ():
+            if isinstance(card, DriverError):
+                faults.append(str(card))
+            elif isinstance(card, Device) and card.vendor == name:
+                devices.append(card)
+            else:
+                raise _Failure(f"{name}: discover: gave {card!r}, not a Device of its own")
+        return devices, faults
+
+    def enforce(
+        self,
+        allocation: Allocation,
+        devices: Iterable[Device],
+        *,
+        directory: Path | None = None,
+        container: bool = False,
+    ) -> Edits:
         """Return the edits that confine a container to `allocation`, of all its vendors together.
 
-        Raises `NotFound` when a vendor fails: what cannot be confined is not started.
+        Vendors that cut slices keep their notes in subdirectories of `directory`. Raises `NotFound`
+        when a vendor fails: what cannot be confined is not started. What the others have made by
+        then is an orphan, for `reconcile` to remove.
         """
         by_uuid = {device.uuid: device for device in devices}
-        env: dict[str, str] = {}
-        mounts: list[Any] = []
-        nodes: list[str] = []
-        cdi: list[str] = []
+        edits = Edits()
         for name in dict.fromkeys(grant.vendor for grant in allocation.grants):
             vendor = self.vendor(name)
             grants = tuple(grant for grant in allocation.grants if grant.vendor == name)
             mine = [by_uuid[grant.device] for grant in grants]
             part = evolve(allocation, grants=grants)
+            enforce = partial(
+                self._hook(name).hetero_enforce,
+                allocation=part,
+                devices=mine,
+                directory=None if directory is None else directory / name,
+                container=container,
+            )
             try:
-                edits = _guard(
-                    name,
-                    "enforce",
-                    lambda name=name, part=part, mine=mine: self._hook(name).hetero_enforce(  # type: ignore[misc]
-                        allocation=part, devices=mine
-                    ),
-                )
+                said = self._ask(name, "enforce", enforce, within=CUT)
             except (_Failure, DriverAbsent) as failure:
                 raise NotFound(str(failure)) from None
-            edits = edits or _implied(vendor, part, mine)
-            env.update(edits.env)
-            mounts += edits.mounts
-            nodes += edits.device_nodes
-            cdi += edits.cdi
-        return Edits(env=env, mounts=tuple(mounts), device_nodes=tuple(nodes), cdi=tuple(cdi))
+            edits = edits.merged(said or _implied(vendor, part, mine))
+        return edits
+
+    def cuts(self, name: str) -> bool:
+        """Whether a vendor's grants may have slices that outlive their processes."""
+        return hasattr(self._plugins.get_plugin(name), "hetero_reconcile")
+
+    def reconcile(
+        self, devices: Iterable[Device], standing: Iterable[Allocation], *, directory: Path
+    ) -> tuple[str, ...]:
+        """Destroy the slices no standing grant holds; return a sentence about each failure."""
+        parts: dict[str, set[str]] = {}
+        for allocation in standing:
+            for grant in allocation.grants:
+                if grant.part is not None:
+                    parts.setdefault(grant.device, set()).add(grant.part)
+        faults: list[str] = []
+        for device in devices:
+            if not self.cuts(device.vendor):
+                continue
+            reconcile = partial(
+                self._hook(device.vendor).hetero_reconcile,
+                device=device,
+                parts=frozenset(parts.get(device.uuid, ())),
+                directory=directory / device.vendor,
+            )
+            try:
+                self._ask(device.vendor, "reconcile", reconcile, within=CUT)
+            except (_Failure, DriverAbsent) as failure:
+                faults.append(str(failure))
+        return tuple(faults)
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
+        observe = partial(self._hook(device.vendor).hetero_observe, device=device)
         try:
-            usage = _guard(
-                device.vendor,
-                "observe",
-                lambda: self._hook(device.vendor).hetero_observe(device=device),
-            )
+            return self._ask(device.vendor, "observe", observe, within=LOOK) or Usage()
         except (_Failure, DriverAbsent):
-            usage = None
-        return usage or Usage()
+            return Usage()
+
+
+class _Call(Generic[T]):
+    """One question to a vendor, on a thread of its own: a C library cannot be interrupted.
+
+    The thread is a daemon, so a driver that never returns does not keep the process from ending.
+    """
+
+    def __init__(self, name: str, stage: str, ask: Callable[[], T], within: float) -> None:
+        self.name, self.stage = name, stage
+        self.done = threading.Event()
+        self._within = within
+        self._deadline = time.monotonic() + within
+        self._result: T
+        self._error: Exception | None = None
+        self._ask = ask
+        threading.Thread(target=self._run, name=f"{name} {stage}", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._result = _guard(self.name, self.stage, self._ask)
+        except (DriverAbsent, _Failure) as error:
+            self._error = error
+        finally:
+            self.done.set()
+
+    def answer(self) -> T:
+        """Wait for the answer, or raise the `_Failure` that there was none in time."""
+        if not self.done.wait(max(self._deadline - time.monotonic(), 0)):
+            raise _Failure(f"{self.name}: {self.stage}: no answer within {self._within:g} s")
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 def _guard(name: str, stage: str, ask: Callable[[], T]) -> T:
@@ -209,18 +316,6 @@ def _guard(name: str, stage: str, ask: Callable[[], T]) -> T:
         said = str(error) or type(error).__name__
         prefix = f"{name}: {stage}: "
         raise _Failure(said if said.startswith(prefix) else prefix + said) from error
-
-
-def _devices(name: str, hook: SimpleNamespace) -> list[Device]:
-    found = list(hook.hetero_discover() or ())
-    seen: set[str] = set()
-    for device in found:
-        if not isinstance(device, Device) or device.vendor != name:
-            raise _Failure(f"{name}: discover: gave {device!r}, not a Device of its own")
-        if device.uuid in seen:
-            raise _Failure(f"{name}: discover: two devices have the UUID {device.uuid}")
-        seen.add(device.uuid)
-    return found
 
 
 def _implied(vendor: Vendor, allocation: Allocation, devices: list[Device]) -> Edits:

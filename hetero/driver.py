@@ -1,0 +1,156 @@
+"""Opens a vendor's own driver library, lazily, and turns what can go wrong into one clear line.
+
+Most discoveries are a dozen calls into a C library through ctypes. What they would otherwise each
+repeat is here: finding the library, telling "not installed" from "broken", treating a function an
+older driver lacks as "not said", and naming the call, its card and its code when one fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from attrs import field, frozen
+
+from hetero.errors import DriverAbsent
+from hetero.model import Device
+
+Place = TypeVar("Place")
+
+#: Handles are pointers; printing one in an error says nothing.
+_LARGEST_SHOWN = 2**31
+
+
+class DriverError(Exception):
+    """A driver library failed: which call, about what, with which code."""
+
+    def __init__(self, said: str, code: int | None = None) -> None:
+        super().__init__(said)
+        self.code = code
+
+
+@frozen(kw_only=True)
+class Driver:
+    """A driver library as declared: nothing is opened before `open`.
+
+    `names` are tried in order. Codes in `absent` mean that the library is there and the driver is
+    not; codes in `unsupported`, that this card or this version cannot say. `explain` names the
+    library's own function from a code to a text, where it has one.
+    """
+
+    names: tuple[str, ...]
+    absent: frozenset[int] = field(default=frozenset(), converter=frozenset)
+    unsupported: frozenset[int] = field(default=frozenset(), converter=frozenset)
+    explain: str | None = None
+
+    def open(self) -> Library:
+        """Return the opened library. Raises `DriverAbsent` when none of the names is there."""
+        for name in self.names:
+            try:
+                return Library(ctypes.CDLL(name), name, self)
+            except OSError as error:
+                if "cannot open shared object" not in str(error) or f"{name}:" not in str(error):
+                    raise DriverError(f"{name} cannot be loaded: {error}") from None
+        raise DriverAbsent(
+            f"{self.names[0]} not found (is the driver installed, or mounted into this container?)"
+        )
+
+
+@frozen
+class Library:
+    """An opened driver library whose functions return 0 or an error code."""
+
+    handle: ctypes.CDLL
+    name: str
+    driver: Driver
+
+    def has(self, function: str) -> bool:
+        """Whether this version of the library exports `function`."""
+        return hasattr(self.handle, function)
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call `function`. Numbers and bytes go in by value, a ctypes object by reference.
+
+        Raises `DriverError` when the function is missing or returns a code other than 0, and
+        `DriverAbsent` when the code says that there is no driver.
+        """
+        try:
+            entry = getattr(self.handle, function)
+        except AttributeError:
+            raise DriverError(
+                f"{self.name} has no {function}: the driver is older than this vendor supports"
+            ) from None
+        code = entry(*map(_passed, arguments))
+        if code == 0:
+            return
+        shown = ", ".join(
+            str(a) for a in arguments if isinstance(a, int) and abs(a) < _LARGEST_SHOWN
+        )
+        said = f"{function}({shown}): error {code}{self._meaning(code)}"
+        if code in self.driver.absent:
+            raise DriverAbsent(f"{said} (is the driver loaded?)")
+        raise DriverError(said, code)
+
+    def ask(self, function: str, *arguments: Any) -> bool:
+        """Call `function` and return whether it could say.
+
+        False when this version has no such function, or when the code is one of `unsupported`.
+        """
+        if not self.has(function):
+            return False
+        try:
+            self.call(function, *arguments)
+        except DriverError as error:
+            if error.code in self.driver.unsupported:
+                return False
+            raise
+        return True
+
+    def value(self, function: str, *arguments: Any, kind: Any) -> Any:
+        """Call a function whose result is not a code but the answer, of the ctypes type `kind`."""
+        entry = self.handle[function]  # a fresh object each time: its result type is ours to set
+        entry.restype = kind
+        return entry(*map(_passed, arguments))
+
+    def _meaning(self, code: int) -> str:
+        explain = self.driver.explain
+        if explain is None or not self.has(explain):
+            return ""
+        said = self.value(explain, code, kind=ctypes.c_char_p)
+        return f" ({said.decode(errors='replace')})" if said else ""
+
+
+def _passed(argument: Any) -> Any:
+    if isinstance(argument, int):
+        return ctypes.c_long(argument)  # as wide as a register, so that handles pass whole
+    if isinstance(argument, (bytes, type(None))):
+        return argument
+    return ctypes.byref(argument)
+
+
+def each_card(
+    read: Callable[[Place], Device], places: Iterable[Place]
+) -> Iterator[Device | DriverError]:
+    """Read every card on its own: one that cannot be read costs that card, not its neighbours.
+
+    What is yielded is what `hetero_discover` returns.
+    """
+    for place in places:
+        try:
+            yield read(place)
+        except (DriverError, LookupError, ValueError) as error:
+            yield DriverError(f"card {place}: {error}")
+
+
+def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
+    """Return a PCI address as every vendor's device shows it: `0000:18:00.0`."""
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+def text(buffer: Any) -> str | None:
+    """Return the text in a C character array, None when it is empty. Raises `DriverError`."""
+    said = bytes(buffer).split(b"\0", 1)[0].strip()
+    if not said.isascii() or not said.decode("ascii").isprintable():
+        raise DriverError(f"the driver gave {said!r} where a text was due")
+    return said.decode("ascii") or None
