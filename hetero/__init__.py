@@ -7,6 +7,9 @@ from hetero.driver import Driver, DriverError, Library, each_card, pci_address, 
 from hetero.errors import DriverAbsent
 from hetero.hookspecs import hookimpl
 from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
     Allocation,
     Device,
     Edits,
@@ -27,6 +30,9 @@ from hetero.units import GiB, MiB
 from hetero.vendor import Model, Vendor
 
 __all__ = [
+    "CORE",
+    "MEMORY",
+    "SLOTS",
     "Allocation",
     "Device",
     "Driver",

@@ -69,12 +69,20 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
 def _asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units asked of this device, before any grain."""
     total = device.capacity[MEMORY]
-    if ask.memory_percent is not None:
-        memory = -(-total * ask.memory_percent // 100)
-    else:
-        memory = total if ask.memory is None else ask.memory
     core = None if ask.core is None else -(-device.capacity[CORE] * ask.core // 100)
-    return memory, core
+    if ask.memory_percent is not None:
+        return -(-total * ask.memory_percent // 100), core
+    return _all_memory(device, core or 0) if ask.memory is None else ask.memory, core
+
+
+def _all_memory(device: Device, core: int) -> int:
+    """The bytes a request that names no size means: the card's, or its largest part's."""
+    total = device.capacity[MEMORY]
+    match device.granularity:
+        case Templated(menu, whole=False):
+            parts = (t.takes[MEMORY] for t in menu if t.takes[CORE] >= core)
+            return max(parts, default=total)
+    return total
 
 
 def _whole(device: Device) -> Portion:
@@ -100,20 +108,16 @@ def _shape(
     device: Device, templated: Templated, *, memory: int, core: int, free: Mapping[str, int]
 ) -> Portion | None:
     """The first menu entry that covers the ask, preferring one whose counters are still free."""
+    # All of the core is the whole card, whatever the menu is ordered by.
+    measured = core if CORE in templated.by or core == device.capacity[CORE] else 0
     covering = [
         template
         for template in templated.menu
-        if template.takes.get(MEMORY, 0) >= memory and template.takes.get(CORE, 0) >= core
+        if template.takes[MEMORY] >= memory and template.takes[CORE] >= measured
     ]
-    if not covering and not templated.whole:
-        if memory < device.capacity[MEMORY]:
-            return None
-        # "All of it" on a card that only comes in parts is its largest part.
-        largest = max(template.takes.get(MEMORY, 0) for template in templated.menu)
-        covering = [t for t in templated.menu if t.takes.get(MEMORY, 0) == largest]
     if not covering:
-        return _whole(device)
+        return _whole(device) if templated.whole else None
     template = next(
         (t for t in covering if all(free.get(k, 0) >= v for k, v in t.takes.items())), covering[0]
     )
-    return Portion(takes={SLOTS: 1, **template.takes}, template=template.name, part=template.part)
+    return Portion(takes={**template.takes, SLOTS: 1}, template=template.name, part=template.part)

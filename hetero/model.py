@@ -106,8 +106,13 @@ class Template:
     """One named shape: the counters it takes, and the id of the part where it already exists."""
 
     name: str
-    takes: Counters
+    takes: Counters = field()
     part: str | None = None
+
+    @takes.validator
+    def _measurable(self, _: object, value: Counters) -> None:
+        if not {CORE, MEMORY} <= set(value):
+            raise ValueError(f"template {self.name!r} takes core and memory, of each at least 0")
 
 
 @frozen
@@ -115,12 +120,14 @@ class Templated:
     """The device is cut by a menu: the first entry that covers the request is taken.
 
     Above the largest entry a request gets the whole device, unless `whole` is False (a card that
-    is partitioned already and can only be given by its parts).
+    is partitioned already and can only be given by its parts). `by` names what a request is
+    measured by: where memory alone decides, a shape's core comes with it, asked or not.
     """
 
     menu: tuple[Template, ...]
     multi: Multi = Multi.WHOLE
     whole: bool = True
+    by: tuple[str, ...] = (CORE, MEMORY)
 
 
 Granularity = Whole | Fractional | Templated

@@ -153,6 +153,8 @@ class VendorContract:
             assert {CORE, MEMORY, SLOTS} <= set(device.capacity)
             assert min(device.capacity.values()) >= 0
             self._vendor().declared(device.model)
+            if not device.usable:
+                continue
             whole = portion(device, Ask(), count=1, free=device.capacity)
             assert whole is not None
             for name, amount in whole.takes.items():
@@ -177,6 +179,8 @@ class VendorContract:
         """Some edit must confine a container to what it was granted."""
         registry = self._registry()
         for device in registry.discover().devices:
+            if not device.usable:
+                continue
             cut = portion(device, Ask(), count=1, free=device.capacity)
             assert cut is not None
             grant = Grant(

@@ -1,0 +1,265 @@
+"""NVIDIA: what its driver says through NVML, and how its cards divide.
+
+NVML is spoken through NVIDIA's own binding (nvidia-ml-py), which opens libnvidia-ml.so.1 when it
+is initialised and not before. What NVML will not say of a card is None.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pynvml
+from attrs import evolve
+
+import hetero
+from hetero import CORE, MEMORY, SLOTS, Device, Fractional, Link, MiB, Rung, Template, Templated
+
+VENDOR = hetero.Vendor(
+    name="nvidia",
+    title="NVIDIA",
+    models=(hetero.Model(match="*", granularity=Fractional(), core=100, slots=10),),
+    visible=("CUDA_VISIBLE_DEVICES",),
+    limiter="cuda",
+)
+
+_ABSENT = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded)
+_UNSAID = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
+_LOST = (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired)
+
+#: What two cards share on PCIe, in the words of `nvidia-smi topo`; the nearer, the heavier.
+_LEVELS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: ("board", 6),
+    pynvml.NVML_TOPOLOGY_SINGLE: ("PIX", 5),
+    pynvml.NVML_TOPOLOGY_MULTIPLE: ("PXB", 4),
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: ("PHB", 3),
+    pynvml.NVML_TOPOLOGY_NODE: ("NODE", 2),
+    pynvml.NVML_TOPOLOGY_SYSTEM: ("SYS", 1),
+}
+_SWITCH = "switch"  # the far end of an NVLink that leads to every card on the same switches
+
+
+@hetero.hookimpl
+def hetero_vendor() -> hetero.Vendor:
+    """Return the declaration: 1 % of core and 1 MiB, and several cards stay shares."""
+    return VENDOR
+
+
+@hetero.hookimpl
+def hetero_discover() -> list[Device]:
+    """Return the cards NVML lists, with the links between those that answer."""
+    with _driver() as version:
+        handles: dict[str, Any] = {}
+        devices = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                device = _device(handle, index, version)
+                handles[device.uuid] = handle
+            except _LOST as error:
+                device = _lost(index, error)
+            except pynvml.NVMLError as error:
+                raise RuntimeError(
+                    f"card {index}: {error} (see `nvidia-smi -q -i {index}` and the kernel log)"
+                ) from error
+            devices.append(device)
+        links = _links(handles)
+        return [evolve(device, links=links.get(device.uuid, ())) for device in devices]
+
+
+@hetero.hookimpl
+def hetero_observe(device: Device) -> hetero.Usage:
+    """Return the bytes in use, and the share of the last sample in which a kernel ran."""
+    with _driver():
+        handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+        busy = _said(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        return hetero.Usage(memory=_memory(handle).used, core=busy.gpu / 100 if busy else None)
+
+
+@contextmanager
+def _driver() -> Iterator[str]:
+    """Hold NVML open and give the driver's version. Raises `DriverAbsent` without a driver."""
+    try:
+        pynvml.nvmlInit()
+    except _ABSENT as error:
+        raise hetero.DriverAbsent(
+            f"libnvidia-ml.so.1: {error} (is the driver loaded, and mounted if this is a container?)"
+        ) from None
+    try:
+        yield pynvml.nvmlSystemGetDriverVersion()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _said(ask: Callable[..., Any], *of: Any) -> Any:
+    """Return NVML's answer, None where this driver or card has none."""
+    try:
+        return ask(*of)
+    except _UNSAID:
+        return None
+
+
+def _device(handle: Any, index: int, driver: str) -> Device:
+    attributes = {"driver": driver}
+    if compute := _said(pynvml.nvmlDeviceGetCudaComputeCapability, handle):
+        attributes["compute-capability"] = "{}.{}".format(*compute)
+    pci = _said(pynvml.nvmlDeviceGetPciInfo, handle)
+    device = VENDOR.device(
+        uuid=pynvml.nvmlDeviceGetUUID(handle),
+        model=pynvml.nvmlDeviceGetName(handle),
+        index=index,
+        memory=_memory(handle).total,
+        rung=_rung(handle),
+        health=_health(handle),
+        numa=_numa(handle),
+        pci=_address(pci) if pci else None,
+        attributes=attributes,
+    )
+    mig = _said(pynvml.nvmlDeviceGetMigMode, handle)
+    if not mig or mig[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return device
+    return _partitioned(device, _instances(handle), pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+
+
+def _lost(index: int, error: Exception) -> Device:
+    """A card that no longer answers, not even with its name: shown, and never given out."""
+    return VENDOR.device(
+        uuid=f"lost-{index}",
+        model="unknown",
+        index=index,
+        memory=0,
+        rung=Rung.NONE,
+        health=str(error),
+    )
+
+
+def _memory(handle: Any) -> Any:
+    """Version 2 keeps the driver's own reserve out of `used`; drivers before r510 lack it."""
+    return _said(
+        pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2
+    ) or pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _address(pci: Any) -> str:
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+
+def _numa(handle: Any) -> int | None:
+    """The nearest node; `nvmlDeviceGetNumaNodeId` is another thing, the card's memory as a node."""
+    nodes = _said(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
+    mask = nodes[0] if nodes else 0
+    return (mask & -mask).bit_length() - 1 if mask else None
+
+
+def _rung(handle: Any) -> Rung:
+    """Kernel limits came with r615: an answer, or "no limit set", says this card can have them."""
+    limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=b"/sys/fs/cgroup")
+    try:
+        pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
+    except pynvml.NVMLError_NotFound:
+        return Rung.KERNEL
+    except _UNSAID:
+        return Rung.PRELOAD
+    return Rung.KERNEL
+
+
+def _health(handle: Any) -> str | None:
+    """What NVML's error records say: "ok", what is wrong, or None where it keeps none."""
+    rows = _said(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
+    pages = _said(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)  # before Ampere
+    errors = _said(
+        pynvml.nvmlDeviceGetTotalEccErrors,
+        handle,
+        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        pynvml.NVML_VOLATILE_ECC,
+    )
+    if rows is None and pages is None and errors is None:
+        return None
+    if rows and rows[3]:
+        return "row remapping failed: replace the card"
+    if (rows and rows[2]) or pages:
+        return "memory repair pending: reset the card"
+    return f"{errors} uncorrected memory errors: reset the card" if errors else "ok"
+
+
+# --- MIG ------------------------------------------------------------------------------------
+
+
+def _instances(handle: Any) -> list[Template]:
+    """One template per GPU instance there is, smallest first.
+
+    Compute instances of one GPU instance share its memory, so only the largest of them is given.
+    """
+    largest: dict[int, Template] = {}
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except pynvml.NVMLError_NotFound:
+            continue  # indices may have gaps
+        shape = pynvml.nvmlDeviceGetAttributes(part)
+        name = pynvml.nvmlDeviceGetName(part).rpartition("MIG ")[2]  # "NVIDIA H200 MIG 1g.18gb"
+        uuid = pynvml.nvmlDeviceGetUUID(part)
+        size = {MEMORY: shape.memorySizeMB * MiB, CORE: shape.computeInstanceSliceCount}
+        # The profile's counter names what ran out in a refusal; the part's own gives it once.
+        template = Template(name=name, takes={**size, name: 1, uuid: 1}, part=uuid)
+        instance = pynvml.nvmlDeviceGetGpuInstanceId(part)
+        if instance not in largest or largest[instance].takes[CORE] < size[CORE]:
+            largest[instance] = template
+    return sorted(largest.values(), key=lambda t: (t.takes[MEMORY], t.takes[CORE], t.part))
+
+
+def _partitioned(device: Device, menu: list[Template], slices: int) -> Device:
+    """The card as its instances: they are all there is of it, and its core is counted in slices."""
+    counts = Counter(template.name for template in menu)
+    parts = {template.part: 1 for template in menu if template.part}
+    return evolve(
+        device,
+        granularity=Templated(menu=tuple(menu), whole=False),
+        capacity={**device.capacity, CORE: slices, SLOTS: len(menu), **counts, **parts},
+        rung=Rung.PARTITION,
+        health=device.health if menu else "MIG is on and no instance exists: create one",
+    )
+
+
+# --- links ----------------------------------------------------------------------------------
+
+
+def _links(handles: dict[str, Any]) -> dict[str, tuple[Link, ...]]:
+    """Return every card's ways to the others, by UUID."""
+    lanes = {uuid: _nvlinks(handle) for uuid, handle in handles.items()}
+    address = {
+        uuid: _address(pci)
+        for uuid, handle in handles.items()
+        if (pci := _said(pynvml.nvmlDeviceGetPciInfo, handle))
+    }
+
+    def link(here: str, there: str) -> Link | None:
+        direct = lanes[here][address.get(there, "")]
+        if count := direct or min(lanes[here][_SWITCH], lanes[there][_SWITCH]):
+            return Link(there, f"NV{count}", 10 * count)
+        level = _said(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[here], handles[there])
+        return Link(there, *_LEVELS[level]) if level in _LEVELS else None
+
+    return {
+        here: tuple(way for there in handles if there != here and (way := link(here, there)))
+        for here in handles
+    }
+
+
+def _nvlinks(handle: Any) -> Counter[str]:
+    """Return how many of the card's active NVLinks end at each PCI address, or at a switch."""
+    ends: Counter[str] = Counter()
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
+                continue
+        except (*_UNSAID, pynvml.NVMLError_InvalidArgument):
+            break  # past the last link of this card
+        kind = _said(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            ends[_SWITCH] += 1
+        elif remote := _said(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link):
+            ends[_address(remote)] += 1
+    return ends
