@@ -94,11 +94,16 @@ class Whole:
 
 @frozen
 class Fractional:
-    """Memory and core are cut freely, each by its grain (bytes and core units)."""
+    """Memory and core are cut freely, each by its grain (bytes and core units).
+
+    `together` is for cards whose driver cuts no memory without core: a request that names no core
+    gets the same part of the core as of the memory, rounded down so that equal parts fit.
+    """
 
     memory: Grain = Step(1024 * 1024)
     core: Grain = Step(1)
     multi: Multi = Multi.SHARES
+    together: bool = False
 
 
 @frozen

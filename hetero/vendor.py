@@ -82,7 +82,7 @@ class Vendor:
         """
         if not uuid or not uuid.isprintable():
             raise ValueError(f"the driver gave {uuid!r} as a UUID")
-        if not 0 < memory < _IMPOSSIBLE_MEMORY:
+        if not (0 if health not in (None, "ok") else 1) <= memory < _IMPOSSIBLE_MEMORY:
             raise ValueError(f"the driver gave {memory} bytes of memory")
         declaration = self.declared(model)
         declared = {
