@@ -56,7 +56,9 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
             return _whole(device)
         case Fractional(multi=Multi.WHOLE) | Templated(multi=Multi.WHOLE, whole=True) if count > 1:
             return _whole(device)
-        case Fractional(memory_grain, core_grain):
+        case Fractional(memory_grain, core_grain, together=together):
+            if core is None and together:
+                core = max(device.capacity[CORE] * memory // device.capacity[MEMORY], 1)
             return _fraction(
                 device,
                 memory=round_up(memory, memory_grain),

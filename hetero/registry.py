@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import pluggy
 from attrs import evolve, frozen
@@ -19,13 +16,14 @@ from hetero import hookspecs
 from hetero.driver import DriverError
 from hetero.errors import DriverAbsent, NotFound
 from hetero.model import Allocation, Device, Edits, Inventory, Usage
+from hetero.question import Failure, Question, guarded
 from hetero.vendor import Vendor
 
 T = TypeVar("T")
 
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.
-LOOK, CUT = 5.0, 60.0
+LOOK, CUT = 5.0, 20.0
 
 
 @frozen(kw_only=True)
@@ -58,10 +56,6 @@ class Discovery:
         return Inventory(self.devices)
 
 
-class _Failure(Exception):
-    """A vendor's hook raised; carries the sentence for its row."""
-
-
 class Registry:
     """The vendors of one process, each behind a guard.
 
@@ -70,11 +64,10 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self._plugins = pluggy.PluginManager("hetero")
-        self._plugins.add_hookspecs(hookspecs)
-        self._rows: dict[str, VendorRow] = {}
+        self._rows: list[VendorRow] = []
         self._vendors: dict[str, Vendor] = {}
-        self._owed: dict[str, _Call[Any]] = {}
+        self._hooks: dict[str, pluggy.HookRelay] = {}
+        self._owed: dict[str, Question[Any]] = {}
 
     @classmethod
     def installed(cls) -> Registry:
@@ -96,80 +89,50 @@ class Registry:
     def _add(self, name: str, source: str, load: Callable[[], object]) -> None:
         """Load, register and question one plugin; whatever it does wrong becomes its row."""
         try:
-            plugin = _guard(name, "load", load)
-            _guard(name, "register", lambda: self._register(plugin, name))
-            vendor = _guard(name, "hetero_vendor", self._hook(name).hetero_vendor)
+            plugin = guarded(name, "load", load)
+            hooks = guarded(name, "register", lambda: _register(plugin, name))
+            vendor = guarded(name, "hetero_vendor", hooks.hetero_vendor)
             if not isinstance(vendor, Vendor):
-                raise _Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
+                raise Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
             if vendor.name in self._vendors:
-                raise _Failure(f"{name}: another plugin is the vendor {vendor.name!r} already")
-        except _Failure as failure:
-            self._unregister(name)
-            row = VendorRow(name=name, source=source, state="broken", reason=str(failure))
-            self._rows[name] = row
+                raise Failure(f"{name}: another plugin is the vendor {vendor.name!r} already")
+        except (Failure, DriverAbsent) as failure:
+            self._rows.append(
+                VendorRow(name=name, source=source, state="broken", reason=str(failure))
+            )
             return
-        if vendor.name != name:
-            plugin = self._plugins.unregister(name=name)
-            self._plugins.register(plugin, vendor.name)
         self._vendors[vendor.name] = vendor
-        self._rows[vendor.name] = VendorRow(
-            name=vendor.name, source=source, state="ok", title=vendor.title
+        self._hooks[vendor.name] = hooks
+        self._rows.append(
+            VendorRow(name=vendor.name, source=source, state="ok", title=vendor.title)
         )
-
-    def _register(self, plugin: object, name: str) -> None:
-        self._plugins.register(plugin, name)
-        self._plugins.check_pending()  # a misspelt hook is an error, not a silence
-
-    def _unregister(self, name: str) -> None:
-        if self._plugins.has_plugin(name):
-            self._plugins.unregister(name=name)
-
-    def _hook(self, name: str) -> SimpleNamespace:
-        """Return the hooks that ask the one vendor `name` and nobody else."""
-        plugins = self._plugins
-        others = [plugin for other, plugin in plugins.list_name_plugin() if other != name]
-        hooks = {hook: plugins.subset_hook_caller(hook, others) for hook in hookspecs.HOOKS}
-        return SimpleNamespace(**hooks)
-
-    def _start(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> _Call[T]:
-        """Put a question to a vendor, unless it still owes the answer to an earlier one."""
-        owed = self._owed.get(name)
-        if owed is not None and not owed.done.is_set():
-            raise _Failure(f"{name}: {stage}: not asked, since {owed.stage} still has no answer")
-        call = _Call(name, stage, ask, within)
-        self._owed[name] = call
-        return call
-
-    def _ask(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> T:
-        return self._start(name, stage, ask, within=within).answer()
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
         if name not in self._vendors:
-            row = self._rows.get(name)
-            why = row.reason if row and row.reason else f"no vendor {name!r} is installed"
-            raise NotFound(why)
+            reasons = (row.reason for row in self._rows if row.name == name and row.reason)
+            raise NotFound(next(reasons, f"no vendor {name!r} is installed"))
         return self._vendors[name]
 
     def discover(self) -> Discovery:
         """Look at the node once through every vendor, all of them at the same time."""
         found: dict[str, list[Device]] = {}
         faults: dict[str, list[str]] = {}
-        rows = dict(self._rows)
-        calls: dict[str, _Call[tuple[list[Device], list[str]]]] = {}
+        rows = {row.name: row for row in self._rows if row.state == "ok"}
+        calls: dict[str, Question[tuple[list[Device], list[str]]]] = {}
         for name in self._vendors:
             try:
                 calls[name] = self._start(
                     name, "discover", partial(self._discover, name), within=LOOK
                 )
-            except _Failure as failure:
+            except Failure as failure:
                 rows[name] = evolve(rows[name], state="broken", reason=str(failure))
         for name, call in calls.items():
             try:
                 found[name], faults[name] = call.answer()
             except DriverAbsent as absent:
                 rows[name] = evolve(rows[name], state="absent", reason=str(absent))
-            except _Failure as failure:
+            except Failure as failure:
                 rows[name] = evolve(rows[name], state="broken", reason=str(failure))
         count = Counter(device.uuid for devices in found.values() for device in devices)
         for name, devices in found.items():
@@ -184,21 +147,8 @@ class Registry:
             rows[name] = evolve(rows[name], state=state, reason=reason, devices=len(found[name]))
         return Discovery(
             devices=tuple(device for devices in found.values() for device in devices),
-            rows=tuple(rows.values()),
+            rows=tuple(rows[row.name] if row.state == "ok" else row for row in self._rows),
         )
-
-    def _discover(self, name: str) -> tuple[list[Device], list[str]]:
-        """Return one vendor's devices, and the sentence about every card it could not read."""
-        devices: list[Device] = []
-        faults: list[str] = []
-        for card in self._hook(name).hetero_discover() or ():
-            if isinstance(card, DriverError):
-                faults.append(str(card))
-            elif isinstance(card, Device) and card.vendor == name:
-                devices.append(card)
-            else:
-                raise _Failure(f"{name}: discover: gave {card!r}, not a Device of its own")
-        return devices, faults
 
     def enforce(
         self,
@@ -222,22 +172,22 @@ class Registry:
             mine = [by_uuid[grant.device] for grant in grants]
             part = evolve(allocation, grants=grants)
             enforce = partial(
-                self._hook(name).hetero_enforce,
+                self._hooks[name].hetero_enforce,
                 allocation=part,
                 devices=mine,
                 directory=None if directory is None else directory / name,
                 container=container,
             )
             try:
-                said = self._ask(name, "enforce", enforce, within=CUT)
-            except (_Failure, DriverAbsent) as failure:
+                said = self._ask(name, "enforce", _said(Edits, enforce), within=CUT)
+            except (Failure, DriverAbsent) as failure:
                 raise NotFound(str(failure)) from None
             edits = edits.merged(said or _implied(vendor, part, mine))
         return edits
 
     def cuts(self, name: str) -> bool:
         """Whether a vendor's grants may have slices that outlive their processes."""
-        return hasattr(self._plugins.get_plugin(name), "hetero_reconcile")
+        return bool(self._hooks[name].hetero_reconcile.get_hookimpls())
 
     def reconcile(
         self, devices: Iterable[Device], standing: Iterable[Allocation], *, directory: Path
@@ -253,69 +203,72 @@ class Registry:
             if not self.cuts(device.vendor):
                 continue
             reconcile = partial(
-                self._hook(device.vendor).hetero_reconcile,
+                self._hooks[device.vendor].hetero_reconcile,
                 device=device,
                 parts=frozenset(parts.get(device.uuid, ())),
                 directory=directory / device.vendor,
             )
             try:
                 self._ask(device.vendor, "reconcile", reconcile, within=CUT)
-            except (_Failure, DriverAbsent) as failure:
+            except (Failure, DriverAbsent) as failure:
                 faults.append(str(failure))
         return tuple(faults)
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
-        observe = partial(self._hook(device.vendor).hetero_observe, device=device)
+        observe = partial(self._hooks[device.vendor].hetero_observe, device=device)
         try:
-            return self._ask(device.vendor, "observe", observe, within=LOOK) or Usage()
-        except (_Failure, DriverAbsent):
+            return (
+                self._ask(device.vendor, "observe", _said(Usage, observe), within=LOOK) or Usage()
+            )
+        except (Failure, DriverAbsent):
             return Usage()
 
+    def _discover(self, name: str) -> tuple[list[Device], list[str]]:
+        """Return one vendor's devices, and the sentence about every card it could not read."""
+        devices: list[Device] = []
+        faults: list[str] = []
+        for card in self._hooks[name].hetero_discover() or ():
+            if isinstance(card, DriverError):
+                faults.append(str(card))
+            elif isinstance(card, Device) and card.vendor == name:
+                devices.append(card)
+            else:
+                raise Failure(f"{name}: discover: gave {card!r}, not a Device of its own")
+        return devices, faults
 
-class _Call(Generic[T]):
-    """One question to a vendor, on a thread of its own: a C library cannot be interrupted.
+    def _start(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> Question[T]:
+        """Put a question to a vendor, unless it still owes the answer to an earlier one."""
+        owed = self._owed.get(name)
+        if owed is not None and not owed.done.is_set():
+            raise Failure(f"{name}: {stage}: not asked, since {owed.stage} still has no answer")
+        call = Question(name, stage, ask, within)
+        self._owed[name] = call
+        return call
 
-    The thread is a daemon, so a driver that never returns does not keep the process from ending.
-    """
-
-    def __init__(self, name: str, stage: str, ask: Callable[[], T], within: float) -> None:
-        self.name, self.stage = name, stage
-        self.done = threading.Event()
-        self._within = within
-        self._deadline = time.monotonic() + within
-        self._result: T
-        self._error: Exception | None = None
-        self._ask = ask
-        threading.Thread(target=self._run, name=f"{name} {stage}", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._result = _guard(self.name, self.stage, self._ask)
-        except (DriverAbsent, _Failure) as error:
-            self._error = error
-        finally:
-            self.done.set()
-
-    def answer(self) -> T:
-        """Wait for the answer, or raise the `_Failure` that there was none in time."""
-        if not self.done.wait(max(self._deadline - time.monotonic(), 0)):
-            raise _Failure(f"{self.name}: {self.stage}: no answer within {self._within:g} s")
-        if self._error is not None:
-            raise self._error
-        return self._result
+    def _ask(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> T:
+        return self._start(name, stage, ask, within=within).answer()
 
 
-def _guard(name: str, stage: str, ask: Callable[[], T]) -> T:
-    """Call into a vendor: the only place where any exception at all is caught."""
-    try:
-        return ask()
-    except (DriverAbsent, _Failure):
-        raise
-    except Exception as error:
-        said = str(error) or type(error).__name__
-        prefix = f"{name}: {stage}: "
-        raise _Failure(said if said.startswith(prefix) else prefix + said) from error
+def _register(plugin: object, name: str) -> pluggy.HookRelay:
+    """Give the plugin a manager of its own, so that no call ever reaches a second vendor."""
+    manager = pluggy.PluginManager("hetero")
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin, name)
+    manager.check_pending()  # a misspelt hook is an error, not a silence
+    return manager.hook
+
+
+def _said(kind: type[T], ask: Callable[[], object]) -> Callable[[], T | None]:
+    """Return the question with its answer checked: what is said, if anything, is a `kind`."""
+
+    def asked() -> T | None:
+        answer = ask()
+        if answer is not None and not isinstance(answer, kind):
+            raise TypeError(f"gave {answer!r}, not {kind.__name__}")
+        return answer
+
+    return asked
 
 
 def _implied(vendor: Vendor, allocation: Allocation, devices: list[Device]) -> Edits:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 from hetero import codec
 from hetero.granularity import portion
@@ -105,7 +105,7 @@ class VendorContract:
     the tests of discovered devices have nothing to check but the vendor's own word for that.
     """
 
-    plugin: ClassVar[Any]
+    plugin: Any
 
     def _registry(self) -> Registry:
         return Registry.of(self.plugin)

@@ -53,7 +53,7 @@ def test_a_percentage_people_write_is_understood(text: str, percent: int) -> Non
 
 @pytest.mark.parametrize("text", ["0", "101", "110%", "-5", "3.5", "half", "", "%"])
 def test_a_percentage_out_of_range_names_what_it_was_for(text: str) -> None:
-    with pytest.raises(BadInput, match="core .* is not a percentage: write a whole number from 1"):
+    with pytest.raises(BadInput, match=r"core .* is not a percentage: write a whole number from 1"):
         parse_percent(text, of="core")
 
 

@@ -85,7 +85,7 @@ def _driver() -> Iterator[str]:
         pynvml.nvmlInit()
     except _ABSENT as error:
         raise hetero.DriverAbsent(
-            f"libnvidia-ml.so.1: {error} (is the driver loaded, and mounted if this is a container?)"
+            f"libnvidia-ml.so.1: {error} (is the driver loaded, and mounted in a container?)"
         ) from None
     try:
         yield pynvml.nvmlSystemGetDriverVersion()

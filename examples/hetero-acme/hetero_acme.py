@@ -1,0 +1,40 @@
+"""Acme: a whole-card vendor, the smallest real one, to start your own from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hetero
+
+VENDOR = hetero.Vendor(
+    name="acme",
+    title="Acme",
+    models=(hetero.Model(match="*", granularity=hetero.Whole()),),
+    visible=("ACME_VISIBLE_DEVICES",),
+)
+
+
+@hetero.hookimpl
+def hetero_vendor() -> hetero.Vendor:
+    """Every Acme card is given as a whole."""
+    return VENDOR
+
+
+@hetero.hookimpl
+def hetero_discover() -> Iterator[hetero.Device]:
+    """Read the driver's list of cards: a line each of serial number, model, MiB and state."""
+    cards = Path(os.environ.get("ACME_CARDS", "/proc/driver/acme/cards"))
+    if not cards.exists():
+        raise hetero.DriverAbsent(f"{cards} not found (is the acme kernel module loaded?)")
+    for index, line in enumerate(cards.read_text().splitlines()):
+        serial, model, mib, state = line.split()
+        yield VENDOR.device(
+            uuid=serial,
+            model=model,
+            index=index,
+            memory=int(mib) * hetero.MiB,
+            rung=hetero.Rung.NONE,
+            health=state,
+        )

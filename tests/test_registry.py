@@ -1,0 +1,382 @@
+"""Vendors are found, asked and kept apart: whatever one does wrong is its own row."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+import hetero
+from hetero.errors import NotFound
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Allocation,
+    Device,
+    Edits,
+    Grant,
+    Link,
+    Mount,
+    Rung,
+    Usage,
+)
+from hetero.registry import Registry, VendorRow
+from hetero.testing import MemoryVendor, rack
+from hetero.units import GiB
+from hetero.vendor import Model, Vendor
+
+GOOD = """
+    import hetero
+
+    VENDOR = hetero.Vendor(
+        name="{name}", title="{name}", models=(hetero.Model(match="*", granularity=hetero.Whole()),)
+    )
+
+    @hetero.hookimpl
+    def hetero_vendor():
+        return VENDOR
+
+    @hetero.hookimpl
+    def hetero_discover():
+        yield VENDOR.device(
+            uuid="{name}-0", model="M", index=0, memory=1, rung=hetero.Rung.NONE, health="ok"
+        )
+"""
+
+
+class Site:
+    """A directory on the import path that wheels are installed into, as pip leaves them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def install(self, entry: str, source: str, *, module: str | None = None) -> None:
+        module = module or f"plugin_{entry}"
+        (self.path / f"{module}.py").write_text(dedent(source))
+        metadata = self.path / f"hetero_{entry}-1.2.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Name: hetero-{entry}\nVersion: 1.2\n")
+        (metadata / "entry_points.txt").write_text(f"[hetero.vendor]\n{entry} = {module}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield Site(tmp_path)
+    for name in set(sys.modules) - before:
+        if name.startswith("plugin_"):
+            del sys.modules[name]
+
+
+def look(site: Site) -> dict[str, VendorRow]:
+    """Return the rows of what is installed in `site`, beside whatever this environment has."""
+    here = {
+        path.name.split("-")[0].removeprefix("hetero_") for path in site.path.glob("*.dist-info")
+    }
+    rows = Registry.installed().discover().rows
+    return {row.source.split()[0]: row for row in rows if row.source.split()[0][7:] in here}
+
+
+def test_an_installed_vendor_is_found_with_where_it_came_from(site: Site) -> None:
+    site.install("good", GOOD.format(name="good"))
+
+    expected = VendorRow(name="good", source="hetero-good 1.2", state="ok", devices=1, title="good")
+    assert {"hetero-good": expected} == look(site)
+
+
+FAULTS = {
+    "import": (
+        "import no_such_library",
+        "faulty: load: No module named 'no_such_library'",
+    ),
+    "syntax": ("def hetero_vendor(:", "faulty: load: invalid syntax"),
+    "misspelt hook": (
+        GOOD.format(name="faulty") + "\n    @hetero.hookimpl\n    def hetero_observ(): ...\n",
+        "faulty: register: unknown hook 'hetero_observ'",
+    ),
+    "argument no hook has": (
+        GOOD.format(name="faulty") + "\n    @hetero.hookimpl\n    def hetero_observe(card): ...\n",
+        "faulty: register: Plugin 'faulty' for hook 'hetero_observe'",
+    ),
+    "no declaration": ("x = 1", "faulty: hetero_vendor: returned None, not a Vendor"),
+    "declaration of another kind": (
+        "import hetero\n\n@hetero.hookimpl\ndef hetero_vendor():\n    return {'name': 'faulty'}\n",
+        "faulty: hetero_vendor: returned {'name': 'faulty'}, not a Vendor",
+    ),
+    "declaration that raises": (
+        "import hetero\n\n@hetero.hookimpl\ndef hetero_vendor():\n    return hetero.Vendor()\n",
+        "faulty: hetero_vendor: ",
+    ),
+    "generator that fails half-way": (
+        GOOD.format(name="faulty") + "        raise OSError('the second card hangs')\n",
+        "faulty: discover: the second card hangs",
+    ),
+    "devices of another kind": (
+        GOOD.format(name="faulty").replace("yield VENDOR.device(", "yield dict("),
+        "faulty: discover: gave {'uuid': 'faulty-0'",
+    ),
+    "no list at all": (
+        GOOD.format(name="faulty").replace("yield VENDOR.device(", "return len; dict("),
+        "faulty: discover: 'builtin_function_or_method' object is not iterable",
+    ),
+    "a card twice": (
+        GOOD.format(name="faulty").replace("        yield", "        for _ in 'ab': yield"),
+        "faulty: discover: 2 cards have the UUID faulty-0",
+    ),
+    "a model it never declared": (
+        GOOD.format(name="faulty").replace('match="*"', 'match="Z*"'),
+        "faulty: discover: faulty: no declared model matches 'M'",
+    ),
+    "exit": (
+        GOOD.format(name="faulty") + "        raise SystemExit('a library that quits')\n",
+        "faulty: discover: a library that quits",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_faulty_vendor_is_a_row_with_its_reason_and_harms_nobody(
+    site: Site, source: str, reason: str
+) -> None:
+    site.install("faulty", source)
+    site.install("good", GOOD.format(name="good"))
+    site.install("later", GOOD.format(name="later"))
+
+    rows = look(site)
+
+    assert "broken" == rows["hetero-faulty"].state
+    assert "hetero-faulty 1.2" == rows["hetero-faulty"].source
+    assert str(rows["hetero-faulty"].reason).startswith(reason)
+    assert [("ok", 1), ("ok", 1)] == [
+        (rows[name].state, rows[name].devices) for name in ("hetero-good", "hetero-later")
+    ]
+
+
+def test_of_two_plugins_with_one_name_the_first_works_and_the_second_says_why_not(
+    site: Site,
+) -> None:
+    site.install("first", GOOD.format(name="twin"))
+    site.install("second", GOOD.format(name="twin"))
+
+    rows = look(site)
+
+    assert ("twin", "ok", 1) == (
+        rows["hetero-first"].name,
+        rows["hetero-first"].state,
+        rows["hetero-first"].devices,
+    )
+    assert ("broken", "second: another plugin is the vendor 'twin' already") == (
+        rows["hetero-second"].state,
+        rows["hetero-second"].reason,
+    )
+
+
+def test_two_wheels_with_one_entry_name_are_two_rows(site: Site) -> None:
+    site.install("same", GOOD.format(name="same"))
+    metadata = site.path / "hetero_copy-1.2.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: hetero-copy\nVersion: 1.2\n")
+    (metadata / "entry_points.txt").write_text("[hetero.vendor]\nsame = plugin_same\n")
+
+    rows = look(site)
+
+    assert ["broken", "ok"] == sorted(row.state for row in rows.values())
+    assert 2 == len(rows)
+
+
+def test_a_driver_that_is_not_there_is_absent_and_not_broken(site: Site) -> None:
+    site.install(
+        "bare",
+        GOOD.format(name="bare").replace(
+            "    def hetero_discover():\n",
+            "    def hetero_discover():\n        raise hetero.DriverAbsent('no libbare.so')\n",
+        ),
+    )
+
+    row = look(site)["hetero-bare"]
+
+    assert ("absent", "no libbare.so", 0) == (row.state, row.reason, row.devices)
+
+
+def test_a_node_without_any_vendor_has_an_empty_inventory() -> None:
+    found = Registry.of().discover()
+
+    assert ((), ()) == (found.rows, found.inventory.devices)
+
+
+# --- asking one vendor at a time -----------------------------------------------------------------
+
+
+def granted(*devices: Device) -> Allocation:
+    return Allocation(
+        grants=tuple(
+            Grant(device=d.uuid, vendor=d.vendor, takes=d.capacity, core=None) for d in devices
+        )
+    )
+
+
+class Runtime:
+    """A vendor whose cards are device nodes and a mount, and which fails on demand."""
+
+    def __init__(self, *, by: str = "index") -> None:
+        self.broken = False
+        self._vendor = Vendor(
+            name="runtime",
+            title="Runtime",
+            models=(Model(match="*", granularity=hetero.Whole()),),
+            visible=("RUNTIME_CARDS", "RUNTIME_LEGACY"),
+            visible_by=by,
+        )
+
+    @hetero.hookimpl
+    def hetero_vendor(self) -> Vendor:
+        return self._vendor
+
+    @hetero.hookimpl
+    def hetero_enforce(self, allocation: Allocation, devices: Sequence[Device]) -> Edits | None:
+        if self.broken:
+            raise OSError("no slice left on the card")
+        if len(devices) == 1:
+            return None
+        return Edits(
+            env={"RUNTIME_CARDS": "all"},
+            mounts=(Mount("/opt/runtime", "/opt/runtime"),),
+            device_nodes=tuple(f"/dev/runtime{device.index}" for device in devices),
+        )
+
+    @hetero.hookimpl
+    def hetero_observe(self, device: Device) -> Usage:
+        if self.broken:
+            raise OSError("driver went away")
+        return Usage(memory=GiB, core=0.5)
+
+
+def test_each_vendor_confines_its_own_grants_and_the_edits_are_put_together() -> None:
+    ours, theirs = rack(GiB, GiB), rack(GiB, GiB, vendor="runtime")
+    registry = Registry.of(MemoryVendor(ours), Runtime())
+
+    edits = registry.enforce(granted(ours[1], *theirs), [*ours, *theirs])
+
+    assert {"MEMORY_VISIBLE_DEVICES": "memory-1", "RUNTIME_CARDS": "all"} == edits.env
+    assert (Mount("/opt/runtime", "/opt/runtime"),) == edits.mounts
+    assert ("/dev/runtime0", "/dev/runtime1") == edits.device_nodes
+
+
+def test_a_vendor_that_says_nothing_is_confined_by_what_it_declared() -> None:
+    cards = rack(GiB, GiB, vendor="runtime")
+
+    by_index = Registry.of(Runtime()).enforce(granted(cards[1]), cards)
+    by_uuid = Registry.of(Runtime(by="uuid")).enforce(granted(cards[1]), cards)
+
+    assert {"RUNTIME_CARDS": "1", "RUNTIME_LEGACY": "1"} == by_index.env
+    assert {"RUNTIME_CARDS": "runtime-1", "RUNTIME_LEGACY": "runtime-1"} == by_uuid.env
+
+
+def test_a_part_is_named_instead_of_its_card() -> None:
+    cards = rack(GiB)
+    grant = Grant(
+        device="memory-0",
+        vendor="memory",
+        takes={MEMORY: 1, CORE: 1, SLOTS: 1},
+        core=None,
+        part="part-7",
+    )
+
+    edits = Registry.of(MemoryVendor(cards)).enforce(Allocation(grants=(grant,)), cards)
+
+    assert {"MEMORY_VISIBLE_DEVICES": "part-7"} == edits.env
+
+
+def test_what_cannot_be_confined_is_an_error_that_names_the_vendor_and_the_stage() -> None:
+    runtime = Runtime()
+    runtime.broken = True
+    cards = rack(GiB, vendor="runtime")
+
+    with pytest.raises(NotFound, match=r"^runtime: enforce: no slice left on the card$"):
+        Registry.of(runtime).enforce(granted(*cards), cards)
+
+
+def test_a_usage_is_what_the_vendor_says_and_unknown_when_it_fails_or_says_nothing() -> None:
+    runtime = Runtime()
+    (card,) = rack(GiB, vendor="runtime")
+    (other,) = rack(GiB)
+    registry = Registry.of(runtime, MemoryVendor([other]))
+
+    assert Usage(memory=GiB, core=0.5) == registry.observe(card)
+    assert Usage(memory=None, core=None) == registry.observe(other)
+    runtime.broken = True
+    assert Usage(memory=None, core=None) == registry.observe(card)
+
+
+def test_an_answer_of_another_kind_is_an_error_when_confining_and_unknown_when_observing() -> None:
+    class Nonsense(MemoryVendor):
+        @hetero.hookimpl
+        def hetero_enforce(self) -> Any:
+            return "LIMIT=1"
+
+        @hetero.hookimpl
+        def hetero_observe(self, device: Device) -> Any:
+            return 42
+
+    cards = rack(GiB)
+    registry = Registry.of(Nonsense(cards))
+
+    with pytest.raises(NotFound, match="memory: enforce: gave 'LIMIT=1', not Edits"):
+        registry.enforce(granted(*cards), cards)
+    assert Usage() == registry.observe(cards[0])
+
+
+def test_asking_for_a_vendor_that_is_not_there_or_broken_says_which() -> None:
+    class Broken:
+        @hetero.hookimpl
+        def hetero_vendor(self) -> Any:
+            raise RuntimeError("not today")
+
+    registry = Registry.of(Broken())
+
+    with pytest.raises(NotFound, match="no vendor 'nobody' is installed"):
+        registry.vendor("nobody")
+    with pytest.raises(NotFound, match="Broken: hetero_vendor: not today"):
+        registry.vendor("Broken")
+
+
+# --- the declaration -----------------------------------------------------------------------------
+
+
+def test_the_first_model_that_matches_decides_whatever_the_case() -> None:
+    vendor = Vendor(
+        name="v",
+        title="V",
+        models=(
+            Model(match="big*", granularity=hetero.Whole(), core=7, slots=1, extra={"dsp": 3}),
+            Model(match="*", granularity=hetero.Fractional(), slots=4),
+        ),
+    )
+    link = Link("x-1", "fabric", 9)
+
+    big = vendor.device(
+        uuid="x-0", model="BIG-1", index=0, memory=GiB, rung=Rung.NONE, links=(link,)
+    )
+    small = vendor.device(uuid="x-1", model="S", index=1, memory=GiB, rung=Rung.PRELOAD, numa=1)
+
+    assert ({CORE: 7, MEMORY: GiB, SLOTS: 1, "dsp": 3}, hetero.Whole(), (link,)) == (
+        big.capacity,
+        big.granularity,
+        big.links,
+    )
+    assert ({CORE: 100, MEMORY: GiB, SLOTS: 4}, hetero.Fractional(), 1) == (
+        small.capacity,
+        small.granularity,
+        small.numa,
+    )
+
+
+def test_visible_devices_are_listed_by_uuid_or_index_and_nothing_else() -> None:
+    with pytest.raises(ValueError, match="visible_by is 'uuid' or 'index', not 'serial'"):
+        Vendor(name="v", title="V", models=(), visible_by="serial")
