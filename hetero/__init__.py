@@ -3,7 +3,18 @@
 This is the front door: the names a vendor plugin may import, and nothing else.
 """
 
-from hetero.driver import Driver, DriverError, Library, each_card, pci_address, text
+from hetero.driver import (
+    Driver,
+    DriverError,
+    Library,
+    counted,
+    each_card,
+    linked,
+    numa_of,
+    pci_address,
+    struct,
+    text,
+)
 from hetero.errors import DriverAbsent
 from hetero.hookspecs import hookimpl
 from hetero.model import (
@@ -19,6 +30,7 @@ from hetero.model import (
     Link,
     Mount,
     Multi,
+    Policy,
     Rung,
     Step,
     Template,
@@ -49,6 +61,7 @@ __all__ = [
     "Model",
     "Mount",
     "Multi",
+    "Policy",
     "Rung",
     "Step",
     "Template",
@@ -56,8 +69,12 @@ __all__ = [
     "Usage",
     "Vendor",
     "Whole",
+    "counted",
     "each_card",
     "hookimpl",
+    "linked",
+    "numa_of",
     "pci_address",
+    "struct",
     "text",
 ]

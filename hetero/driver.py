@@ -8,18 +8,20 @@ older driver lacks as "not said", and naming the call, its card and its code whe
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, frozen
 
 from hetero.errors import DriverAbsent
-from hetero.model import Device
+from hetero.model import Device, Link
 
 Place = TypeVar("Place")
 
 #: Handles are pointers; printing one in an error says nothing.
 _LARGEST_SHOWN = 2**31
+_MOST_CARDS = 64
 
 
 class DriverError(Exception):
@@ -34,24 +36,38 @@ class DriverError(Exception):
 class Driver:
     """A driver library as declared: nothing is opened before `open`.
 
-    `names` are tried in order. Codes in `absent` mean that the library is there and the driver is
-    not; codes in `unsupported`, that this card or this version cannot say. `explain` names the
-    library's own function from a code to a text, where it has one.
+    `names` are tried in order. `start` is the function to call first, if any, with `flags`;
+    codes in `absent` are its way to say that the library is there and the driver or any card is
+    not. Codes in `unsupported` mean that this card or this version cannot say. `explain` names
+    the library's own function from a code to a text, where it has one.
     """
 
     names: tuple[str, ...]
-    absent: frozenset[int] = field(default=frozenset(), converter=frozenset)
-    unsupported: frozenset[int] = field(default=frozenset(), converter=frozenset)
+    start: str | None = None
+    flags: tuple[int, ...] = ()
+    absent: Collection[int] = ()
+    unsupported: Collection[int] = ()
     explain: str | None = None
 
     def open(self) -> Library:
-        """Return the opened library. Raises `DriverAbsent` when none of the names is there."""
+        """Return the library, started. Raises `DriverAbsent` when none of the names is there."""
         for name in self.names:
             try:
-                return Library(ctypes.CDLL(name), name, self)
+                library = Library(ctypes.CDLL(name), name, self)
             except OSError as error:
                 if "cannot open shared object" not in str(error) or f"{name}:" not in str(error):
                     raise DriverError(f"{name} cannot be loaded: {error}") from None
+                continue
+            try:
+                if self.start is not None:
+                    library.call(self.start, *self.flags)
+            except DriverError as error:
+                if error.code in self.absent:
+                    raise DriverAbsent(
+                        f"{error} (is the driver loaded? is there a card?)"
+                    ) from None
+                raise
+            return library
         raise DriverAbsent(
             f"{self.names[0]} not found (is the driver installed, or mounted into this container?)"
         )
@@ -72,8 +88,7 @@ class Library:
     def call(self, function: str, *arguments: Any) -> None:
         """Call `function`. Numbers and bytes go in by value, a ctypes object by reference.
 
-        Raises `DriverError` when the function is missing or returns a code other than 0, and
-        `DriverAbsent` when the code says that there is no driver.
+        Raises `DriverError` when the function is missing or returns a code other than 0.
         """
         try:
             entry = getattr(self.handle, function)
@@ -87,10 +102,7 @@ class Library:
         shown = ", ".join(
             str(a) for a in arguments if isinstance(a, int) and abs(a) < _LARGEST_SHOWN
         )
-        said = f"{function}({shown}): error {code}{self._meaning(code)}"
-        if code in self.driver.absent:
-            raise DriverAbsent(f"{said} (is the driver loaded?)")
-        raise DriverError(said, code)
+        raise DriverError(f"{function}({shown}): error {code}{self._meaning(code)}", code)
 
     def ask(self, function: str, *arguments: Any) -> bool:
         """Call `function` and return whether it could say.
@@ -129,6 +141,13 @@ def _passed(argument: Any) -> Any:
     return ctypes.byref(argument)
 
 
+def counted(cards: int) -> range:
+    """Return the indices of as many cards. Raises `DriverError` for more than any machine holds."""
+    if not 0 <= cards <= _MOST_CARDS:
+        raise DriverError(f"the driver counts {cards} cards")
+    return range(cards)
+
+
 def each_card(
     read: Callable[[Place], Device], places: Iterable[Place]
 ) -> Iterator[Device | DriverError]:
@@ -143,9 +162,79 @@ def each_card(
             yield DriverError(f"card {place}: {error}")
 
 
+#: What two cards share on the way over PCIe, nearest first; the nearer, the heavier.
+PCIE = {"board": 6, "PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}
+
+
+def linked(
+    cards: Iterable[Device | DriverError],
+    between: Callable[[Device, Device], str | None],
+    faster: Mapping[str, int] | None = None,
+) -> Iterator[Device | DriverError]:
+    """Give every card its links to the others: `between` names the way from one to another.
+
+    Ways weigh what `PCIE` says, and the vendor's own `faster` ones what is given; a way of no known
+    name is none.
+    """
+    weights = {**PCIE, **(faster or {})}
+    found = list(cards)
+    devices = [card for card in found if isinstance(card, Device)]
+    for card in found:
+        if not isinstance(card, Device):
+            yield card
+            continue
+        links: list[Link] = []
+        for other in devices:
+            if other is card:
+                continue
+            try:
+                way = between(card, other)
+            except DriverError as error:
+                yield DriverError(f"links of card {card.index}: {error}")
+                break
+            if way in weights:
+                links.append(Link(other.uuid, way, weights[way]))
+        yield evolve(card, links=tuple(links))
+
+
 def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
     """Return a PCI address as every vendor's device shows it: `0000:18:00.0`."""
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+def numa_of(pci: str) -> int | None:
+    """Return the NUMA node of the card at a PCI address, for drivers that do not say."""
+    try:
+        node = int(Path(f"/sys/bus/pci/devices/{pci}/numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if node < 0 else node
+
+
+_TYPES: dict[str, Any] = {
+    "char": ctypes.c_char,
+    "u8": ctypes.c_uint8,
+    "u16": ctypes.c_uint16,
+    "i32": ctypes.c_int32,
+    "u32": ctypes.c_uint32,
+    "i64": ctypes.c_int64,
+    "u64": ctypes.c_uint64,
+    "long": ctypes.c_long,
+}
+
+
+def struct(name: str, fields: str) -> Any:
+    """Declare a C struct: `struct("pcie", "i32 domain; u32 bus device; char slot[16]")`.
+
+    What is returned is a ctypes type, laid out as the compiler of this machine would.
+    """
+    declared: list[tuple[str, Any]] = []
+    for group in fields.split(";"):
+        kind, *names = group.split()
+        for field_name in names:
+            bare, _, count = field_name.rstrip("]").partition("[")
+            declared.append((bare, _TYPES[kind] * int(count) if count else _TYPES[kind]))
+    return type(name, (ctypes.Structure,), {"_fields_": declared})
 
 
 def text(buffer: Any) -> str | None:

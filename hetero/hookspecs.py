@@ -42,7 +42,7 @@ def hetero_discover() -> Iterable[Device | DriverError] | None:
 
 @hookspec(firstresult=True)
 def hetero_enforce(
-    allocation: Allocation, devices: Sequence[Device], directory: Path | None, container: bool
+    allocation: Allocation, devices: Sequence[Device], directory: Path, container: bool
 ) -> Edits | None:
     """Return how a container or a process is confined to its grants of this vendor's `devices`.
 

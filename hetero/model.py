@@ -178,6 +178,10 @@ class Device:
         """Whether the device may be given out."""
         return self.health in (None, "ok")
 
+    def whole(self, grant: Grant) -> bool:
+        """Whether the grant holds all of the device, so that nothing is to be cut from it."""
+        return all(grant.takes.get(name, 0) >= of for name, of in self.capacity.items())
+
 
 # --- request --------------------------------------------------------------------------------
 

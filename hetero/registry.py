@@ -155,7 +155,7 @@ class Registry:
         allocation: Allocation,
         devices: Iterable[Device],
         *,
-        directory: Path | None = None,
+        directory: Path,
         container: bool = False,
     ) -> Edits:
         """Return the edits that confine a container to `allocation`, of all its vendors together.
@@ -175,7 +175,7 @@ class Registry:
                 self._hooks[name].hetero_enforce,
                 allocation=part,
                 devices=mine,
-                directory=None if directory is None else directory / name,
+                directory=directory / name,
                 container=container,
             )
             try:

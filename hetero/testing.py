@@ -14,6 +14,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -175,7 +176,7 @@ class VendorContract:
         for device in self._registry().discover().devices:
             assert device == codec.loads(codec.dumps(device), Device, source="contract")
 
-    def test_enforcing_a_whole_card_names_it(self) -> None:
+    def test_enforcing_a_whole_card_names_it(self, tmp_path: Path) -> None:
         """Some edit must confine a container to what it was granted."""
         registry = self._registry()
         for device in registry.discover().devices:
@@ -191,7 +192,7 @@ class VendorContract:
                 template=cut.template,
                 part=cut.part,
             )
-            edits = registry.enforce(Allocation(grants=(grant,)), [device])
+            edits = registry.enforce(Allocation(grants=(grant,)), [device], directory=tmp_path)
             assert edits != Edits()
 
 
