@@ -1,0 +1,42 @@
+/* How every call of the fake libcndev begins: the card it is about, the faults it was told to show, the version it is
+ * asked in. */
+#ifndef HETERO_FAKE_CNDEV_CARD_H
+#define HETERO_FAKE_CNDEV_CARD_H
+
+#include "cndev.h"
+#include "shelf.h"
+
+#include <stdlib.h>
+
+static inline const struct shelf_card *at_slot(int32_t slot)
+{
+    const struct shelf_card *card;
+    for (unsigned i = 0; (card = shelf_card(i)); i++)
+        if ((int32_t)card->place == slot)
+            return card;
+    return NULL;
+}
+
+static inline bool knows(int32_t version)
+{
+    return version >= 5 && version <= atoi(shelf_driver("cndev", "6"));
+}
+
+static inline bool is_null(const void *out) { return !out; }
+
+/* The card a call is about, or the end of the call. A handle is the card's slot. */
+#define CARD(out)                                        \
+    const struct shelf_card *card = at_slot(device);     \
+    FAULTS(card, (out), sizeof *(out));                  \
+    if (!shelf_opened())                                 \
+        return CNDEV_ERROR_UNINITIALIZED;                \
+    if (is_null(out))                                    \
+        return CNDEV_ERROR_INVALID_ARGUMENT;             \
+    if (!card || !shelf_present(card))                   \
+    return CNDEV_ERROR_INVALID_DEVICE_ID
+#define VERSIONED(out)                            \
+    CARD(out);                                    \
+    if (!knows((out)->version))                   \
+    return CNDEV_ERROR_UNSUPPORTED_API_VERSION
+
+#endif

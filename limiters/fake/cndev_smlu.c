@@ -1,0 +1,255 @@
+/* libcndev.so's sMLU calls: a card cut by quota.
+ *
+ * A profile is a quota that instances are made of: it costs nothing, what instances hold counts. A [device] says
+ * smlu = on when its sMLU mode is on as the machine starts.
+ */
+#include "cndev_card.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { INSTANCE, PROFILE }; /* kinds of slices */
+enum { SMLU_MODE };         /* switches */
+#define INSTANCES 16u       /* on one card */
+
+static bool smlu(const struct shelf_card *card)
+{
+    return shelf_switch(card, SMLU_MODE, !strcmp(rack_text(card->section, "smlu", "off"), "on"));
+}
+
+/* Whether the card has this much left beside the instances, but for one of them. Under the lock. */
+static bool fits(const struct shelf_card *card, uint32_t core, uint64_t memory, const struct shelf_slice *but)
+{
+    unsigned count = 1;
+    for (const struct shelf_slice *slice = NULL; (slice = shelf_next(card, INSTANCE, slice));)
+        if (slice != but) {
+            core += slice->core;
+            memory += slice->memory;
+            count++;
+        }
+    return core <= 100 && memory <= card->memory && count <= INSTANCES;
+}
+
+/* The instance that a handle names: its id, then its card's slot. Under the lock. */
+static struct shelf_slice *instance_of(cndevMluInstance_t handle)
+{
+    const struct shelf_card *card = at_slot(handle & 0xff);
+    return card ? shelf_find(card, INSTANCE, (uint32_t)handle >> 8) : NULL;
+}
+
+static struct shelf_slice *named(const struct shelf_card *card, uint32_t kind, const char *name)
+{
+    struct shelf_slice *slice = NULL;
+    while ((slice = shelf_next(card, kind, slice)) && strcmp(slice->name, name))
+        ;
+    return slice;
+}
+
+static uint32_t free_id(const struct shelf_card *card, uint32_t kind, uint32_t id)
+{
+    while (shelf_find(card, kind, id))
+        id++;
+    return id;
+}
+
+static void tell(cndevSMluInfo_t *info, const struct shelf_card *card, const struct shelf_slice *slice)
+{
+    const struct shelf_slice *profile = shelf_find(card, PROFILE, slice->parent);
+    *info = (cndevSMluInfo_t){.version = 6, .profileId = (int32_t)slice->parent, .instanceId = (int32_t)slice->id,
+                              .domain = (int32_t)card->domain, .bus = (int32_t)card->bus,
+                              .device = (int32_t)card->device, .function = (int32_t)card->function,
+                              .mluQuota = {slice->core}, .memorySize = {slice->memory}};
+    snprintf((char *)info->uuid, sizeof info->uuid, "%.24s%012x", card->uuid, slice->id);
+    snprintf(info->profileName, sizeof info->profileName, "%s", profile ? profile->name : "");
+    snprintf(info->instanceName, sizeof info->instanceName, "%s", slice->name);
+    snprintf(info->devNodeName, sizeof info->devNodeName, "/dev/cambricon-caps/cap_dev%u_mi%u", card->place, slice->id);
+}
+
+EXPORT cndevRet_t cndevGetSMLUMode(cndevSMLUMode_t *mode, cndevDevice_t device)
+{
+    VERSIONED(mode);
+    shelf_lock();
+    mode->smluMode = smlu(card);
+    shelf_unlock();
+    return CNDEV_SUCCESS;
+}
+
+EXPORT cndevRet_t cndevSetSMLUMode(cndevSMLUMode_t *mode, cndevDevice_t device)
+{
+    VERSIONED(mode);
+    shelf_lock();
+    bool used = shelf_next(card, INSTANCE, NULL);
+    if (!used)
+        shelf_set_switch(card, SMLU_MODE, mode->smluMode);
+    shelf_unlock();
+    return used ? CNDEV_ERROR_IN_USE : CNDEV_SUCCESS;
+}
+
+EXPORT cndevRet_t cndevGetSMluProfileIdInfo(cndevSMluProfileIdInfo_t *profileId, cndevDevice_t device)
+{
+    VERSIONED(profileId);
+    shelf_lock();
+    profileId->count = 0;
+    for (const struct shelf_slice *slice = NULL; (slice = shelf_next(card, PROFILE, slice)) && profileId->count < 128;)
+        profileId->profileId[profileId->count++] = (int32_t)slice->id;
+    shelf_unlock();
+    return CNDEV_SUCCESS;
+}
+
+EXPORT cndevRet_t cndevGetSMluProfileInfo(cndevSMluProfileInfo_t *profileInfo, int32_t profile, cndevDevice_t device)
+{
+    VERSIONED(profileInfo);
+    shelf_lock();
+    const struct shelf_slice *slice = shelf_find(card, PROFILE, (uint32_t)profile);
+    if (slice) {
+        uint32_t made = 0;
+        for (const struct shelf_slice *one = NULL; (one = shelf_next(card, INSTANCE, one));)
+            made += one->parent == slice->id;
+        *profileInfo = (cndevSMluProfileInfo_t){.version = profileInfo->version, .profileId = profile,
+                                                .totalCapacity = 100 / slice->core, .mluQuota = {slice->core},
+                                                .memorySize = {slice->memory}};
+        profileInfo->remainCapacity = profileInfo->totalCapacity > made ? profileInfo->totalCapacity - made : 0;
+        snprintf(profileInfo->name, sizeof profileInfo->name, "%s", slice->name);
+    }
+    shelf_unlock();
+    return slice ? CNDEV_SUCCESS : CNDEV_ERROR_INVALID_ARGUMENT;
+}
+
+EXPORT cndevRet_t cndevCreateSMluProfileInfo(cndevSMluSet_t *profileInfo, int32_t *profileId, cndevDevice_t device)
+{
+    VERSIONED(profileInfo);
+    cndevRet_t outcome = CNDEV_ERROR_NOT_SUPPORTED;
+    if (!profileId || !profileInfo->mluQuota || profileInfo->mluQuota > 100 || !profileInfo->memorySize ||
+        profileInfo->memorySize > card->memory)
+        return CNDEV_ERROR_INVALID_ARGUMENT;
+    shelf_lock();
+    if (smlu(card)) {
+        struct shelf_slice *slice = shelf_cut(card, PROFILE, free_id(card, PROFILE, 0));
+        outcome = slice ? CNDEV_SUCCESS : CNDEV_ERROR_INSUFFICIENT_SPACE;
+        if (slice) {
+            slice->core = profileInfo->mluQuota;
+            slice->memory = profileInfo->memorySize;
+            snprintf(slice->name, sizeof slice->name, "%u.smlu.%llumb", slice->core,
+                     (unsigned long long)slice->memory >> 20);
+            *profileId = (int32_t)slice->id;
+        }
+    }
+    shelf_unlock();
+    return outcome;
+}
+
+EXPORT cndevRet_t cndevDestroySMluProfileInfo(int32_t profileId, cndevDevice_t device)
+{
+    CARD(&profileId);
+    shelf_lock();
+    struct shelf_slice *profile = shelf_find(card, PROFILE, (uint32_t)profileId), *slice = NULL;
+    while ((slice = shelf_next(card, INSTANCE, slice)) && slice->parent != (uint32_t)profileId)
+        ;
+    if (profile && !slice)
+        profile->card = 0;
+    shelf_unlock();
+    return !profile ? CNDEV_ERROR_INVALID_ARGUMENT : slice ? CNDEV_ERROR_IN_USE : CNDEV_SUCCESS;
+}
+
+EXPORT cndevRet_t cndevCreateSMluInstanceByProfileId(cndevMluInstance_t *miHandle, uint32_t profileId,
+                                                     cndevDevice_t device, char *instanceName)
+{
+    CARD(miHandle);
+    cndevRet_t outcome = CNDEV_ERROR_INSUFFICIENT_SPACE;
+    shelf_lock();
+    const struct shelf_slice *profile = shelf_find(card, PROFILE, profileId);
+    struct shelf_slice *slice = NULL;
+    if (!smlu(card))
+        outcome = CNDEV_ERROR_NOT_SUPPORTED;
+    else if (!profile || (instanceName && strlen(instanceName) >= sizeof profile->name))
+        outcome = CNDEV_ERROR_INVALID_ARGUMENT;
+    else if (instanceName && *instanceName && named(card, INSTANCE, instanceName))
+        outcome = CNDEV_ERROR_DUPLICATE;
+    else if (fits(card, profile->core, profile->memory, NULL) &&
+             (slice = shelf_cut(card, INSTANCE, free_id(card, INSTANCE, 1)))) {
+        slice->parent = profileId;
+        slice->core = profile->core;
+        slice->memory = profile->memory;
+        if (instanceName && *instanceName)
+            strcpy(slice->name, instanceName);
+        else
+            snprintf(slice->name, sizeof slice->name, "mi%u", slice->id);
+        *miHandle = (cndevMluInstance_t)(slice->id << 8 | card->place);
+        outcome = CNDEV_SUCCESS;
+    }
+    shelf_unlock();
+    return outcome;
+}
+
+/* An instance cannot go while somebody works on it. Under the lock. */
+static cndevRet_t destroy(struct shelf_slice *slice)
+{
+    if (!slice)
+        return CNDEV_ERROR_INVALID_ARGUMENT;
+    if (shelf_in_use(slice))
+        return CNDEV_ERROR_IN_USE;
+    slice->card = 0;
+    return CNDEV_SUCCESS;
+}
+
+EXPORT cndevRet_t cndevDestroySMluInstanceByHandle(cndevMluInstance_t miHandle)
+{
+    cndevDevice_t device = miHandle & 0xff;
+    CARD(&device);
+    shelf_lock();
+    cndevRet_t outcome = destroy(instance_of(miHandle));
+    shelf_unlock();
+    return outcome;
+}
+
+EXPORT cndevRet_t cndevDestroySMluInstanceByInstanceName(cndevDevice_t device, char *instanceName)
+{
+    CARD(instanceName);
+    shelf_lock();
+    cndevRet_t outcome = destroy(named(card, INSTANCE, instanceName));
+    shelf_unlock();
+    return outcome;
+}
+
+EXPORT cndevRet_t cndevUpdateSMluInstanceQuotaByHandle(cndevMluInstance_t miHandle, cndevSMluSet_t *instance_quota)
+{
+    cndevDevice_t device = miHandle & 0xff;
+    VERSIONED(instance_quota);
+    shelf_lock();
+    struct shelf_slice *slice = instance_of(miHandle);
+    bool fit = slice && fits(card, instance_quota->mluQuota, instance_quota->memorySize, slice);
+    if (fit) {
+        slice->core = instance_quota->mluQuota;
+        slice->memory = instance_quota->memorySize;
+    }
+    shelf_unlock();
+    return !slice ? CNDEV_ERROR_NOT_FOUND : fit ? CNDEV_SUCCESS : CNDEV_ERROR_INSUFFICIENT_SPACE;
+}
+
+EXPORT cndevRet_t cndevGetSMluInstanceInfo(cndevSMluInfo_t *miInfo, cndevMluInstance_t miHandle)
+{
+    cndevDevice_t device = miHandle & 0xff;
+    VERSIONED(miInfo);
+    shelf_lock();
+    const struct shelf_slice *slice = instance_of(miHandle);
+    if (slice)
+        tell(miInfo, card, slice);
+    shelf_unlock();
+    return slice ? CNDEV_SUCCESS : CNDEV_ERROR_INVALID_ARGUMENT;
+}
+
+/* The first info carries the version for all. */
+EXPORT cndevRet_t cndevGetAllSMluInstanceInfo(int32_t *count, cndevSMluInfo_t *miInfo, cndevDevice_t device)
+{
+    VERSIONED(miInfo);
+    if (!count)
+        return CNDEV_ERROR_INVALID_ARGUMENT;
+    int32_t room = *count;
+    shelf_lock();
+    *count = 0;
+    for (const struct shelf_slice *slice = NULL; (slice = shelf_next(card, INSTANCE, slice)); ++*count)
+        if (*count < room)
+            tell(&miInfo[*count], card, slice);
+    shelf_unlock();
+    return *count > room ? CNDEV_ERROR_INSUFFICIENT_SPACE : CNDEV_SUCCESS;
+}

@@ -1,0 +1,455 @@
+/* Copies, fills and arrays: bytes really move, and the card is busy for as long as its bandwidth says. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+uint64_t copy_time(const struct device *device, uint64_t bytes)
+{
+    return (uint64_t)((double)bytes * 1e9 / (double)device->slot->bandwidth);
+}
+
+void copy_box(const struct copy *copy)
+{
+    for (size_t z = 0; z < copy->depth; z++)
+        for (size_t y = 0; y < copy->height; y++)
+            memmove(copy->to.start + z * copy->to.slice + y * copy->to.pitch,
+                    copy->from.start + z * copy->from.slice + y * copy->from.pitch, copy->width);
+}
+
+void fill_box(const struct fill *fill)
+{
+    for (size_t y = 0; y < fill->height; y++) {
+        char *row = fill->start + y * fill->pitch;
+        if (fill->element == 1)
+            memset(row, (int)fill->value, fill->width);
+        else
+            for (size_t x = 0; x < fill->width; x++)
+                memcpy(row + x * fill->element, &fill->value, fill->element);
+    }
+}
+
+static struct work copy_work(const struct device *device, const struct copy *copy)
+{
+    return (struct work){.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy,
+                         .ns = copy_time(device, copy->width * copy->height * copy->depth)};
+}
+
+static CUresult on_stream(CUstream handle, bool asynchronous, const struct work *work)
+{
+    if (!asynchronous)
+        return do_now(current_context(), work);
+    struct stream *stream = stream_find(handle);
+    return stream ? enqueue(stream, work) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+enum { TO_DEVICE = 1, FROM_DEVICE = 2 };
+
+static CUresult copy_line(void *to, const void *from, size_t size, int sides, CUstream stream, bool asynchronous)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    if (!size)
+        return CUDA_SUCCESS;
+    if (!to || !from)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sides & TO_DEVICE)
+        CHECK(memory_check(to, size));
+    if (sides & FROM_DEVICE)
+        CHECK(memory_check(from, size));
+    struct work work = copy_work(context->device,
+                                 &(struct copy){{to, 0, 0}, {(char *)(uintptr_t)from, 0, 0}, size, 1, 1});
+    return on_stream(stream, asynchronous, &work);
+}
+
+#define AT(pointer) ((void *)(uintptr_t)(pointer))
+
+EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size)
+{
+    return copy_line(AT(to), AT(from), size, 0, NULL, false); /* either side may be the host's */
+}
+
+EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream)
+{
+    return copy_line(AT(to), AT(from), size, 0, stream, true);
+}
+
+EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size)
+{
+    return copy_line(AT(to), from, size, TO_DEVICE, NULL, false);
+}
+
+EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream)
+{
+    return copy_line(AT(to), from, size, TO_DEVICE, stream, true);
+}
+
+EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size)
+{
+    return copy_line(to, AT(from), size, FROM_DEVICE, NULL, false);
+}
+
+EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream)
+{
+    return copy_line(to, AT(from), size, FROM_DEVICE, stream, true);
+}
+
+EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t size)
+{
+    return copy_line(AT(to), AT(from), size, TO_DEVICE | FROM_DEVICE, NULL, false);
+}
+
+EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream)
+{
+    return copy_line(AT(to), AT(from), size, TO_DEVICE | FROM_DEVICE, stream, true);
+}
+
+EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size)
+{
+    (void)to_context, (void)from_context; /* one address space */
+    return copy_line(AT(to), AT(from), size, TO_DEVICE | FROM_DEVICE, NULL, false);
+}
+
+EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                                  size_t size, CUstream stream)
+{
+    (void)to_context, (void)from_context;
+    return copy_line(AT(to), AT(from), size, TO_DEVICE | FROM_DEVICE, stream, true);
+}
+
+/* Boxes. */
+
+static CUresult side_of(struct side *side, CUmemorytype type, const void *host, CUdeviceptr device, CUarray handle,
+                        size_t pitch, size_t height, const size_t origin[3], const struct copy *copy)
+{
+    const struct array *array = type == CU_MEMORYTYPE_ARRAY ? object_find(handle, OBJECT_ARRAY) : NULL;
+    if (array) {
+        pitch = array->pitch;
+        height = array->shape.Height ? array->shape.Height : 1;
+        side->start = array->bytes;
+    } else {
+        side->start = type == CU_MEMORYTYPE_HOST ? (char *)(uintptr_t)host : AT(device);
+    }
+    if (!side->start || (unsigned)(type - 1) > 3 || (type == CU_MEMORYTYPE_ARRAY && !array))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (copy->height > 1 && pitch < copy->width)
+        return CUDA_ERROR_INVALID_VALUE;
+    side->pitch = pitch;
+    side->slice = pitch * (height ? height : copy->height);
+    side->start += origin[0] + origin[1] * pitch + origin[2] * side->slice;
+    if (type == CU_MEMORYTYPE_DEVICE)
+        return memory_check(side->start, copy->width + (copy->height - 1) * pitch + (copy->depth - 1) * side->slice);
+    return CUDA_SUCCESS;
+}
+
+CUresult copy_node(const CUDA_MEMCPY3D *it, struct device *device, struct work *work)
+{
+    struct copy copy = {.width = it->WidthInBytes, .height = it->Height, .depth = it->Depth};
+    if (!copy.width || !copy.height || !copy.depth)
+        return CUDA_ERROR_INVALID_VALUE;
+    CHECK(side_of(&copy.to, it->dstMemoryType, it->dstHost, it->dstDevice, it->dstArray, it->dstPitch, it->dstHeight,
+                  (size_t[]){it->dstXInBytes, it->dstY, it->dstZ}, &copy));
+    CHECK(side_of(&copy.from, it->srcMemoryType, it->srcHost, it->srcDevice, it->srcArray, it->srcPitch, it->srcHeight,
+                  (size_t[]){it->srcXInBytes, it->srcY, it->srcZ}, &copy));
+    *work = copy_work(device, &copy);
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_space(const CUDA_MEMCPY3D *it, CUstream stream, bool asynchronous)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    struct work work;
+    if (!it->WidthInBytes || !it->Height || !it->Depth)
+        return CUDA_SUCCESS;
+    CHECK(copy_node(it, context->device, &work));
+    return on_stream(stream, asynchronous, &work);
+}
+
+static CUresult copy_plane(const CUDA_MEMCPY2D *it, CUstream stream, bool asynchronous)
+{
+    if (!it)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D space = {
+        .srcXInBytes = it->srcXInBytes, .srcY = it->srcY, .srcMemoryType = it->srcMemoryType, .srcHost = it->srcHost,
+        .srcDevice = it->srcDevice, .srcArray = it->srcArray, .srcPitch = it->srcPitch,
+        .dstXInBytes = it->dstXInBytes, .dstY = it->dstY, .dstMemoryType = it->dstMemoryType, .dstHost = it->dstHost,
+        .dstDevice = it->dstDevice, .dstArray = it->dstArray, .dstPitch = it->dstPitch,
+        .WidthInBytes = it->WidthInBytes, .Height = it->Height, .Depth = 1,
+    };
+    return copy_space(&space, stream, asynchronous);
+}
+
+EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *it) { return copy_plane(it, NULL, false); }
+EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *it) { return copy_plane(it, NULL, false); }
+EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *it, CUstream stream) { return copy_plane(it, stream, true); }
+
+EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *it)
+{
+    return it ? copy_space(it, NULL, false) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *it, CUstream stream)
+{
+    return it ? copy_space(it, stream, true) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult copy_array(CUarray to, size_t to_offset, CUarray from, size_t from_offset, CUdeviceptr device,
+                           void *host, size_t size)
+{
+    CUmemorytype other = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    CUDA_MEMCPY3D space = {
+        .srcXInBytes = from ? from_offset : 0, .srcMemoryType = from ? CU_MEMORYTYPE_ARRAY : other, .srcArray = from,
+        .srcDevice = device, .srcHost = host,
+        .dstXInBytes = to ? to_offset : 0, .dstMemoryType = to ? CU_MEMORYTYPE_ARRAY : other, .dstArray = to,
+        .dstDevice = device, .dstHost = host,
+        .WidthInBytes = size, .Height = 1, .Depth = 1,
+    };
+    return copy_space(&space, NULL, false);
+}
+
+EXPORT CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t size)
+{
+    return copy_array(to, offset, NULL, 0, from, NULL, size);
+}
+
+EXPORT CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t size)
+{
+    return copy_array(NULL, 0, from, offset, to, NULL, size);
+}
+
+EXPORT CUresult cuMemcpyHtoA_v2(CUarray to, size_t offset, const void *from, size_t size)
+{
+    return from ? copy_array(to, offset, NULL, 0, 0, (void *)(uintptr_t)from, size) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemcpyAtoH_v2(void *to, CUarray from, size_t offset, size_t size)
+{
+    return to ? copy_array(NULL, 0, from, offset, 0, to, size) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t size)
+{
+    return copy_array(to, to_offset, from, from_offset, 0, NULL, size);
+}
+
+/* Fills. */
+
+CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS *it, struct device *device, struct work *work)
+{
+    size_t width = it->width * it->elementSize, pitch = it->height > 1 ? it->pitch : width;
+    if (!it->width || !it->height || pitch < width || it->dst % it->elementSize)
+        return CUDA_ERROR_INVALID_VALUE;
+    CHECK(memory_check(AT(it->dst), width + (it->height - 1) * pitch));
+    *work = (struct work){
+        .type = CU_GRAPH_NODE_TYPE_MEMSET,
+        .fill = {AT(it->dst), pitch, it->width, it->height, it->value, it->elementSize},
+        .ns = copy_time(device, width * it->height),
+    };
+    return CUDA_SUCCESS;
+}
+
+static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned element, size_t width, size_t height,
+                     CUstream stream, bool asynchronous)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    struct work work;
+    if (!width || !height)
+        return CUDA_SUCCESS;
+    CHECK(fill_node(&(CUDA_MEMSET_NODE_PARAMS){to, pitch, value, element, width, height}, context->device, &work));
+    return on_stream(stream, asynchronous, &work);
+}
+
+#define FILLS(bits, type)                                                                                              \
+    EXPORT CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t count)                                     \
+    {                                                                                                                  \
+        return fill(to, 0, value, bits / 8, count, 1, NULL, false);                                                    \
+    }                                                                                                                  \
+    EXPORT CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t count, CUstream stream)                  \
+    {                                                                                                                  \
+        return fill(to, 0, value, bits / 8, count, 1, stream, true);                                                   \
+    }                                                                                                                  \
+    EXPORT CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height)      \
+    {                                                                                                                  \
+        return fill(to, pitch, value, bits / 8, width, height, NULL, false);                                           \
+    }                                                                                                                  \
+    EXPORT CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height,    \
+                                             CUstream stream)                                                          \
+    {                                                                                                                  \
+        return fill(to, pitch, value, bits / 8, width, height, stream, true);                                          \
+    }
+
+FILLS(8, unsigned char)
+FILLS(16, unsigned short)
+FILLS(32, unsigned)
+
+/* Arrays. */
+
+struct mipmap {
+    struct object object;
+    unsigned levels;
+    struct array *level[16];
+};
+
+static size_t element_size(const CUDA_ARRAY3D_DESCRIPTOR *shape)
+{
+    switch (shape->Format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8: return shape->NumChannels;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF: return 2 * shape->NumChannels;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT: return 4 * shape->NumChannels;
+    default: return 0;
+    }
+}
+
+static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **result)
+{
+    WITH_CONTEXT(context);
+    size_t element = element_size(shape);
+    if (!element || !shape->Width || (shape->NumChannels & (shape->NumChannels - 1)) || shape->NumChannels > 4)
+        return CUDA_ERROR_INVALID_VALUE;
+    CHECK(capture_guard());
+    size_t pitch = shape->Width * element;
+    size_t size = pitch * (shape->Height ? shape->Height : 1) * (shape->Depth ? shape->Depth : 1);
+    uint64_t charged = shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) ? 0 : round_up(size, 512);
+    if (!engine_charge(context->device->account, charged))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    char *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (bytes == MAP_FAILED) {
+        engine_release(context->device->account, charged);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct array *array = object_new(OBJECT_ARRAY);
+    array->device = context->device;
+    array->shape = *shape;
+    array->charged = charged;
+    array->pitch = pitch;
+    array->size = size;
+    array->bytes = bytes;
+    *result = array;
+    return CUDA_SUCCESS;
+}
+
+static void array_free(struct array *array)
+{
+    engine_release(array->device->account, array->charged);
+    munmap(array->bytes, array->size);
+    object_free(array);
+}
+
+EXPORT CUresult cuArray3DCreate_v2(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *shape)
+{
+    LOCKED;
+    return handle && shape ? array_new(shape, (struct array **)handle) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuArrayCreate_v2(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *shape)
+{
+    if (!shape)
+        return CUDA_ERROR_INVALID_VALUE;
+    return cuArray3DCreate_v2(handle, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = shape->Width, .Height = shape->Height,
+                                                                 .Format = shape->Format,
+                                                                 .NumChannels = shape->NumChannels});
+}
+
+#define WITH_ARRAY(name, handle)                                                                                       \
+    LOCKED;                                                                                                            \
+    struct array *name = object_find(handle, OBJECT_ARRAY);                                                            \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_HANDLE
+
+EXPORT CUresult cuArrayDestroy(CUarray handle)
+{
+    WITH_ARRAY(array, handle);
+    if (array->parent)
+        return CUDA_ERROR_INVALID_HANDLE;
+    array_free(array);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray handle)
+{
+    WITH_ARRAY(array, handle);
+    *shape = array->shape;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *shape, CUarray handle)
+{
+    WITH_ARRAY(array, handle);
+    *shape = (CUDA_ARRAY_DESCRIPTOR){array->shape.Width, array->shape.Height, array->shape.Format,
+                                     array->shape.NumChannels};
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUarray handle, CUdevice ordinal)
+{
+    WITH_ARRAY(array, handle);
+    if (!device_at(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *needs = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = round_up(array->size, 512), .alignment = 512};
+    return CUDA_SUCCESS;
+}
+
+static void mipmap_free(struct mipmap *mipmap)
+{
+    for (unsigned i = 0; i < mipmap->levels; i++)
+        array_free(mipmap->level[i]);
+    object_free(mipmap);
+}
+
+static size_t halved(size_t extent, unsigned times)
+{
+    return !extent ? 0 : extent >> times ? extent >> times : 1;
+}
+
+EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels)
+{
+    LOCKED;
+    if (!handle || !shape || !levels || levels > 16)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct mipmap *mipmap = object_new(OBJECT_MIPMAP);
+    for (; mipmap->levels < levels; mipmap->levels++) {
+        CUDA_ARRAY3D_DESCRIPTOR level = *shape;
+        level.Width = halved(shape->Width, mipmap->levels);
+        level.Height = halved(shape->Height, mipmap->levels);
+        if (!(shape->Flags & CUDA_ARRAY3D_LAYERED)) /* layers are not halved */
+            level.Depth = halved(shape->Depth, mipmap->levels);
+        CUresult result = array_new(&level, &mipmap->level[mipmap->levels]);
+        if (result != CUDA_SUCCESS) {
+            mipmap_free(mipmap);
+            return result;
+        }
+        mipmap->level[mipmap->levels]->parent = mipmap;
+    }
+    *handle = (CUmipmappedArray)mipmap;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray handle, unsigned level)
+{
+    LOCKED;
+    struct mipmap *mipmap = object_find(handle, OBJECT_MIPMAP);
+    if (!mipmap)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (level >= mipmap->levels)
+        return CUDA_ERROR_INVALID_VALUE;
+    *array = (CUarray)mipmap->level[level];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
+{
+    LOCKED;
+    struct mipmap *mipmap = object_find(handle, OBJECT_MIPMAP);
+    if (!mipmap)
+        return CUDA_ERROR_INVALID_HANDLE;
+    mipmap_free(mipmap);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,751 @@
+/* The fake driver's start, its objects, devices and contexts. */
+#include "driver.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define CELL       512u
+#define ARENA_SIZE (UINT64_C(1) << 32) /* address space only; pages come when touched */
+#define STACK      32u
+#define QUEUE      1024u /* launches in flight before the launcher waits, about the real driver's depth */
+
+_Static_assert(sizeof(struct node) <= CELL, "the largest object fits a cell");
+
+struct driver driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .host_change = PTHREAD_COND_INITIALIZER};
+
+static char *arena;              /* made once by cuInit; its cells under driver.lock */
+static uint64_t arena_used;      /* bytes ever handed out */
+static struct object *free_cells; /* by next_free */
+static uint64_t numbers;         /* of objects and memory: never given twice */
+static bool forked;              /* set in a child of a process that had called cuInit: no driver works there */
+
+static __thread struct context *stack[STACK]; /* this thread's contexts, the current one last */
+static __thread unsigned depth;
+
+void *object_new(enum object_kind kind)
+{
+    struct object *object = free_cells;
+    if (object)
+        free_cells = object->next_free;
+    else if (arena_used < ARENA_SIZE)
+        object = (struct object *)(arena + arena_used), arena_used += CELL;
+    else
+        return NULL;
+    memset(object, 0, CELL);
+    object->kind = kind;
+    object->number = ++numbers;
+    return object;
+}
+
+void *object_find(const void *handle, enum object_kind kind)
+{
+    uint64_t offset = (uint64_t)((const char *)handle - arena);
+    if (!handle || offset >= arena_used || offset % CELL || ((const struct object *)handle)->kind != kind)
+        return NULL;
+    return (void *)(uintptr_t)handle;
+}
+
+void object_free(void *handle)
+{
+    struct object *object = handle;
+    object->kind = OBJECT_FREE;
+    object->next_free = free_cells;
+    free_cells = object;
+}
+
+void *object_next(const void *object, enum object_kind kind)
+{
+    for (uint64_t at = object ? (uint64_t)((const char *)object - arena) + CELL : 0; at < arena_used; at += CELL)
+        if (((struct object *)(arena + at))->kind == kind)
+            return arena + at;
+    return NULL;
+}
+
+/* Start. */
+
+static void after_fork(void)
+{
+    if (!driver.rack)
+        return;
+    engine_forget(driver.rack->engine);
+    driver.rack = NULL;
+    forked = true;
+    depth = 0;
+    pthread_mutex_init(&driver.lock, NULL);
+}
+
+/* The cards CUDA_VISIBLE_DEVICES names, in its order, up to the first entry that names none; at most one MIG instance
+ * a process, as CUDA has it. */
+static unsigned visible_cards(const struct nvidia *rack, unsigned cards[ENGINE_CARDS])
+{
+    unsigned whole[ENGINE_CARDS], all = 0, count = 0;
+    for (unsigned i = 0; i < rack->device_count; i++) /* a MIG device without instances offers nothing */
+        if (!strcmp(rack->devices[i].health, "ok") && rack->devices[i].cards && !rack->devices[i].mig)
+            whole[all++] = rack->devices[i].first_card;
+    for (unsigned i = 0; i < rack->device_count && !all; i++)
+        if (!strcmp(rack->devices[i].health, "ok") && rack->devices[i].cards)
+            whole[all++] = rack->devices[i].first_card;
+    const char *at = getenv("CUDA_VISIBLE_DEVICES");
+    if (!at) {
+        memcpy(cards, whole, all * sizeof *cards);
+        return all;
+    }
+    bool mig = false;
+    while (*at) {
+        at += strspn(at, " ");
+        size_t length = strcspn(at, ",");
+        unsigned found = ENGINE_CARDS, matches = 0;
+        if (isdigit((unsigned char)*at)) {
+            char *end;
+            unsigned long index = strtoul(at, &end, 10);
+            if ((*end == ',' || *end == ' ' || !*end) && index < all)
+                found = whole[index], matches = 1;
+        } else if (length >= 4) {
+            for (unsigned i = 0; i < rack->card_count; i++)
+                if (!strncasecmp(rack->cards[i].uuid, at, length) &&
+                    !strcmp(rack->devices[rack->cards[i].device].health, "ok"))
+                    found = i, matches++;
+        }
+        if (matches != 1)
+            break;
+        for (unsigned i = 0; i < count; i++)
+            if (cards[i] == found)
+                return count;
+        if (rack->cards[found].slices && mig)
+            break;
+        mig |= rack->cards[found].slices > 0;
+        cards[count++] = found;
+        at += length;
+        at += *at == ',';
+    }
+    return count;
+}
+
+EXPORT CUresult cuInit(unsigned flags)
+{
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    if (flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (forked)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    pthread_mutex_lock(&once);
+    struct nvidia *rack = driver.rack ? NULL : nvidia_open();
+    unsigned cards[ENGINE_CARDS], count = rack ? visible_cards(rack, cards) : 0;
+    if (count) {
+        arena = mmap(NULL, ARENA_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        for (unsigned i = 0; i < count; i++)
+            driver.devices[i] = (struct device){
+                .slot = &rack->devices[rack->cards[cards[i]].device],
+                .card = &rack->cards[cards[i]],
+                .card_index = cards[i],
+            };
+        driver.device_count = count;
+        if (arena != MAP_FAILED) {
+            pthread_atfork(NULL, NULL, after_fork);
+            driver.rack = rack;
+        }
+    }
+    pthread_mutex_unlock(&once);
+    return driver.rack ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+EXPORT CUresult cuDriverGetVersion(int *version)
+{
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = driver.rack ? driver.rack->cuda : 13000;
+    return CUDA_SUCCESS;
+}
+
+/* Devices. */
+
+struct device *device_at(CUdevice ordinal)
+{
+    return ordinal >= 0 && (unsigned)ordinal < driver.device_count ? &driver.devices[ordinal] : NULL;
+}
+
+#define WITH_DEVICE(name, ordinal)                                                                                     \
+    LOCKED;                                                                                                            \
+    struct device *name = device_at(ordinal);                                                                          \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_DEVICE
+
+#define NEEDS(pointer)                                                                                                 \
+    if (!(pointer))                                                                                                    \
+        return CUDA_ERROR_INVALID_VALUE
+
+EXPORT CUresult cuDeviceGetCount(int *count)
+{
+    LOCKED;
+    NEEDS(count);
+    *count = (int)driver.device_count;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    WITH_DEVICE(it, ordinal);
+    NEEDS(device);
+    *device = (CUdevice)(it - driver.devices);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    NEEDS(name && length > 0);
+    if (device->card->slices)
+        snprintf(name, (size_t)length, "%s MIG %s", device->slot->model, device->card->profile);
+    else
+        snprintf(name, (size_t)length, "%s", device->slot->model);
+    return CUDA_SUCCESS;
+}
+
+static void uuid_bytes(const char *text, CUuuid *uuid)
+{
+    unsigned digits = 0;
+    memset(uuid, 0, sizeof *uuid);
+    for (text += 4; *text && digits < 32; text++)
+        if (isxdigit((unsigned char)*text)) {
+            unsigned nibble = (unsigned)(isdigit((unsigned char)*text) ? *text - '0' : (*text | 32) - 'a' + 10);
+            uuid->bytes[digits / 2] |= (char)(nibble << (digits % 2 ? 0 : 4));
+            digits++;
+        }
+}
+
+EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    NEEDS(uuid);
+    uuid_bytes(device->card->uuid, uuid); /* of the instance, where it is one */
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    NEEDS(uuid);
+    uuid_bytes(device->slot->uuid, uuid);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    NEEDS(bytes);
+    *bytes = device->card->memory;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    NEEDS(major && minor);
+    *major = device->slot->major;
+    *minor = device->slot->minor;
+    return CUDA_SUCCESS;
+}
+
+static unsigned multiprocessors(const struct device *device)
+{
+    unsigned all = device->slot->multiprocessors;
+    return device->card->slices ? all / 8 * device->card->slices : all; /* an H100's 1g has 16 of 132 */
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    NEEDS(value);
+    switch ((unsigned)attribute) {
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: *value = 1024; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: *value = 64; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: *value = 0x7fffffff; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *value = 65535; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: *value = 49152; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = 101376; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *value = 102400; break;
+    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY: *value = 65536; break;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = 32; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: *value = 65536; break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = 1980000; break;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = 3201000; break;
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: *value = 6144; break;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 60 << 20; break;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT: *value = 512; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = (int)multiprocessors(device); break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = 2048; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: *value = 32; break;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: *value = 3; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: *value = (int)device->slot->pci_domain; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = (int)device->slot->pci_bus; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: *value = (int)device->slot->pci_device; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = device->slot->major; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = device->slot->minor; break;
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: *value = device->slot->numa; break;
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: *value = 1; break;
+    default:
+        if (attribute == 0 || (unsigned)attribute > 147)
+            return CUDA_ERROR_INVALID_VALUE;
+        *value = 0; /* what the fake does not do, it does not claim */
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    (void)device;
+    NEEDS(properties);
+    *properties = (CUdevprop){1024, {1024, 1024, 64}, {0x7fffffff, 65535, 65535}, 49152, 65536, 32,
+                              0x7fffffff, 65536, 1980000, 512};
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetPCIBusId(char *address, int length, CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    NEEDS(address && length >= 13);
+    const struct nvidia_device *slot = device->slot;
+    snprintf(address, (size_t)length, "%04X:%02X:%02X.0", slot->pci_domain, slot->pci_bus, slot->pci_device);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *ordinal, const char *address)
+{
+    LOCKED;
+    unsigned domain, bus, device;
+    NEEDS(ordinal && address && sscanf(address, "%x:%x:%x", &domain, &bus, &device) == 3);
+    for (unsigned i = 0; i < driver.device_count; i++) {
+        const struct nvidia_device *slot = driver.devices[i].slot;
+        if (slot->pci_domain == domain && slot->pci_bus == bus && slot->pci_device == device) {
+            *ordinal = (CUdevice)i;
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
+static bool peers(const struct device *one, const struct device *other)
+{
+    const struct nvidia_link *link = &one->slot->links[other->slot - driver.rack->devices];
+    return one != other && !one->card->slices && !other->card->slices &&
+           (link->nvlinks || link->path == PATH_PIX || link->path == PATH_PXB);
+}
+
+EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice ordinal, CUdevice other)
+{
+    WITH_DEVICE(device, ordinal);
+    struct device *peer = device_at(other);
+    if (!peer)
+        return CUDA_ERROR_INVALID_DEVICE;
+    NEEDS(can);
+    *can = peers(device, peer);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice ordinal, CUdevice other)
+{
+    WITH_DEVICE(device, ordinal);
+    struct device *peer = device_at(other);
+    if (!peer || peer == device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    NEEDS(value);
+    bool near = device->slot->links[peer->slot - driver.rack->devices].nvlinks;
+    *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK           ? !near
+             : attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED ? near
+                                                                            : peers(device, peer);
+    return CUDA_SUCCESS;
+}
+
+/* Contexts. */
+
+struct context *current_context(void)
+{
+    return depth ? object_find(stack[depth - 1], OBJECT_CONTEXT) : NULL;
+}
+
+CUresult device_join(struct device *device)
+{
+    if (!device->account) {
+        device->account = engine_join(driver.rack->engine, device->card_index);
+        if (!device->account || !engine_charge(device->account, device->slot->context)) {
+            if (device->account)
+                engine_leave(device->account);
+            device->account = NULL;
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        device->launches = calloc(QUEUE, sizeof *device->launches);
+        device->default_pool = device->current_pool = pool_new(device, 0);
+        device->graph_pool = pool_new(device, UINT64_MAX);
+    }
+    device->contexts++;
+    return CUDA_SUCCESS;
+}
+
+void device_leave(struct device *device)
+{
+    if (--device->contexts)
+        return;
+    for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
+        if (pool->device == device)
+            object_free(pool);
+    free(device->launches);
+    device->launched = 0;
+    engine_leave(device->account);
+    device->account = NULL;
+}
+
+void submit(struct stream *stream, uint64_t ns)
+{
+    struct device *device = stream->context->device;
+    uint64_t *oldest = &device->launches[device->launched++ % QUEUE];
+    if (!engine_done(device->account, *oldest))
+        wait_for(device, (struct position){.mark = *oldest});
+    stream->last.mark = *oldest = engine_submit(device->account, ns);
+    if (!(stream->flags & CU_STREAM_NON_BLOCKING))
+        stream->context->legacy->last = stream->last;
+}
+
+static CUresult context_new(struct device *device, unsigned flags, unsigned api, struct context **context)
+{
+    CHECK(device_join(device));
+    struct context *it = object_new(OBJECT_CONTEXT);
+    it->device = device;
+    it->flags = flags;
+    it->api = api;
+    it->limits[CU_LIMIT_STACK_SIZE] = 1024;
+    it->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
+    it->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    it->legacy = stream_new(it, 0, 0);
+    it->per_thread = stream_new(it, 0, 0);
+    *context = it;
+    return CUDA_SUCCESS;
+}
+
+static void context_free(struct context *context)
+{
+    wait_for(context->device, context->legacy->last);
+    memory_free_of(context);
+    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
+        if (it->context == context)
+            object_free(it);
+    for (struct event *it = NULL; (it = object_next(it, OBJECT_EVENT));)
+        if (it->context == context)
+            object_free(it);
+    device_leave(context->device);
+    object_free(context);
+}
+
+static CUresult push(struct context *context)
+{
+    if (depth == STACK)
+        return CUDA_ERROR_INVALID_VALUE;
+    stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    NEEDS(handle);
+    if (!device->primary)
+        CHECK(context_new(device, device->primary_flags, 13000, &device->primary));
+    device->primary_retained++;
+    *handle = (CUcontext)device->primary;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    if (!device->primary_retained)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (--device->primary_retained)
+        return CUDA_SUCCESS;
+    struct context *primary = device->primary;
+    device->primary = NULL;
+    context_free(primary);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return cuDevicePrimaryCtxRelease_v2(ordinal); }
+
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    struct context *primary = device->primary;
+    device->primary = NULL;
+    device->primary_retained = 0;
+    device->primary_flags = 0;
+    if (primary)
+        context_free(primary);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) { return cuDevicePrimaryCtxReset_v2(ordinal); }
+
+EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned flags)
+{
+    WITH_DEVICE(device, ordinal);
+    device->primary_flags = flags;
+    if (device->primary)
+        device->primary->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned flags)
+{
+    return cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned *flags, int *active)
+{
+    WITH_DEVICE(device, ordinal);
+    if (flags)
+        *flags = device->primary_flags;
+    if (active)
+        *active = device->primary != NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal, unsigned api)
+{
+    WITH_DEVICE(device, ordinal);
+    NEEDS(handle);
+    struct context *context;
+    CHECK(context_new(device, flags, api, &context));
+    CHECK(push(context));
+    *handle = (CUcontext)context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxCreate(CUcontext *handle, unsigned flags, CUdevice ordinal)
+{
+    return create(handle, flags, ordinal, 3010);
+}
+
+EXPORT CUresult cuCtxCreate_v2(CUcontext *handle, unsigned flags, CUdevice ordinal)
+{
+    return create(handle, flags, ordinal, 3020);
+}
+
+EXPORT CUresult cuCtxCreate_v3(CUcontext *handle, CUexecAffinityParam *affinity, int count, unsigned flags,
+                               CUdevice ordinal)
+{
+    (void)affinity;
+    return count ? CUDA_ERROR_NOT_SUPPORTED : create(handle, flags, ordinal, 3030);
+}
+
+EXPORT CUresult cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *with, unsigned flags, CUdevice ordinal)
+{
+    return with ? CUDA_ERROR_NOT_SUPPORTED : create(handle, flags, ordinal, 3040);
+}
+
+EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
+{
+    LOCKED;
+    struct context *context = object_find(handle, OBJECT_CONTEXT);
+    if (!context || context == context->device->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (current_context() == context)
+        depth--;
+    context_free(context);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxDestroy(CUcontext handle) { return cuCtxDestroy_v2(handle); }
+
+EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle)
+{
+    LOCKED;
+    struct context *context = object_find(handle, OBJECT_CONTEXT);
+    return context ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+EXPORT CUresult cuCtxPushCurrent(CUcontext handle) { return cuCtxPushCurrent_v2(handle); }
+
+EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *handle)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    depth--;
+    if (handle)
+        *handle = (CUcontext)context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPopCurrent(CUcontext *handle) { return cuCtxPopCurrent_v2(handle); }
+
+EXPORT CUresult cuCtxSetCurrent(CUcontext handle)
+{
+    LOCKED;
+    struct context *context = object_find(handle, OBJECT_CONTEXT);
+    if (handle && !context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (depth)
+        depth--;
+    return context ? push(context) : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetCurrent(CUcontext *handle)
+{
+    LOCKED;
+    NEEDS(handle);
+    *handle = (CUcontext)current_context();
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetDevice(CUdevice *ordinal)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    NEEDS(ordinal);
+    *ordinal = (CUdevice)(context->device - driver.devices);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetDevice_v2(CUdevice *ordinal, CUcontext handle)
+{
+    if (!handle)
+        return cuCtxGetDevice(ordinal);
+    LOCKED;
+    struct context *context = object_find(handle, OBJECT_CONTEXT);
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    NEEDS(ordinal);
+    *ordinal = (CUdevice)(context->device - driver.devices);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetFlags(unsigned *flags)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    NEEDS(flags);
+    *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetFlags(unsigned flags)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    context->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+static struct context *context_or_current(CUcontext handle)
+{
+    return handle ? object_find(handle, OBJECT_CONTEXT) : current_context();
+}
+
+EXPORT CUresult cuCtxGetId(CUcontext handle, unsigned long long *number)
+{
+    LOCKED;
+    struct context *context = context_or_current(handle);
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    NEEDS(number);
+    *number = context->object.number;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetApiVersion(CUcontext handle, unsigned *version)
+{
+    LOCKED;
+    struct context *context = context_or_current(handle);
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    NEEDS(version);
+    *version = context->api;
+    return CUDA_SUCCESS;
+}
+
+static CUresult synchronize(CUcontext handle)
+{
+    LOCKED;
+    struct context *context = context_or_current(handle);
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CHECK(capture_guard());
+    struct position all = context->legacy->last;
+    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
+        if (it->context == context && it->last.mark >= all.mark)
+            all.mark = it->last.mark;
+    all.host = driver.host_submitted;
+    wait_for(context->device, all);
+    pools_settle(context->device);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSynchronize(void) { return synchronize(NULL); }
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle) { return synchronize(handle); }
+
+EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    NEEDS(value);
+    if ((unsigned)limit >= CU_LIMIT_MAX)
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    *value = context->limits[limit];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    if ((unsigned)limit >= CU_LIMIT_MAX)
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    context->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    (void)context;
+    if (least)
+        *least = 0;
+    if (greatest)
+        *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    struct context *peer = object_find(handle, OBJECT_CONTEXT);
+    if (!peer || flags)
+        return peer ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
+    return peers(context->device, peer->device) ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+}
+
+EXPORT CUresult cuCtxDisablePeerAccess(CUcontext handle)
+{
+    LOCKED;
+    return object_find(handle, OBJECT_CONTEXT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}

@@ -1,0 +1,283 @@
+/* Ways into the fake driver besides its plain names: the variants for a per-thread default stream, cuGetProcAddress,
+ * error names. */
+#include "driver.h"
+
+#include <elf.h>
+#include <link.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Variants. */
+
+#define PTSZ(name, parameters, arguments)                                                                              \
+    EXPORT CUresult name##_ptsz parameters { return name arguments; }
+#define PTDS(name, parameters, arguments)                                                                              \
+    EXPORT CUresult name##_ptds parameters { return name arguments; }
+#define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
+
+PTSZ(cuLaunchKernel,
+     (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+      CUstream s, void **params, void **extra),
+     (f, gx, gy, gz, bx, by, bz, shared, OWN(s), params, extra))
+PTSZ(cuLaunchCooperativeKernel,
+     (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+      CUstream s, void **params),
+     (f, gx, gy, gz, bx, by, bz, shared, OWN(s), params))
+EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+{
+    if (!config)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUlaunchConfig own = *config;
+    own.hStream = OWN(own.hStream);
+    return cuLaunchKernelEx(&own, f, params, extra);
+}
+PTSZ(cuLaunchHostFunc, (CUstream s, CUhostFn fn, void *argument), (OWN(s), fn, argument))
+PTSZ(cuGraphLaunch, (CUgraphExec exec, CUstream s), (exec, OWN(s)))
+PTSZ(cuGraphUpload, (CUgraphExec exec, CUstream s), (exec, OWN(s)))
+PTSZ(cuGraphInstantiateWithParams, (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+     (exec, graph, params))
+PTSZ(cuStreamQuery, (CUstream s), (OWN(s)))
+PTSZ(cuStreamSynchronize, (CUstream s), (OWN(s)))
+PTSZ(cuStreamWaitEvent, (CUstream s, CUevent event, unsigned flags), (OWN(s), event, flags))
+PTSZ(cuStreamAddCallback, (CUstream s, CUstreamCallback callback, void *argument, unsigned flags),
+     (OWN(s), callback, argument, flags))
+PTSZ(cuStreamGetPriority, (CUstream s, int *priority), (OWN(s), priority))
+PTSZ(cuStreamGetFlags, (CUstream s, unsigned *flags), (OWN(s), flags))
+PTSZ(cuStreamGetId, (CUstream s, unsigned long long *id), (OWN(s), id))
+PTSZ(cuStreamGetDevice, (CUstream s, CUdevice *device), (OWN(s), device))
+PTSZ(cuStreamGetCtx, (CUstream s, CUcontext *context), (OWN(s), context))
+PTSZ(cuStreamGetCtx_v2, (CUstream s, CUcontext *context, CUgreenCtx *green), (OWN(s), context, green))
+PTSZ(cuStreamIsCapturing, (CUstream s, CUstreamCaptureStatus *status), (OWN(s), status))
+PTSZ(cuStreamBeginCapture, (CUstream s), (OWN(s)))
+PTSZ(cuStreamBeginCapture_v2, (CUstream s, CUstreamCaptureMode mode), (OWN(s), mode))
+PTSZ(cuStreamEndCapture, (CUstream s, CUgraph *graph), (OWN(s), graph))
+PTSZ(cuStreamGetCaptureInfo, (CUstream s, CUstreamCaptureStatus *status, uint64_t *id), (OWN(s), status, id))
+PTSZ(cuStreamGetCaptureInfo_v2,
+     (CUstream s, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph, const CUgraphNode **needs, size_t *count),
+     (OWN(s), status, id, graph, needs, count))
+PTSZ(cuStreamGetCaptureInfo_v3,
+     (CUstream s, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph, const CUgraphNode **needs,
+      const CUgraphEdgeData **edges, size_t *count),
+     (OWN(s), status, id, graph, needs, edges, count))
+PTSZ(cuStreamUpdateCaptureDependencies, (CUstream s, CUgraphNode *needs, size_t count, unsigned flags),
+     (OWN(s), needs, count, flags))
+PTSZ(cuEventRecord, (CUevent event, CUstream s), (event, OWN(s)))
+PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream s, unsigned flags), (event, OWN(s), flags))
+PTSZ(cuMemAllocAsync, (CUdeviceptr *pointer, size_t size, CUstream s), (pointer, size, OWN(s)))
+PTSZ(cuMemAllocFromPoolAsync, (CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream s),
+     (pointer, size, pool, OWN(s)))
+PTSZ(cuMemFreeAsync, (CUdeviceptr pointer, CUstream s), (pointer, OWN(s)))
+PTSZ(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream s), (to, from, size, OWN(s)))
+PTSZ(cuMemcpyPeerAsync, (CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t size, CUstream s),
+     (to, tc, from, fc, size, OWN(s)))
+PTSZ(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t size, CUstream s), (to, from, size, OWN(s)))
+PTSZ(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t size, CUstream s), (to, from, size, OWN(s)))
+PTSZ(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream s), (to, from, size, OWN(s)))
+PTSZ(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream s), (copy, OWN(s)))
+PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream s), (copy, OWN(s)))
+PTSZ(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t count, CUstream s), (to, value, count, OWN(s)))
+PTSZ(cuMemsetD16Async, (CUdeviceptr to, unsigned short value, size_t count, CUstream s), (to, value, count, OWN(s)))
+PTSZ(cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUstream s), (to, value, count, OWN(s)))
+PTSZ(cuMemsetD2D8Async, (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream s),
+     (to, pitch, value, width, height, OWN(s)))
+PTSZ(cuMemsetD2D16Async, (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height, CUstream s),
+     (to, pitch, value, width, height, OWN(s)))
+PTSZ(cuMemsetD2D32Async, (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream s),
+     (to, pitch, value, width, height, OWN(s)))
+
+PTDS(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t size), (to, from, size))
+PTDS(cuMemcpyPeer, (CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t size), (to, tc, from, fc, size))
+PTDS(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t size), (to, from, size))
+PTDS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t size), (to, from, size))
+PTDS(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t size), (to, from, size))
+PTDS(cuMemcpyDtoA_v2, (CUarray to, size_t offset, CUdeviceptr from, size_t size), (to, offset, from, size))
+PTDS(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t offset, size_t size), (to, from, offset, size))
+PTDS(cuMemcpyHtoA_v2, (CUarray to, size_t offset, const void *from, size_t size), (to, offset, from, size))
+PTDS(cuMemcpyAtoH_v2, (void *to, CUarray from, size_t offset, size_t size), (to, from, offset, size))
+PTDS(cuMemcpyAtoA_v2, (CUarray to, size_t at, CUarray from, size_t offset, size_t size), (to, at, from, offset, size))
+PTDS(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy), (copy))
+PTDS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy), (copy))
+PTDS(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), (copy))
+PTDS(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count), (to, value, count))
+PTDS(cuMemsetD16_v2, (CUdeviceptr to, unsigned short value, size_t count), (to, value, count))
+PTDS(cuMemsetD32_v2, (CUdeviceptr to, unsigned value, size_t count), (to, value, count))
+PTDS(cuMemsetD2D8_v2, (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height),
+     (to, pitch, value, width, height))
+PTDS(cuMemsetD2D16_v2, (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height),
+     (to, pitch, value, width, height))
+PTDS(cuMemsetD2D32_v2, (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height),
+     (to, pitch, value, width, height))
+
+/* cuGetProcAddress. It takes a name without its suffix and the CUDA version the caller was built for, and answers with
+ * the form of that time. Our own symbol table is the list of what there is. */
+
+static const struct {
+    const char *name;
+    int since;
+    const char *exported;
+} forms[] = { /* where the form is not "_v2 for whoever came after 4.0"; newest first */
+    {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
+    {"cuCtxCreate", 11040, "cuCtxCreate_v3"},
+    {"cuCtxGetDevice", 13000, "cuCtxGetDevice_v2"},
+    {"cuCtxGetDevice", 2000, "cuCtxGetDevice"},
+    {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
+    {"cuCtxSynchronize", 2000, "cuCtxSynchronize"},
+    {"cuDeviceGetUuid", 11040, "cuDeviceGetUuid_v2"},
+    {"cuDeviceGetUuid", 9020, "cuDeviceGetUuid"},
+    {"cuEventElapsedTime", 12080, "cuEventElapsedTime_v2"},
+    {"cuEventElapsedTime", 2000, "cuEventElapsedTime"},
+    {"cuGetProcAddress", 12000, "cuGetProcAddress_v2"},
+    {"cuGetProcAddress", 11030, "cuGetProcAddress"},
+    {"cuGraphAddKernelNode", 12000, "cuGraphAddKernelNode_v2"},
+    {"cuGraphAddKernelNode", 10000, "cuGraphAddKernelNode"},
+    {"cuGraphAddNode", 12030, "cuGraphAddNode_v2"},
+    {"cuGraphAddNode", 12020, "cuGraphAddNode"},
+    {"cuGraphExecUpdate", 12000, "cuGraphExecUpdate_v2"},
+    {"cuGraphExecUpdate", 10020, "cuGraphExecUpdate"},
+    {"cuGraphGetEdges", 12030, "cuGraphGetEdges_v2"},
+    {"cuGraphGetEdges", 10000, "cuGraphGetEdges"},
+    {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
+    {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
+    {"cuGraphInstantiate", 10000, "cuGraphInstantiate"},
+    {"cuGraphKernelNodeGetParams", 12000, "cuGraphKernelNodeGetParams_v2"},
+    {"cuIpcOpenMemHandle", 11000, "cuIpcOpenMemHandle_v2"},
+    {"cuIpcOpenMemHandle", 4010, "cuIpcOpenMemHandle"},
+    {"cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"},
+    {"cuStreamBeginCapture", 10000, "cuStreamBeginCapture"},
+    {"cuStreamGetCaptureInfo", 12030, "cuStreamGetCaptureInfo_v3"},
+    {"cuStreamGetCaptureInfo", 11030, "cuStreamGetCaptureInfo_v2"},
+    {"cuStreamGetCaptureInfo", 10010, "cuStreamGetCaptureInfo"},
+    {"cuStreamGetCtx", 12050, "cuStreamGetCtx_v2"},
+    {"cuStreamGetCtx", 9020, "cuStreamGetCtx"},
+};
+
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+
+/* Where an exported name lives. Not dlsym: a library preloaded in front of the driver may stand in its way. */
+static void *exported(const char *name)
+{
+    uintptr_t base = (uintptr_t)__ehdr_start, at[DT_NUM] = {0};
+    for (const ElfW(Dyn) *entry = _DYNAMIC; entry->d_tag != DT_NULL; entry++)
+        if (entry->d_tag < DT_NUM) /* the loader may or may not have added the base already */
+            at[entry->d_tag] = entry->d_un.d_ptr < base ? entry->d_un.d_ptr + base : entry->d_un.d_ptr;
+    const ElfW(Sym) *symbols = (const ElfW(Sym) *)at[DT_SYMTAB];
+    const char *names = (const char *)at[DT_STRTAB];
+    uint32_t count = ((const uint32_t *)at[DT_HASH])[1];
+    for (uint32_t i = 1; i < count; i++)
+        if (symbols[i].st_shndx != SHN_UNDEF && !strcmp(names + symbols[i].st_name, name))
+            return (void *)(base + symbols[i].st_value);
+    return NULL;
+}
+
+static void *form(const char *name, const char *variant)
+{
+    char full[128];
+    snprintf(full, sizeof full, "%s%s", name, variant);
+    return exported(full);
+}
+
+static CUresult resolve(const char *name, int version, uint64_t flags, void **function,
+                        CUdriverProcAddressQueryResult *status)
+{
+    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    char second[128];
+    const char *exact = NULL;
+    if (!name || !function || flags > 2)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < sizeof forms / sizeof *forms && !exact; i++)
+        if (!strcmp(forms[i].name, name)) {
+            found = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+            if (version >= forms[i].since)
+                exact = forms[i].exported;
+        }
+    snprintf(second, sizeof second, "%s_v2", name);
+    if (!exact && version >= 4000 && (form(second, "") || form(second, "_ptds")))
+        exact = second;
+    if (!exact && found != CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
+        exact = name;
+    *function = NULL;
+    if (exact && flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) {
+        *function = form(exact, "_ptsz");
+        if (!*function)
+            *function = form(exact, "_ptds");
+    }
+    if (exact && !*function)
+        *function = form(exact, "");
+    if (status)
+        *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : found;
+    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
+{
+    return resolve(name, version, flags, function, NULL);
+}
+
+EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
+                                    CUdriverProcAddressQueryResult *status)
+{
+    return resolve(name, version, flags, function, status);
+}
+PTSZ(cuGetProcAddress_v2,
+     (const char *name, void **function, int version, uint64_t flags, CUdriverProcAddressQueryResult *status),
+     (name, function, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status))
+
+EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+    if (!table || !id)
+        return CUDA_ERROR_INVALID_VALUE;
+    *table = NULL;
+    return CUDA_ERROR_NOT_FOUND; /* the undocumented ones have no fake */
+}
+
+/* Errors. */
+
+#define ERRORS(each)                                                                                                   \
+    each(CUDA_SUCCESS, "no error")                                                                                     \
+    each(CUDA_ERROR_INVALID_VALUE, "invalid argument")                                                                 \
+    each(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")                                                                    \
+    each(CUDA_ERROR_NOT_INITIALIZED, "initialization error")                                                           \
+    each(CUDA_ERROR_DEINITIALIZED, "driver shutting down")                                                             \
+    each(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")                                                   \
+    each(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal")                                                          \
+    each(CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid")                                                   \
+    each(CUDA_ERROR_INVALID_CONTEXT, "invalid device context")                                                         \
+    each(CUDA_ERROR_MAP_FAILED, "mapping of buffer object failed")                                                     \
+    each(CUDA_ERROR_UNSUPPORTED_LIMIT, "limit is not supported on this architecture")                                  \
+    each(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices")                 \
+    each(CUDA_ERROR_FILE_NOT_FOUND, "file not found")                                                                  \
+    each(CUDA_ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS")                          \
+    each(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle")                                                         \
+    each(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state")                           \
+    each(CUDA_ERROR_NOT_FOUND, "named symbol not found")                                                               \
+    each(CUDA_ERROR_NOT_READY, "device not ready")                                                                     \
+    each(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped")     \
+    each(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region")           \
+    each(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                                          \
+    each(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing")                    \
+    each(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture")             \
+    each(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "operation would result in a merge of separate capture sequences")       \
+    each(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream")               \
+    each(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing stream")    \
+    each(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream")         \
+    each(CUDA_ERROR_UNKNOWN, "unknown error")
+
+EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
+{
+#define NAME(code, text)                                                                                               \
+    case code: *name = #code; return CUDA_SUCCESS;
+    switch (error) {
+        ERRORS(NAME)
+    default: *name = NULL; return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
+{
+#define TEXT(code, words)                                                                                              \
+    case code: *text = words; return CUDA_SUCCESS;
+    switch (error) {
+        ERRORS(TEXT)
+    default: *text = NULL; return CUDA_ERROR_INVALID_VALUE;
+    }
+}

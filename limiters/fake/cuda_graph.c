@@ -1,0 +1,692 @@
+/* Graphs and stream capture. A graph's nodes run in the order they were added, which every dependency agrees with: a
+ * node can only need nodes that are already there. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct exec {
+    struct object object;
+    struct graph *graph; /* a copy, its own */
+    unsigned long long flags;
+};
+
+static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+/* Captures. */
+
+CUresult capture_spoil(struct capture *capture)
+{
+    capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+/* A call that may synchronise is refused beside a capture, as the thread's and the capture's modes have it: any thread's
+ * query of an event spoils another thread's capture of the global mode. */
+CUresult capture_guard(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (struct capture *it = driver.captures; it; it = it->next) {
+        bool own = pthread_equal(it->thread, pthread_self());
+        if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED || it->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+            continue;
+        if (own || (thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && it->mode == CU_STREAM_CAPTURE_MODE_GLOBAL))
+            result = capture_spoil(it);
+    }
+    return result;
+}
+
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+#define WITH_STREAM(name, handle)                                                                                      \
+    LOCKED;                                                                                                            \
+    struct stream *name = stream_find(handle);                                                                         \
+    if (!name)                                                                                                         \
+        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT
+
+static struct graph *graph_new(bool owned)
+{
+    struct graph *graph = object_new(OBJECT_GRAPH);
+    graph->owned = owned;
+    return graph;
+}
+
+EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
+{
+    WITH_STREAM(stream, handle);
+    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream == stream->context->legacy)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    struct capture *capture = malloc(sizeof *capture);
+    *capture = (struct capture){.graph = graph_new(false), .origin = stream, .thread = pthread_self(), .mode = mode,
+                                .status = CU_STREAM_CAPTURE_STATUS_ACTIVE, .next = driver.captures};
+    capture->id = capture->graph->object.number;
+    stream->capture = driver.captures = capture;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamBeginCapture(CUstream handle)
+{
+    return cuStreamBeginCapture_v2(handle, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+static void graph_free(struct graph *graph);
+
+EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *result)
+{
+    WITH_STREAM(stream, handle);
+    struct capture *capture = stream->capture;
+    if (!capture || !result)
+        return capture ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE;
+    if (capture->origin != stream)
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
+        if (it->capture == capture)
+            it->capture = NULL;
+    for (struct event *it = NULL; (it = object_next(it, OBJECT_EVENT));)
+        if (it->capture == capture)
+            it->capture = NULL;
+    struct capture **link = &driver.captures;
+    while (*link != capture)
+        link = &(*link)->next;
+    *link = capture->next;
+    bool spoilt = capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *result = spoilt ? NULL : (CUgraph)capture->graph;
+    if (spoilt)
+        graph_free(capture->graph);
+    free(capture);
+    return spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
+{
+    WITH_STREAM(stream, handle);
+    *status = stream->capture ? stream->capture->status : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+                                          const CUgraphNode **needs, const CUgraphEdgeData **edges, size_t *count)
+{
+    WITH_STREAM(stream, handle);
+    struct capture *capture = stream->capture;
+    *status = capture ? capture->status : CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!capture)
+        return CUDA_SUCCESS;
+    if (id)
+        *id = capture->id;
+    if (graph)
+        *graph = (CUgraph)capture->graph;
+    if (needs)
+        *needs = (const CUgraphNode *)&capture->last;
+    if (edges)
+        *edges = NULL;
+    if (count)
+        *count = capture->last != NULL;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+                                          const CUgraphNode **needs, size_t *count)
+{
+    return cuStreamGetCaptureInfo_v3(handle, status, id, graph, needs, NULL, count);
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id)
+{
+    return cuStreamGetCaptureInfo_v3(handle, status, id, NULL, NULL, NULL, NULL);
+}
+
+EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *needs, size_t count, unsigned flags)
+{
+    WITH_STREAM(stream, handle);
+    (void)flags;
+    if (!stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (count)
+        stream->capture->last = object_find(needs[count - 1], OBJECT_NODE);
+    return CUDA_SUCCESS;
+}
+
+/* Graphs. */
+
+struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *needs, size_t count)
+{
+    struct node *node = object_new(OBJECT_NODE);
+    node->graph = graph;
+    node->work = *work;
+    node->need_count = count;
+    node->needs = count ? calloc(count, sizeof *node->needs) : NULL;
+    for (size_t i = 0; i < count; i++)
+        node->needs[i] = (struct node *)needs[i];
+    *(graph->last ? &graph->last->next : &graph->first) = node;
+    graph->last = node;
+    graph->count++;
+    return node;
+}
+
+static struct graph *graph_copy(const struct graph *from, bool owned)
+{
+    struct graph *graph = graph_new(owned);
+    for (struct node *node = from->first; node; node = node->next) {
+        struct work work = node->work;
+        if (work.type == CU_GRAPH_NODE_TYPE_GRAPH)
+            work.graph = graph_copy(work.graph, true);
+        node->twin = graph_add(graph, &work, (const CUgraphNode *)node->needs, node->need_count);
+        for (size_t i = 0; i < node->need_count; i++)
+            node->twin->needs[i] = node->needs[i]->twin;
+    }
+    return graph;
+}
+
+static void graph_free(struct graph *graph)
+{
+    for (struct node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
+            graph_free(node->work.graph);
+        free(node->needs);
+        object_free(node);
+    }
+    object_free(graph);
+}
+
+static CUresult reserve(struct context *context, struct pool *pool, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+    struct memory *memory;
+    CHECK(memory_new(context, params->bytesize, MEMORY_GRAPH, pool, &memory));
+    params->dptr = memory->start;
+    params->accessDescs = NULL;
+    params->accessDescCount = 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult captured_alloc(struct stream *stream, struct pool *pool, size_t size, CUdeviceptr *pointer)
+{
+    struct device *device = pool->device;
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .alloc = {.bytesize = size, .poolProps = pool->props}};
+    work.alloc.poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, (int)(device - driver.devices)};
+    CHECK(reserve(stream->context, device->graph_pool, &work.alloc));
+    *pointer = work.alloc.dptr;
+    return enqueue(stream, &work);
+}
+
+#define WITH_GRAPH(name, handle)                                                                                       \
+    LOCKED;                                                                                                            \
+    struct graph *name = object_find(handle, OBJECT_GRAPH);                                                            \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_VALUE
+
+#define WITH_NODE(name, handle)                                                                                        \
+    LOCKED;                                                                                                            \
+    struct node *name = object_find(handle, OBJECT_NODE);                                                              \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_VALUE
+
+EXPORT CUresult cuGraphCreate(CUgraph *handle, unsigned flags)
+{
+    LOCKED;
+    if (!handle || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    *handle = (CUgraph)graph_new(false);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphDestroy(CUgraph handle)
+{
+    WITH_GRAPH(graph, handle);
+    if (graph->owned)
+        return CUDA_ERROR_INVALID_VALUE;
+    graph_free(graph);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphClone(CUgraph *clone, CUgraph handle)
+{
+    WITH_GRAPH(graph, handle);
+    *clone = (CUgraph)graph_copy(graph, false);
+    return CUDA_SUCCESS;
+}
+
+static CUresult add(CUgraphNode *handle, struct graph *graph, const CUgraphNode *needs, size_t count,
+                    const struct work *work)
+{
+    if (!handle || (count && !needs))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        const struct node *need = object_find(needs[i], OBJECT_NODE);
+        if (!need || need->graph != graph)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    *handle = (CUgraphNode)graph_add(graph, work, needs, count);
+    return CUDA_SUCCESS;
+}
+
+static CUresult kernel_work(struct work *work, const CUDA_KERNEL_NODE_PARAMS *it)
+{
+    unsigned dims[7] = {it->gridDimX, it->gridDimY, it->gridDimZ, it->blockDimX, it->blockDimY, it->blockDimZ,
+                        it->sharedMemBytes};
+    return launch_work(work, it->func ? it->func : (CUfunction)it->kern, dims, it->kernelParams, it->extra);
+}
+
+EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs,
+                                        size_t count, const CUDA_KERNEL_NODE_PARAMS *params)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct work work;
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    CHECK(kernel_work(&work, params));
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
+                                     const CUDA_KERNEL_NODE_PARAMS_v1 *params)
+{
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_KERNEL_NODE_PARAMS now = {0};
+    memcpy(&now, params, sizeof *params);
+    return cuGraphAddKernelNode_v2(handle, graph, needs, count, &now);
+}
+
+static struct device *of_context(CUcontext handle)
+{
+    struct context *context = handle ? object_find(handle, OBJECT_CONTEXT) : current_context();
+    return context ? context->device : NULL;
+}
+
+EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                                     const CUDA_MEMCPY3D *params, CUcontext context)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct work work;
+    struct device *device = of_context(context);
+    if (!params || !device)
+        return params ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    CHECK(copy_node(params, device, &work));
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                                     const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct work work;
+    struct device *device = of_context(context);
+    if (!params || !device)
+        return params ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    CHECK(fill_node(params, device, &work));
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddHostNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                                   const CUDA_HOST_NODE_PARAMS *params)
+{
+    WITH_GRAPH(graph, graph_handle);
+    if (!params || !params->fn)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.call = params->fn, .argument = params->userData}};
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs,
+                                         size_t count, CUgraph child_handle)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct graph *child = object_find(child_handle, OBJECT_GRAPH);
+    if (!child || child == graph)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = graph_copy(child, true)};
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count)
+{
+    WITH_GRAPH(graph, graph_handle);
+    return add(handle, graph, needs, count, &(struct work){.type = CU_GRAPH_NODE_TYPE_EMPTY});
+}
+
+static CUresult add_event(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                          CUevent event_handle, CUgraphNodeType type)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct event *event = object_find(event_handle, OBJECT_EVENT);
+    if (!event)
+        return CUDA_ERROR_INVALID_VALUE;
+    return add(handle, graph, needs, count, &(struct work){.type = type, .event = event});
+}
+
+EXPORT CUresult cuGraphAddEventRecordNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
+                                          CUevent event)
+{
+    return add_event(handle, graph, needs, count, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+}
+
+EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
+                                        CUevent event)
+{
+    return add_event(handle, graph, needs, count, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+}
+
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                                       CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+    WITH_GRAPH(graph, graph_handle);
+    WITH_CONTEXT(context);
+    struct device *device = params && params->poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE
+                                ? device_at(params->poolProps.location.id) : NULL;
+    if (!device || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || params->poolProps.handleTypes)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device->graph_pool)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .alloc = *params};
+    CHECK(reserve(context, device->graph_pool, &work.alloc));
+    params->dptr = work.alloc.dptr;
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                                      CUdeviceptr pointer)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct memory *memory = memory_find(pointer);
+    if (!memory || memory->kind != MEMORY_GRAPH || memory->start != pointer)
+        return CUDA_ERROR_INVALID_VALUE;
+    return add(handle, graph, needs, count, &(struct work){.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .free = pointer});
+}
+
+EXPORT CUresult cuGraphAddNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
+                               CUgraphNodeParams *params)
+{
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (params->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphAddKernelNode_v2(handle, graph, needs, count, &params->kernel);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return cuGraphAddMemcpyNode(handle, graph, needs, count, &params->memcpy.copyParams, params->memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphAddMemsetNode(handle, graph, needs, count, &params->memset, NULL);
+    case CU_GRAPH_NODE_TYPE_HOST: return cuGraphAddHostNode(handle, graph, needs, count, &params->host);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return cuGraphAddChildGraphNode(handle, graph, needs, count, params->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(handle, graph, needs, count);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return cuGraphAddEventWaitNode(handle, graph, needs, count, params->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return cuGraphAddEventRecordNode(handle, graph, needs, count, params->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuGraphAddMemAllocNode(handle, graph, needs, count, &params->alloc);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return cuGraphAddMemFreeNode(handle, graph, needs, count, params->free.dptr);
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs,
+                                  const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params)
+{
+    (void)edges;
+    return cuGraphAddNode(handle, graph, needs, count, params);
+}
+
+EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+    WITH_NODE(node, handle);
+    if (node->work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        return CUDA_ERROR_INVALID_VALUE;
+    *params = node->work.alloc;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr *pointer)
+{
+    WITH_NODE(node, handle);
+    if (node->work.type != CU_GRAPH_NODE_TYPE_MEM_FREE)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pointer = node->work.free;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *params)
+{
+    WITH_NODE(node, handle);
+    if (node->work.type != CU_GRAPH_NODE_TYPE_KERNEL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *params = node->work.kernel;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph *graph)
+{
+    WITH_NODE(node, handle);
+    if (node->work.type != CU_GRAPH_NODE_TYPE_GRAPH)
+        return CUDA_ERROR_INVALID_VALUE;
+    *graph = (CUgraph)node->work.graph;
+    return CUDA_SUCCESS;
+}
+
+/* Fills up to *count handles, NULL beyond what there is; asks for the number when nodes is NULL. */
+static CUresult list(CUgraph handle, CUgraphNode *nodes, size_t *count, bool roots)
+{
+    WITH_GRAPH(graph, handle);
+    if (!count)
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t found = 0;
+    for (struct node *node = graph->first; node; node = node->next) {
+        if (roots && node->need_count)
+            continue;
+        if (nodes && found < *count)
+            nodes[found] = (CUgraphNode)node;
+        found++;
+    }
+    for (size_t i = found; nodes && i < *count; i++)
+        nodes[i] = NULL;
+    *count = found;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    return list(graph, nodes, count, false);
+}
+
+EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    return list(graph, nodes, count, true);
+}
+
+EXPORT CUresult cuGraphGetEdges_v2(CUgraph handle, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edges,
+                                   size_t *count)
+{
+    WITH_GRAPH(graph, handle);
+    if (!count)
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t found = 0;
+    for (struct node *node = graph->first; node; node = node->next)
+        for (size_t i = 0; i < node->need_count; i++, found++)
+            if (from && to && found < *count) {
+                from[found] = (CUgraphNode)node->needs[i];
+                to[found] = (CUgraphNode)node;
+                if (edges)
+                    memset(&edges[found], 0, sizeof *edges);
+            }
+    *count = found;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
+{
+    return cuGraphGetEdges_v2(graph, from, to, NULL, count);
+}
+
+EXPORT CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type)
+{
+    WITH_NODE(node, handle);
+    *type = node->work.type;
+    return CUDA_SUCCESS;
+}
+
+/* Executables. */
+
+static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned long long flags)
+{
+    WITH_GRAPH(graph, graph_handle);
+    if (!handle || flags & ~0xfULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct exec *exec = object_new(OBJECT_EXEC);
+    exec->graph = graph_copy(graph, true);
+    exec->flags = flags;
+    *handle = (CUgraphExec)exec;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphInstantiate(CUgraphExec *handle, CUgraph graph, CUgraphNode *error, char *log, size_t size)
+{
+    if (error)
+        *error = NULL;
+    if (log && size)
+        *log = '\0';
+    return instantiate(handle, graph, 0);
+}
+
+EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *handle, CUgraph graph, CUgraphNode *error, char *log, size_t size)
+{
+    return cuGraphInstantiate(handle, graph, error, log, size);
+}
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *handle, CUgraph graph, unsigned long long flags)
+{
+    return instantiate(handle, graph, flags);
+}
+
+EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *handle, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    params->hErrNode_out = NULL;
+    CUresult result = instantiate(handle, graph, params->flags);
+    params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    return result;
+}
+
+#define WITH_EXEC(name, handle)                                                                                        \
+    LOCKED;                                                                                                            \
+    struct exec *name = object_find(handle, OBJECT_EXEC);                                                              \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_VALUE
+
+EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, uint64_t *flags)
+{
+    WITH_EXEC(exec, handle);
+    *flags = exec->flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle)
+{
+    WITH_EXEC(exec, handle);
+    graph_free(exec->graph);
+    object_free(exec);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo *info)
+{
+    WITH_EXEC(exec, handle);
+    struct graph *graph = object_find(graph_handle, OBJECT_GRAPH);
+    if (!graph)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+    struct node *now = exec->graph->first, *then = graph->first;
+    for (; now && then && !result; now = now->next, then = then->next)
+        if (now->work.type != then->work.type)
+            result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+    if (!result && (now || then))
+        result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    if (info)
+        *info = (CUgraphExecUpdateResultInfo){.result = result};
+    if (result)
+        return 910; /* CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE */
+    graph_free(exec->graph);
+    exec->graph = graph_copy(graph, true);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphExecUpdate(CUgraphExec handle, CUgraph graph, CUgraphNode *error,
+                                  CUgraphExecUpdateResult *result)
+{
+    CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR};
+    CUresult worked = cuGraphExecUpdate_v2(handle, graph, &info);
+    if (error)
+        *error = NULL;
+    if (result)
+        *result = info.result;
+    return worked;
+}
+
+EXPORT CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle)
+{
+    WITH_EXEC(exec, handle);
+    (void)exec;
+    return stream_find(stream_handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* A launch that finds memory of the last one still allocated frees it first, or is refused, as the flag says. */
+static CUresult free_first(const struct graph *graph, bool may)
+{
+    for (const struct node *node = graph->first; node; node = node->next) {
+        if (node->work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+            continue;
+        struct memory *memory = memory_find(node->work.alloc.dptr);
+        if (memory && memory->live) {
+            if (!may)
+                return CUDA_ERROR_INVALID_VALUE;
+            memory_retire(memory);
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+/* Kernels that follow one another go to the card as one piece: a replay costs one submission, not one a node. */
+static CUresult run(struct stream *stream, const struct graph *graph)
+{
+    uint64_t together = 0;
+    for (const struct node *node = graph->first; node; node = node->next) {
+        if (node->work.type == CU_GRAPH_NODE_TYPE_KERNEL) {
+            together += node->work.ns;
+            continue;
+        }
+        if (together)
+            submit(stream, together);
+        together = 0;
+        CHECK(node->work.type == CU_GRAPH_NODE_TYPE_GRAPH ? run(stream, node->work.graph)
+                                                          : perform(stream, &node->work));
+    }
+    if (together)
+        submit(stream, together);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
+{
+    WITH_EXEC(exec, handle);
+    struct stream *stream = stream_find(stream_handle);
+    if (!stream)
+        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+    if (stream->capture) /* becomes a child of the graph being made */
+        return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = graph_copy(exec->graph, true)});
+    CHECK(free_first(exec->graph, exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
+    return run(stream, exec->graph);
+}

@@ -1,0 +1,712 @@
+/* Device memory: what is charged to the card, and the host pages that stand in for it.
+ *
+ * Every range of this process's devices is a piece of one memory file, mapped shared and without reserving anything, so that
+ * a 140 GiB card costs only the pages a program touches, a freed piece gives its pages back, and another process can map
+ * the same bytes (IPC).
+ */
+#include "driver.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GRAIN (UINT64_C(512))      /* what an address is aligned to, and a charge rounded up to */
+#define CHUNK (UINT64_C(32) << 20) /* what a pool asks the card for at a time */
+#define PAGE  4096u
+
+/* All under driver.lock. */
+static struct memory **ranges; /* by address */
+static size_t range_count, range_room;
+static int file = -1;
+static uint64_t file_used; /* offsets are never used again: the file is sparse */
+static uint64_t numbers;
+
+int memory_file(void)
+{
+    if (file < 0) {
+        file = memfd_create("hetero-device-memory", MFD_CLOEXEC);
+        if (file >= 0 && ftruncate(file, INT64_C(1) << 60)) {
+            close(file);
+            file = -1;
+        }
+    }
+    return file;
+}
+
+static size_t place(uintptr_t address) /* of the first range that starts above it */
+{
+    size_t low = 0, high = range_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (ranges[middle]->start <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct memory *memory_find(CUdeviceptr pointer)
+{
+    size_t at = place((uintptr_t)pointer);
+    if (!at || (uintptr_t)pointer - ranges[at - 1]->start >= ranges[at - 1]->length)
+        return NULL;
+    return ranges[at - 1];
+}
+
+CUresult memory_check(const void *pointer, size_t size)
+{
+    uintptr_t at = (uintptr_t)pointer, end = at + size;
+    for (const struct memory *memory; at < end; at = memory->start + memory->length) /* mapped pieces may adjoin */
+        if (!(memory = memory_find(at)))
+            return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+struct memory *memory_insert(const struct memory *range)
+{
+    if (range_count == range_room)
+        ranges = realloc(ranges, (range_room = range_room ? 2 * range_room : 64) * sizeof *ranges);
+    struct memory *memory = malloc(sizeof *memory);
+    *memory = *range;
+    memory->number = ++numbers;
+    size_t at = place(memory->start);
+    memmove(&ranges[at + 1], &ranges[at], (range_count - at) * sizeof *ranges);
+    ranges[at] = memory;
+    range_count++;
+    return memory;
+}
+
+void memory_remove(struct memory *memory)
+{
+    size_t at = place(memory->start) - 1;
+    memmove(&ranges[at], &ranges[at + 1], (--range_count - at) * sizeof *ranges);
+    free(memory);
+}
+
+bool memory_map(size_t length, uint64_t *offset, void *fixed, void **start)
+{
+    if (memory_file() < 0)
+        return false;
+    *offset = file_used;
+    *start = mmap(fixed, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | (fixed ? MAP_FIXED : 0), file,
+                  (off_t)*offset);
+    if (*start == MAP_FAILED)
+        return false;
+    file_used += length;
+    return true;
+}
+
+void memory_discard(uint64_t offset, size_t length)
+{
+    if (fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length) && errno != EINTR)
+        return; /* the pages stay until the process ends */
+}
+
+/* Pools. */
+
+struct pool *pool_new(struct device *device, uint64_t threshold)
+{
+    struct pool *pool = object_new(OBJECT_POOL);
+    pool->device = device;
+    pool->threshold = threshold;
+    pool->props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
+    return pool;
+}
+
+static bool pool_take(struct pool *pool, uint64_t bytes)
+{
+    if (pool->props.maxSize && pool->used + bytes > pool->props.maxSize)
+        return false;
+    if (pool->used + bytes > pool->reserved) {
+        uint64_t more = round_up(pool->used + bytes, CHUNK) - pool->reserved;
+        if (!engine_charge(pool->device->account, more)) {
+            more = pool->used + bytes - pool->reserved;
+            if (!engine_charge(pool->device->account, more))
+                return false;
+        }
+        pool->reserved += more;
+    }
+    pool->used += bytes;
+    pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
+    pool->reserved_high = pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
+    return true;
+}
+
+static void pool_trim(struct pool *pool, uint64_t keep)
+{
+    if (keep < pool->used)
+        keep = round_up(pool->used, CHUNK);
+    if (pool->reserved > keep) {
+        engine_release(pool->device->account, pool->reserved - keep);
+        pool->reserved = keep;
+    }
+}
+
+void pools_settle(struct device *device)
+{
+    for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
+        if (pool->device == device)
+            pool_trim(pool, pool->threshold);
+}
+
+/* Ranges. */
+
+static bool pooled(const struct memory *memory)
+{
+    return memory->kind == MEMORY_POOL || memory->kind == MEMORY_GRAPH;
+}
+
+static bool charge(struct memory *memory)
+{
+    memory->charged = round_up(memory->size, GRAIN);
+    if (pooled(memory))
+        return pool_take(memory->pool, memory->charged);
+    if (engine_charge(memory->device->account, memory->charged))
+        return true;
+    if (memory->kind != MEMORY_MANAGED)
+        return false;
+    memory->charged = 0; /* managed memory may exceed the card: what does not fit stays with the host */
+    return true;
+}
+
+static void discharge(struct memory *memory)
+{
+    if (pooled(memory))
+        memory->pool->used -= memory->charged;
+    else
+        engine_release(memory->device->account, memory->charged);
+    memory->charged = 0;
+}
+
+CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, struct pool *pool,
+                    struct memory **result)
+{
+    if (!size)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (size > context->device->card->memory && kind != MEMORY_MANAGED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct memory memory = {.size = size, .length = round_up(size, PAGE), .kind = kind, .context = context,
+                            .device = pool ? pool->device : context->device, .pool = pool};
+    void *start;
+    if (kind != MEMORY_GRAPH && !charge(&memory))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memory.live = kind != MEMORY_GRAPH;
+    if (!memory_map(memory.length, &memory.offset, NULL, &start)) {
+        if (memory.live)
+            discharge(&memory);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memory.start = (uintptr_t)start;
+    *result = memory_insert(&memory);
+    return CUDA_SUCCESS;
+}
+
+void memory_free(struct memory *memory)
+{
+    if (memory->live)
+        discharge(memory);
+    munmap((void *)memory->start, memory->length);
+    memory_discard(memory->offset, memory->length);
+    memory_remove(memory);
+}
+
+CUresult memory_revive(struct memory *memory)
+{
+    if (!memory || memory->kind != MEMORY_GRAPH || memory->live)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!charge(memory))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memory->live = true;
+    return CUDA_SUCCESS;
+}
+
+void memory_retire(struct memory *memory)
+{
+    if (!memory)
+        return;
+    if (memory->kind != MEMORY_GRAPH) {
+        memory_free(memory);
+    } else if (memory->live) {
+        discharge(memory);
+        memory->live = false;
+        memory_discard(memory->offset, memory->length);
+    }
+}
+
+static void host_free(struct memory *memory)
+{
+    if (memory->kind == MEMORY_HOST)
+        munmap((void *)memory->start, memory->length);
+    memory_remove(memory);
+}
+
+void memory_free_of(const struct context *context)
+{
+    for (size_t i = range_count; i-- > 0;) {
+        struct memory *memory = ranges[i];
+        if (memory->context != context)
+            continue;
+        if (memory->kind == MEMORY_HOST || memory->kind == MEMORY_REGISTERED) {
+            host_free(memory);
+        } else if (memory->kind == MEMORY_IPC) {
+            munmap((void *)memory->start, memory->length);
+            memory_remove(memory);
+        } else if (memory->kind != MEMORY_MAPPED) { /* which stays until it is unmapped */
+            memory_free(memory);
+        }
+    }
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    struct device *device = context->device;
+    if (free_bytes)
+        *free_bytes = device->card->memory - engine_used(driver.rack->engine, device->card_index);
+    if (total)
+        *total = device->card->memory;
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate(CUdeviceptr *pointer, size_t size, enum memory_kind kind)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    if (!pointer)
+        return CUDA_ERROR_INVALID_VALUE;
+    CHECK(capture_guard());
+    struct memory *memory;
+    CHECK(memory_new(context, size, kind, NULL, &memory));
+    *pointer = memory->start;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) { return allocate(pointer, size, MEMORY_DEVICE); }
+
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    if (!pitch || !width || (element != 4 && element != 8 && element != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    *pitch = round_up(width, GRAIN);
+    return allocate(pointer, *pitch * height, MEMORY_DEVICE);
+}
+
+EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags)
+{
+    if (flags != 1 && flags != 2) /* attached to all, or to the host */
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate(pointer, size, MEMORY_MANAGED);
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+    LOCKED;
+    if (!pointer)
+        return CUDA_SUCCESS;
+    CHECK(capture_guard());
+    struct memory *memory = memory_find(pointer);
+    if (!memory || memory->start != pointer || memory->kind >= MEMORY_MAPPED || !memory->live)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct device *device = memory->device;
+    wait_for(device, memory->context->legacy->last); /* a free waits for the work that may use it */
+    memory_retire(memory_find(pointer));
+    pools_settle(device);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdeviceptr pointer)
+{
+    LOCKED;
+    struct memory *memory = memory_find(pointer);
+    if (!memory)
+        return CUDA_ERROR_NOT_FOUND;
+    if (start)
+        *start = memory->start;
+    if (size)
+        *size = memory->size;
+    return CUDA_SUCCESS;
+}
+
+/* Stream-ordered allocation. */
+
+static CUresult allocate_in_order(CUdeviceptr *pointer, size_t size, CUmemoryPool pool_handle, CUstream handle)
+{
+    LOCKED;
+    struct stream *stream = stream_find(handle);
+    if (!stream)
+        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+    struct pool *pool = pool_handle ? object_find(pool_handle, OBJECT_POOL) : stream->context->device->current_pool;
+    if (!pool || !pointer || !size)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture)
+        return captured_alloc(stream, pool, size, pointer);
+    struct memory *memory;
+    CHECK(memory_new(stream->context, size, MEMORY_POOL, pool, &memory));
+    *pointer = memory->start;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
+{
+    return allocate_in_order(pointer, size, NULL, stream);
+}
+
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
+{
+    return pool ? allocate_in_order(pointer, size, pool, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle)
+{
+    LOCKED;
+    struct stream *stream = stream_find(handle);
+    if (!stream)
+        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+    struct memory *memory = memory_find(pointer);
+    if (!memory || memory->start != pointer || memory->kind >= MEMORY_MAPPED)
+        return CUDA_ERROR_INVALID_VALUE;
+    return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .free = pointer});
+}
+
+#define WITH_POOL(name, handle)                                                                                        \
+    LOCKED;                                                                                                            \
+    struct pool *name = object_find(handle, OBJECT_POOL);                                                              \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_VALUE
+
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
+{
+    LOCKED;
+    struct device *device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? device_at(props->location.id)
+                                                                                         : NULL;
+    if (!handle || !device || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (props->handleTypes)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!device->account)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct pool *pool = pool_new(device, 0);
+    pool->props = *props;
+    *handle = (CUmemoryPool)pool;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+    WITH_POOL(pool, handle);
+    if (pool == pool->device->default_pool || pool == pool->device->graph_pool)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = range_count; i-- > 0;)
+        if (ranges[i]->pool == pool)
+            memory_free(ranges[i]);
+    pool_trim(pool, 0);
+    if (pool->device->current_pool == pool)
+        pool->device->current_pool = pool->device->default_pool;
+    object_free(pool);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+{
+    WITH_POOL(pool, handle);
+    pool_trim(pool, keep);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    WITH_POOL(pool, handle);
+    uint64_t *wide = value;
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *(int *)value = pool->reuse[attribute - 1]; break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *wide = pool->threshold; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *wide = pool->reserved; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *wide = pool->reserved_high; break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *wide = pool->used; break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *wide = pool->used_high; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    WITH_POOL(pool, handle);
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: pool->reuse[attribute - 1] = *(int *)value; break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->threshold = *(uint64_t *)value; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        if (*(uint64_t *)value)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? &pool->used_high : &pool->reserved_high) = 0;
+        break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
+{
+    WITH_POOL(pool, handle);
+    (void)pool, (void)access, (void)count;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pool_of(CUmemoryPool *handle, CUdevice ordinal, bool current)
+{
+    LOCKED;
+    struct device *device = device_at(ordinal);
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!device->account || !handle)
+        return handle ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    *handle = (CUmemoryPool)(current ? device->current_pool : device->default_pool);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *handle, CUdevice ordinal)
+{
+    return pool_of(handle, ordinal, false);
+}
+
+EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *handle, CUdevice ordinal) { return pool_of(handle, ordinal, true); }
+
+EXPORT CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
+{
+    WITH_POOL(pool, handle);
+    if (pool->device != device_at(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    pool->device->current_pool = pool;
+    return CUDA_SUCCESS;
+}
+
+static struct pool *graph_pool(CUdevice ordinal)
+{
+    struct device *device = device_at(ordinal);
+    return device ? device->graph_pool : NULL;
+}
+
+EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
+{
+    LOCKED;
+    struct pool *pool = graph_pool(ordinal);
+    if (!pool || !value || (unsigned)attribute > 3)
+        return pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
+    *(uint64_t *)value = (uint64_t[]){pool->used, pool->used_high, pool->reserved, pool->reserved_high}[attribute];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
+{
+    LOCKED;
+    struct pool *pool = graph_pool(ordinal);
+    if (!pool)
+        return CUDA_ERROR_INVALID_DEVICE;
+    pool_trim(pool, 0);
+    return CUDA_SUCCESS;
+}
+
+/* Host memory. */
+
+static CUresult host_new(void *fixed, void **result, size_t size, unsigned flags)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    if (!size || (!fixed && !result))
+        return CUDA_ERROR_INVALID_VALUE;
+    CHECK(capture_guard());
+    void *start = fixed;
+    if (fixed && memory_find((uintptr_t)fixed))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (!fixed)
+        start = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memory_insert(&(struct memory){.start = (uintptr_t)start, .size = size, .length = fixed ? size : round_up(size, PAGE),
+                                   .kind = fixed ? MEMORY_REGISTERED : MEMORY_HOST, .context = context,
+                                   .device = context->device, .flags = flags, .live = true});
+    if (result)
+        *result = start;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
+{
+    return host_new(NULL, pointer, size, flags);
+}
+
+EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t size) { return host_new(NULL, pointer, size, 0); }
+
+EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
+{
+    return pointer ? host_new(pointer, NULL, size, flags) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult host_end(void *pointer, enum memory_kind kind, CUresult absent)
+{
+    LOCKED;
+    struct memory *memory = memory_find((uintptr_t)pointer);
+    if (!memory || memory->kind != kind || memory->start != (uintptr_t)pointer)
+        return absent;
+    CHECK(capture_guard());
+    host_free(memory);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemFreeHost(void *pointer) { return host_end(pointer, MEMORY_HOST, CUDA_ERROR_INVALID_VALUE); }
+
+EXPORT CUresult cuMemHostUnregister(void *pointer)
+{
+    return host_end(pointer, MEMORY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *host, unsigned flags)
+{
+    LOCKED;
+    struct memory *memory = memory_find((uintptr_t)host);
+    if (!memory || !pointer || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pointer = (uintptr_t)host;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemHostGetFlags(unsigned *flags, void *host)
+{
+    LOCKED;
+    struct memory *memory = memory_find((uintptr_t)host);
+    if (!memory || memory->kind < MEMORY_HOST)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = memory->flags;
+    return CUDA_SUCCESS;
+}
+
+/* What a pointer is. */
+
+static CUresult attribute_of(void *value, CUpointer_attribute attribute, CUdeviceptr pointer)
+{
+    const struct memory *memory = memory_find(pointer);
+    if (!memory)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool host = memory->kind >= MEMORY_HOST;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)value = (CUcontext)memory->context; break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)value = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)value = pointer; break;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (!host && memory->kind != MEMORY_MANAGED)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(void **)value = (void *)(uintptr_t)pointer;
+        break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)value = 0; break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)value = memory->number; break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)value = memory->kind == MEMORY_MANAGED; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)value = (int)(memory->device - driver.devices); break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)value = memory->kind == MEMORY_DEVICE; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)value = memory->start; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)value = memory->size; break;
+    case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned *)value = 1; break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)value = 0; break;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(unsigned *)value = CU_MEM_ACCESS_FLAGS_PROT_READWRITE; break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)value = (CUmemoryPool)memory->pool; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr pointer)
+{
+    LOCKED;
+    return value ? attribute_of(value, attribute, pointer) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **values,
+                                       CUdeviceptr pointer)
+{
+    LOCKED;
+    for (unsigned i = 0; i < count; i++)
+        if (attribute_of(values[i], attributes[i], pointer) != CUDA_SUCCESS)
+            memset(values[i], 0, attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? 4 : 1); /* 0: unknown to CUDA */
+    return CUDA_SUCCESS;
+}
+
+/* Another process's memory. */
+
+struct ipc_handle {
+    uint64_t magic, offset, size, length;
+    int pid, fd;
+    unsigned card;
+};
+#define IPC_MAGIC UINT64_C(0x3143504948544854)
+_Static_assert(sizeof(struct ipc_handle) <= sizeof(CUipcMemHandle), "fits");
+
+EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
+{
+    LOCKED;
+    struct memory *memory = memory_find(pointer);
+    if (!handle || !memory || memory->kind != MEMORY_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct ipc_handle it = {IPC_MAGIC, memory->offset, memory->size, memory->length,
+                            getpid(), file, memory->device->card_index};
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &it, sizeof it);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    struct ipc_handle it;
+    memcpy(&it, &handle, sizeof it);
+    if (!pointer || flags > 1 || it.magic != IPC_MAGIC)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (it.pid == getpid()) /* the driver opens only what others made */
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct device *owner = NULL;
+    for (unsigned i = 0; i < driver.device_count; i++)
+        if (driver.devices[i].card_index == it.card)
+            owner = &driver.devices[i];
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", it.pid, it.fd);
+    int fd = owner ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return CUDA_ERROR_MAP_FAILED;
+    void *start = mmap(NULL, it.length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)it.offset);
+    close(fd);
+    if (start == MAP_FAILED)
+        return CUDA_ERROR_MAP_FAILED;
+    memory_insert(&(struct memory){.start = (uintptr_t)start, .size = it.size, .length = it.length, .kind = MEMORY_IPC,
+                                   .device = owner, .context = context, .live = true});
+    *pointer = (uintptr_t)start;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
+{
+    return cuIpcOpenMemHandle_v2(pointer, handle, flags);
+}
+
+EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
+{
+    LOCKED;
+    struct memory *memory = memory_find(pointer);
+    if (!memory || memory->kind != MEMORY_IPC || memory->start != pointer)
+        return CUDA_ERROR_INVALID_VALUE;
+    munmap((void *)memory->start, memory->length);
+    memory_remove(memory);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,379 @@
+/* Streams, events and host functions: a device does a process's work in the order it came. */
+#include "driver.h"
+
+#include <stdlib.h>
+
+struct host_call { /* waiting for the card to get there; a thread of its own runs them, as the driver's does */
+    struct work work;
+    struct account *account;
+    uint64_t mark;
+    struct host_call *next;
+};
+static struct host_call *host_first, **host_last = &host_first; /* under driver.lock */
+
+struct stream *stream_new(struct context *context, unsigned flags, int priority)
+{
+    struct stream *stream = object_new(OBJECT_STREAM);
+    stream->context = context;
+    stream->flags = flags;
+    stream->priority = priority;
+    return stream;
+}
+
+struct stream *stream_find(CUstream handle)
+{
+    if (handle != NULL && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD)
+        return object_find(handle, OBJECT_STREAM);
+    struct context *context = current_context();
+    if (!context)
+        return NULL;
+    return handle == CU_STREAM_PER_THREAD ? context->per_thread : context->legacy;
+}
+
+#define WITH_STREAM(name, handle)                                                                                      \
+    LOCKED;                                                                                                            \
+    struct stream *name = stream_find(handle);                                                                         \
+    if (!name)                                                                                                         \
+        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT
+
+#define WITH_EVENT(name, handle)                                                                                       \
+    struct event *name = object_find(handle, OBJECT_EVENT);                                                            \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_HANDLE
+
+bool reached(struct device *device, struct position at)
+{
+    return driver.host_done >= at.host && engine_done(device->account, at.mark);
+}
+
+void wait_for(struct device *device, struct position at)
+{
+    struct account *account = device->account;
+    pthread_mutex_unlock(&driver.lock);
+    engine_wait(account, at.mark);
+    pthread_mutex_lock(&driver.lock);
+    while (driver.host_done < at.host)
+        pthread_cond_wait(&driver.host_change, &driver.lock);
+}
+
+static void *run_host_calls(void *unused)
+{
+    pthread_mutex_lock(&driver.lock);
+    for (;;) {
+        while (!host_first)
+            pthread_cond_wait(&driver.host_change, &driver.lock);
+        struct host_call *call = host_first;
+        pthread_mutex_unlock(&driver.lock);
+        engine_wait(call->account, call->mark);
+        if (call->work.host.callback)
+            call->work.host.callback(call->work.host.stream, CUDA_SUCCESS, call->work.host.argument);
+        else
+            call->work.host.call(call->work.host.argument);
+        pthread_mutex_lock(&driver.lock);
+        host_first = call->next;
+        if (!host_first)
+            host_last = &host_first;
+        free(call);
+        driver.host_done++;
+        pthread_cond_broadcast(&driver.host_change);
+    }
+    return unused;
+}
+
+static CUresult host_call(struct stream *stream, const struct work *work)
+{
+    static bool started; /* under driver.lock */
+    pthread_t thread;
+    if (!started && (pthread_create(&thread, NULL, run_host_calls, NULL) || pthread_detach(thread)))
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    started = true;
+    submit(stream, 0);
+    struct host_call *call = malloc(sizeof *call);
+    *call = (struct host_call){*work, stream->context->device->account, stream->last.mark, NULL};
+    *host_last = call;
+    host_last = &call->next;
+    stream->last.host = ++driver.host_submitted;
+    pthread_cond_broadcast(&driver.host_change);
+    return CUDA_SUCCESS;
+}
+
+/* Data moves when the call is made, which no program can tell from later: the stream's order is the order of the calls. */
+CUresult perform(struct stream *stream, const struct work *work)
+{
+    switch (work->type) {
+    case CU_GRAPH_NODE_TYPE_MEMCPY: copy_box(&work->copy); break;
+    case CU_GRAPH_NODE_TYPE_MEMSET: fill_box(&work->fill); break;
+    case CU_GRAPH_NODE_TYPE_HOST: return host_call(stream, work);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return memory_revive(memory_find(work->alloc.dptr));
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: memory_retire(memory_find(work->free)); break;
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        submit(stream, 0);
+        work->event->recorded = true;
+        work->event->at = stream->last;
+        work->event->recorded_at = engine_now();
+        return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        for (struct node *node = work->graph->first; node; node = node->next)
+            CHECK(perform(stream, &node->work));
+        return CUDA_SUCCESS;
+    default: break;
+    }
+    submit(stream, work->ns);
+    return CUDA_SUCCESS;
+}
+
+CUresult enqueue(struct stream *stream, const struct work *work)
+{
+    if (stream->capture) {
+        struct capture *capture = stream->capture;
+        if (capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+            return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        CUgraphNode last = (CUgraphNode)capture->last;
+        capture->last = graph_add(capture->graph, work, &last, last != NULL);
+        return CUDA_SUCCESS;
+    }
+    if (stream == stream->context->legacy) /* would have to wait for a stream whose work is only being recorded */
+        for (struct capture *it = driver.captures; it; it = it->next)
+            if (it->origin->context == stream->context && !(it->origin->flags & CU_STREAM_NON_BLOCKING)) {
+                capture_spoil(it);
+                return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+            }
+    return perform(stream, work);
+}
+
+CUresult do_now(struct context *context, const struct work *work)
+{
+    CHECK(capture_guard());
+    CHECK(perform(context->legacy, work));
+    wait_for(context->device, context->legacy->last);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned flags, int priority)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    if (!handle || flags > CU_STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_VALUE;
+    *handle = (CUstream)stream_new(context, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamCreate(CUstream *handle, unsigned flags) { return cuStreamCreateWithPriority(handle, flags, 0); }
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
+{
+    LOCKED;
+    struct stream *stream = object_find(handle, OBJECT_STREAM);
+    if (!stream || stream == stream->context->legacy || stream == stream->context->per_thread)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capture)
+        return capture_spoil(stream->capture);
+    object_free(stream);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamDestroy(CUstream handle) { return cuStreamDestroy_v2(handle); }
+
+EXPORT CUresult cuStreamQuery(CUstream handle)
+{
+    WITH_STREAM(stream, handle);
+    if (stream->capture)
+        return capture_spoil(stream->capture);
+    CHECK(capture_guard());
+    return reached(stream->context->device, stream->last) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream handle)
+{
+    WITH_STREAM(stream, handle);
+    if (stream->capture)
+        return capture_spoil(stream->capture);
+    CHECK(capture_guard());
+    struct device *device = stream->context->device;
+    wait_for(device, stream->last);
+    if (device->account)
+        pools_settle(device);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags)
+{
+    WITH_STREAM(stream, handle);
+    WITH_EVENT(event, event_handle);
+    (void)flags;
+    if (event->capture && !stream->capture)
+        stream->capture = event->capture; /* joins it */
+    else if (event->capture != stream->capture)
+        return event->capture ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION : capture_spoil(stream->capture);
+    else if (!event->capture && stream->last.host < event->at.host)
+        stream->last.host = event->at.host;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetPriority(CUstream handle, int *priority)
+{
+    WITH_STREAM(stream, handle);
+    *priority = stream->priority;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetFlags(CUstream handle, unsigned *flags)
+{
+    WITH_STREAM(stream, handle);
+    *flags = stream->flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+    WITH_STREAM(stream, handle);
+    *id = stream->object.number;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice *ordinal)
+{
+    WITH_STREAM(stream, handle);
+    *ordinal = (CUdevice)(stream->context->device - driver.devices);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
+{
+    WITH_STREAM(stream, handle);
+    *context = (CUcontext)stream->context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CUgreenCtx *green)
+{
+    if (green)
+        *green = NULL;
+    return cuStreamGetCtx(handle, context);
+}
+
+EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn call, void *argument)
+{
+    WITH_STREAM(stream, handle);
+    if (!call)
+        return CUDA_ERROR_INVALID_VALUE;
+    return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.call = call, .argument = argument}});
+}
+
+EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *argument, unsigned flags)
+{
+    WITH_STREAM(stream, handle);
+    if (!callback || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture)
+        return capture_spoil(stream->capture);
+    return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_HOST,
+                                          .host = {.callback = callback, .stream = handle, .argument = argument}});
+}
+
+/* Events. */
+
+EXPORT CUresult cuEventCreate(CUevent *handle, unsigned flags)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    if (!handle || flags > 7 || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct event *event = object_new(OBJECT_EVENT);
+    event->context = context;
+    event->flags = flags;
+    *handle = (CUevent)event;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventDestroy_v2(CUevent handle)
+{
+    LOCKED;
+    WITH_EVENT(event, handle);
+    object_free(event);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }
+
+EXPORT CUresult cuEventRecord(CUevent event_handle, CUstream handle)
+{
+    WITH_STREAM(stream, handle);
+    WITH_EVENT(event, event_handle);
+    if (event->context != stream->context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    event->capture = stream->capture;
+    if (stream->capture) /* a mark between the stream's nodes, not a node */
+        return stream->capture->status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? CUDA_SUCCESS
+                                                                          : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event});
+}
+
+EXPORT CUresult cuEventRecordWithFlags(CUevent event_handle, CUstream handle, unsigned flags)
+{
+    if (flags > 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!flags)
+        return cuEventRecord(event_handle, handle);
+    WITH_STREAM(stream, handle); /* external: inside a capture it becomes a node, and is recorded at each launch */
+    WITH_EVENT(event, event_handle);
+    return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event});
+}
+
+EXPORT CUresult cuEventQuery(CUevent handle)
+{
+    LOCKED;
+    WITH_EVENT(event, handle);
+    if (event->capture) {
+        capture_spoil(event->capture);
+        return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    CHECK(capture_guard());
+    return !event->recorded || reached(event->context->device, event->at) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent handle)
+{
+    LOCKED;
+    WITH_EVENT(event, handle);
+    if (event->capture) {
+        capture_spoil(event->capture);
+        return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    CHECK(capture_guard());
+    struct device *device = event->context->device;
+    if (event->recorded)
+        wait_for(device, event->at);
+    if (device->account)
+        pools_settle(device);
+    return CUDA_SUCCESS;
+}
+
+static uint64_t time_of(const struct event *event)
+{
+    uint64_t when = engine_when(event->context->device->account, event->at.mark);
+    return when > event->recorded_at ? when : event->recorded_at; /* an idle card stamps it at once */
+}
+
+EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start_handle, CUevent end_handle)
+{
+    LOCKED;
+    WITH_EVENT(start, start_handle);
+    WITH_EVENT(end, end_handle);
+    if (!ms)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (start->capture || end->capture)
+        return CUDA_ERROR_CAPTURED_EVENT;
+    if (!start->recorded || !end->recorded || ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!reached(start->context->device, start->at) || !reached(end->context->device, end->at))
+        return CUDA_ERROR_NOT_READY;
+    *ms = (float)(((double)time_of(end) - (double)time_of(start)) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+{
+    return cuEventElapsedTime_v2(ms, start, end);
+}

@@ -1,0 +1,54 @@
+/* What a simulated card does with time and memory, shared by every process that uses the rack.
+ *
+ * Memory is a count per process. Time: each process has, on each card, GPU work submitted and GPU work served, both in
+ * nanoseconds since it joined; its operations run one after another in the order they came, so "done" is a mark on the
+ * served scale. Processes with pending work take turns of `slice`, and lose `swap` whenever the card changes
+ * between two that both have work: the way a driver without MPS shares a card between contexts. There is no thread: whoever
+ * asks first works out what happened until now.
+ *
+ * A process holds an OFD byte lock for each card it joined. When it dies, the kernel drops the lock, and the next to look
+ * finds its memory and its queue gone. Nothing is decided by a PID.
+ */
+#ifndef HETERO_FAKE_ENGINE_H
+#define HETERO_FAKE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ENGINE_CARDS   64u
+#define ENGINE_TENANTS 64u /* processes on one card */
+
+struct engine_card {
+    uint64_t memory;      /* bytes */
+    uint64_t slice, swap; /* ns */
+};
+
+struct engine_tenant { /* one process on one card, as told to others */
+    int pid;
+    uint64_t memory;
+    double busy; /* share of the last sample period, 0..1 */
+};
+
+struct engine;
+struct account; /* this process on one card */
+
+/* The state of the rack called name (its fingerprint included), created if need be; NULL with a message on stderr. */
+struct engine *engine_open(uint64_t name, uint64_t fingerprint, const struct engine_card *cards, unsigned count);
+/* In a child after fork: lets go of what the parent shared without disturbing the parent. */
+void engine_forget(struct engine *engine);
+
+struct account *engine_join(struct engine *engine, unsigned card); /* NULL when the card has no room for one more */
+void engine_leave(struct account *account);
+
+bool engine_charge(struct account *account, uint64_t bytes); /* false: it does not fit */
+void engine_release(struct account *account, uint64_t bytes);
+uint64_t engine_used(struct engine *engine, unsigned card);
+unsigned engine_tenants(struct engine *engine, unsigned card, struct engine_tenant tenants[ENGINE_TENANTS]);
+
+uint64_t engine_now(void);                                    /* ns, CLOCK_MONOTONIC */
+uint64_t engine_submit(struct account *account, uint64_t ns); /* the mark at which this work is done */
+bool engine_done(struct account *account, uint64_t mark);
+void engine_wait(struct account *account, uint64_t mark);
+uint64_t engine_when(struct account *account, uint64_t mark); /* the time a mark already done was reached */
+
+#endif

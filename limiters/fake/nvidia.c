@@ -1,0 +1,194 @@
+/* Reads the rack's NVIDIA devices. */
+#include "nvidia.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Measured on one H200 (driver 580.159.04): time slice between processes, loss at each change, memory bandwidth. */
+#define SLICE     UINT64_C(2090000)
+#define SWAP      UINT64_C(150000)
+#define BANDWIDTH UINT64_C(4300000000000)
+
+static const struct {
+    int driver, cuda;
+} cuda_versions[] = {{580, 13000}, {570, 12080}, {550, 12040}, {535, 12020}, {525, 12000}, {0, 11040}};
+
+static void derive_uuid(char uuid[48], const char *kind, uint64_t seed, unsigned index)
+{
+    uint64_t high = rack_hash(seed, &index, sizeof index), low = rack_hash(high, kind, strlen(kind));
+    snprintf(uuid, 48, "%s-%08x-%04x-%04x-%04x-%012llx", kind, (unsigned)(high >> 32), (unsigned)(high >> 16) & 0xffff,
+             0x4000u | ((unsigned)high & 0xfff), 0x8000u | ((unsigned)(low >> 48) & 0x3fff),
+             (unsigned long long)low & 0xffffffffffffULL);
+}
+
+/* "1g.18gb x3, 2g.35gb x1" */
+static void read_mig(struct nvidia *it, struct rack *rack, const struct rack_section *section, unsigned index)
+{
+    struct nvidia_device *device = &it->devices[index];
+    const char *at = rack_text(section, "mig", "");
+    while (*at) {
+        unsigned slices, size, count = 1;
+        int used = 0;
+        if (sscanf(at, " %ug.%ugb%n", &slices, &size, &used) != 2 || !used || slices < 1 || slices > 7) {
+            rack_fault(rack, section, "mig", "instances such as 1g.18gb x3, 2g.35gb x1");
+            return;
+        }
+        at += used;
+        if (sscanf(at, " x%u%n", &count, &used) == 1)
+            at += used;
+        for (; count && it->card_count < ENGINE_CARDS; count--, device->cards++) {
+            struct nvidia_card *card = &it->cards[it->card_count++];
+            *card = (struct nvidia_card){.device = index, .slices = slices};
+            card->memory = (uint64_t)size * 1000000000u >> 20 << 20;
+            snprintf(card->profile, sizeof card->profile, "%ug.%ugb", slices, size);
+            derive_uuid(card->uuid, "MIG", rack->fingerprint + index, device->cards);
+        }
+        at += strspn(at, ", ");
+    }
+}
+
+/* "1:NV18 2:PIX"; what the other end says counts too. */
+static void read_links(struct nvidia *it, struct rack *rack, const struct rack_section *section, unsigned index)
+{
+    static const struct {
+        const char *name;
+        enum nvidia_path path;
+    } paths[] = {{"PIX", PATH_PIX}, {"PXB", PATH_PXB}, {"PHB", PATH_PHB}, {"NODE", PATH_NODE}, {"SYS", PATH_SYS}};
+    const char *at = rack_text(section, "links", "");
+    while (*at) {
+        unsigned peer, nvlinks = 0;
+        char word[8] = "";
+        int used = 0;
+        struct nvidia_link link = {0, 0};
+        if (sscanf(at, "%u:%7[A-Z0-9]%n", &peer, word, &used) == 2 && peer < it->device_count && peer != index) {
+            for (unsigned i = 0; i < sizeof paths / sizeof *paths; i++)
+                if (!strcmp(word, paths[i].name))
+                    link.path = paths[i].path;
+            if (sscanf(word, "NV%u", &nvlinks) == 1)
+                link = (struct nvidia_link){PATH_NODE, nvlinks};
+        }
+        if (!link.path) {
+            rack_fault(rack, section, "links", "peers such as 1:NV18 2:PIX");
+            return;
+        }
+        it->devices[index].links[peer] = it->devices[peer].links[index] = link;
+        at += used;
+        at += strspn(at, ", ");
+    }
+}
+
+static void default_links(struct nvidia *it)
+{
+    for (unsigned i = 0; i < it->device_count; i++)
+        for (unsigned j = 0; j < it->device_count; j++)
+            if (i != j && !it->devices[i].links[j].path) {
+                int near = it->devices[i].numa, far = it->devices[j].numa;
+                it->devices[i].links[j].path = near >= 0 && near == far ? PATH_NODE : PATH_SYS;
+            }
+}
+
+static void read_device(struct nvidia *it, struct rack *rack, const struct rack_section *section, unsigned index)
+{
+    struct nvidia_device *device = &it->devices[index];
+    const char *uuid = rack_text(section, "uuid", NULL), *pci = rack_text(section, "pci", NULL);
+    const char *compute = rack_text(section, "compute", "8.0");
+    device->model = rack_text(section, "model", NULL);
+    if (!device->model)
+        rack_fault(rack, section, "model", "the name the driver tells");
+    device->health = rack_text(section, "health", "ok");
+    device->memory = rack_number(rack, section, "memory", RACK_BYTES, 0);
+    if (!rack_text(section, "memory", NULL))
+        rack_fault(rack, section, "memory", "a size such as 80 GiB");
+    device->context = rack_number(rack, section, "context", RACK_BYTES, 0);
+    device->bandwidth = rack_number(rack, section, "bandwidth", RACK_BYTES_PER_SECOND, BANDWIDTH);
+    if (!device->bandwidth)
+        rack_fault(rack, section, "bandwidth", "more than nothing");
+    device->numa = rack_text(section, "numa", NULL) ? (int)rack_number(rack, section, "numa", RACK_COUNT, 0) : -1;
+    device->multiprocessors = (unsigned)rack_number(rack, section, "multiprocessors", RACK_COUNT, 132);
+    if (sscanf(compute, "%d.%d", &device->major, &device->minor) != 2)
+        rack_fault(rack, section, "compute", "a capability such as 9.0");
+    device->pci_bus = 0x18 + index;
+    if (pci && sscanf(pci, "%x:%x:%x.0", &device->pci_domain, &device->pci_bus, &device->pci_device) != 3)
+        rack_fault(rack, section, "pci", "an address such as 0000:18:00.0");
+    if (uuid && (strncmp(uuid, "GPU-", 4) || strlen(uuid) >= sizeof device->uuid))
+        rack_fault(rack, section, "uuid", "GPU- and a UUID");
+    if (uuid)
+        snprintf(device->uuid, sizeof device->uuid, "%s", uuid);
+    else
+        derive_uuid(device->uuid, "GPU", rack_hash(0, rack->path, strlen(rack->path)), index);
+    device->mig = rack_text(section, "mig", NULL);
+    device->first_card = it->card_count;
+    if (device->mig) {
+        read_mig(it, rack, section, index);
+    } else if (it->card_count < ENGINE_CARDS) {
+        struct nvidia_card *card = &it->cards[it->card_count++];
+        *card = (struct nvidia_card){.device = index, .memory = device->memory};
+        memcpy(card->uuid, device->uuid, sizeof card->uuid);
+        device->cards = 1;
+    }
+    read_links(it, rack, section, index);
+}
+
+static void read_driver(struct nvidia *it, const struct rack_section *section)
+{
+    it->driver = rack_text(section, "nvidia", it->driver);
+    for (unsigned i = sizeof cuda_versions / sizeof *cuda_versions; i-- > 0;)
+        if (atoi(it->driver) >= cuda_versions[i].driver)
+            it->cuda = cuda_versions[i].cuda;
+}
+
+static void read_kernel(struct nvidia *it, struct rack *rack, const struct rack_section *section)
+{
+    it->kernels = realloc(it->kernels, (it->kernel_count + 1) * sizeof *it->kernels);
+    it->kernels[it->kernel_count++] = (struct nvidia_kernel){
+        section->name,
+        rack_number(rack, section, "time", RACK_NANOSECONDS, 2000),
+        rack_number(rack, section, "per_arg0", RACK_NANOSECONDS, 0),
+    };
+}
+
+static bool ours(const struct rack_section *section)
+{
+    return !strcmp(section->kind, "device") && !strcmp(rack_text(section, "vendor", ""), "nvidia");
+}
+
+struct nvidia *nvidia_open(void)
+{
+    struct rack *rack = rack_open();
+    struct nvidia *it = rack ? calloc(1, sizeof *it) : NULL;
+    if (!it)
+        return NULL;
+    it->driver = "580.159.04";
+    it->cuda = 13000;
+    for (unsigned i = 0; i < rack->count; i++) /* links name devices that come later */
+        it->device_count += ours(&rack->sections[i]);
+    if (it->device_count > ENGINE_CARDS) {
+        fprintf(stderr, "%s: more than %u devices\n", rack->path, ENGINE_CARDS);
+        return NULL;
+    }
+    struct engine_card cards[ENGINE_CARDS];
+    for (unsigned i = 0, index = 0; i < rack->count; i++) {
+        const struct rack_section *section = &rack->sections[i];
+        if (ours(section)) {
+            unsigned from = it->card_count;
+            uint64_t slice = rack_number(rack, section, "slice", RACK_NANOSECONDS, SLICE);
+            uint64_t swap = rack_number(rack, section, "switch", RACK_NANOSECONDS, SWAP);
+            if (!slice)
+                rack_fault(rack, section, "slice", "more than nothing");
+            read_device(it, rack, section, index++);
+            for (; from < it->card_count; from++)
+                cards[from] = (struct engine_card){it->cards[from].memory, slice, swap};
+        } else if (!strcmp(section->kind, "kernel")) {
+            read_kernel(it, rack, section);
+        } else if (!strcmp(section->kind, "driver")) {
+            read_driver(it, section);
+        }
+    }
+    default_links(it);
+    if (rack->faults)
+        return NULL;
+    uint64_t name = rack_hash(rack_hash(0, rack->path, strlen(rack->path)), "nvidia", 6); /* one state a vendor */
+    it->engine = engine_open(name, rack->fingerprint, cards, it->card_count);
+    return it->engine ? it : NULL;
+}
