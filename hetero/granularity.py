@@ -49,6 +49,13 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
     right; whether the portion fits into it is the caller's question.
     """
     memory, core = _asked(device, ask)
+    return cut(device, memory=memory, core=core, count=count, free=free)
+
+
+def cut(
+    device: Device, *, memory: int, core: int | None, count: int, free: Mapping[str, int]
+) -> Portion | None:
+    """Return the portion that covers `memory` bytes and `core` units, as `portion` does."""
     if memory > device.capacity[MEMORY]:
         return None
     match device.granularity:
@@ -70,10 +77,9 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
 
 def _asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units asked of this device, before any grain."""
-    total = device.capacity[MEMORY]
-    core = None if ask.core is None else -(-device.capacity[CORE] * ask.core // 100)
+    core = None if ask.core is None else -(-device.of_card(CORE) * ask.core // 100)
     if ask.memory_percent is not None:
-        return -(-total * ask.memory_percent // 100), core
+        return -(-device.of_card(MEMORY) * ask.memory_percent // 100), core
     return _all_memory(device, core or 0) if ask.memory is None else ask.memory, core
 
 
@@ -92,15 +98,15 @@ def _whole(device: Device) -> Portion:
 
 
 def _fraction(device: Device, *, memory: int | None, core: int | None) -> Portion:
-    """A cut of a fractional device; all of its memory or core makes it exclusive."""
-    total_memory, total_core = device.capacity[MEMORY], device.capacity[CORE]
+    """A cut of a fractional device; all of its memory or a card's core makes it exclusive."""
+    total_memory, total_core = device.capacity[MEMORY], device.of_card(CORE)
     # A card's size need not be a multiple of its grain: the last cut is simply the rest of it.
     memory = total_memory if memory is None else min(memory, total_memory)
     core = None if core is None else min(core, total_core)
     exclusive = memory == total_memory or core == total_core
     takes = {
         MEMORY: memory,
-        CORE: core if core is not None else total_core if exclusive else 0,
+        CORE: core if core is not None else device.capacity[CORE] if exclusive else 0,
         SLOTS: device.capacity[SLOTS] if exclusive else 1,
     }
     return Portion(takes=takes, core=None if core == total_core else core)

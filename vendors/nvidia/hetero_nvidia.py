@@ -7,7 +7,7 @@ is initialised and not before. What NVML will not say of a card is None.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +15,12 @@ import pynvml
 from attrs import evolve
 
 import hetero
-from hetero import CORE, MEMORY, SLOTS, Device, Fractional, Link, MiB, Rung, Template, Templated
+from hetero import CORE, MEMORY, SLOTS, Device, Link, MiB, Rung, Template
 
 VENDOR = hetero.Vendor(
     name="nvidia",
     title="NVIDIA",
-    models=(hetero.Model(match="*", granularity=Fractional(), core=100, slots=10),),
+    models=(hetero.Model(match="*", granularity=hetero.Fractional(), core=100, slots=10),),
     visible=("CUDA_VISIBLE_DEVICES",),
     limiter="cuda",
 )
@@ -51,8 +51,7 @@ def hetero_vendor() -> hetero.Vendor:
 def hetero_discover() -> list[Device]:
     """Return the cards NVML lists, with the links between those that answer."""
     with _driver() as version:
-        handles: dict[str, Any] = {}
-        devices = []
+        devices, handles = [], {}
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -61,9 +60,8 @@ def hetero_discover() -> list[Device]:
             except _LOST as error:
                 device = _lost(index, error)
             except pynvml.NVMLError as error:
-                raise RuntimeError(
-                    f"card {index}: {error} (see `nvidia-smi -q -i {index}` and the kernel log)"
-                ) from error
+                advice = f"see `nvidia-smi -q -i {index}` and the kernel log"
+                raise RuntimeError(f"card {index}: {error} ({advice})") from error
             devices.append(device)
         links = _links(handles)
         return [evolve(device, links=links.get(device.uuid, ())) for device in devices]
@@ -84,9 +82,8 @@ def _driver() -> Iterator[str]:
     try:
         pynvml.nvmlInit()
     except _ABSENT as error:
-        raise hetero.DriverAbsent(
-            f"libnvidia-ml.so.1: {error} (is the driver loaded, and mounted in a container?)"
-        ) from None
+        advice = "is the driver loaded, and mounted if this is a container?"
+        raise hetero.DriverAbsent(f"libnvidia-ml.so.1: {error} ({advice})") from None
     try:
         yield pynvml.nvmlSystemGetDriverVersion()
     finally:
@@ -102,55 +99,51 @@ def _said(ask: Callable[..., Any], *of: Any) -> Any:
 
 
 def _device(handle: Any, index: int, driver: str) -> Device:
-    attributes = {"driver": driver}
-    if compute := _said(pynvml.nvmlDeviceGetCudaComputeCapability, handle):
-        attributes["compute-capability"] = "{}.{}".format(*compute)
-    pci = _said(pynvml.nvmlDeviceGetPciInfo, handle)
-    device = VENDOR.device(
+    mode = _said(pynvml.nvmlDeviceGetMigMode, handle)
+    mig = mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    menu = _instances(handle) if mig else ()
+    compute = _said(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    return VENDOR.device(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         model=pynvml.nvmlDeviceGetName(handle),
         index=index,
         memory=_memory(handle).total,
-        rung=_rung(handle),
-        health=_health(handle),
+        rung=Rung.PARTITION if mig else _rung(handle),
+        granularity=hetero.Templated(menu, whole=False) if mig else None,
+        capacity=_slices(handle, menu) if mig else None,
+        health="MIG is on without an instance" if mig and not menu else _health(handle),
         numa=_numa(handle),
-        pci=_address(pci) if pci else None,
-        attributes=attributes,
+        pci=_address(_said(pynvml.nvmlDeviceGetPciInfo, handle)),
+        attributes={"driver": driver}
+        | ({"compute-capability": f"{compute[0]}.{compute[1]}"} if compute else {}),
     )
-    mig = _said(pynvml.nvmlDeviceGetMigMode, handle)
-    if not mig or mig[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
-        return device
-    return _partitioned(device, _instances(handle), pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
 
 
 def _lost(index: int, error: Exception) -> Device:
-    """A card that no longer answers, not even with its name: shown, and never given out."""
-    return VENDOR.device(
-        uuid=f"lost-{index}",
-        model="unknown",
-        index=index,
-        memory=0,
-        rung=Rung.NONE,
-        health=str(error),
-    )
+    """A card that fell off the bus: shown by what NVML still knows of it, never given out."""
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, model = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+    except pynvml.NVMLError:
+        uuid, model = f"lost-{index}", "unknown"
+    card = VENDOR.device(uuid=uuid, model=model, index=index, memory=0, rung=Rung.NONE)
+    return evolve(card, health=str(error))
 
 
 def _memory(handle: Any) -> Any:
     """Version 2 keeps the driver's own reserve out of `used`; drivers before r510 lack it."""
-    return _said(
-        pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2
-    ) or pynvml.nvmlDeviceGetMemoryInfo(handle)
+    newer = _said(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    return newer or pynvml.nvmlDeviceGetMemoryInfo(handle)
 
 
-def _address(pci: Any) -> str:
-    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+def _address(pci: Any) -> str | None:
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0" if pci else None
 
 
 def _numa(handle: Any) -> int | None:
     """The nearest node; `nvmlDeviceGetNumaNodeId` is another thing, the card's memory as a node."""
     nodes = _said(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
-    mask = nodes[0] if nodes else 0
-    return (mask & -mask).bit_length() - 1 if mask else None
+    return (nodes[0] & -nodes[0]).bit_length() - 1 if nodes and nodes[0] else None
 
 
 def _rung(handle: Any) -> Rung:
@@ -158,10 +151,8 @@ def _rung(handle: Any) -> Rung:
     limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=b"/sys/fs/cgroup")
     try:
         pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
-    except pynvml.NVMLError_NotFound:
-        return Rung.KERNEL
-    except _UNSAID:
-        return Rung.PRELOAD
+    except pynvml.NVMLError as error:
+        return Rung.KERNEL if isinstance(error, pynvml.NVMLError_NotFound) else Rung.PRELOAD
     return Rung.KERNEL
 
 
@@ -169,25 +160,18 @@ def _health(handle: Any) -> str | None:
     """What NVML's error records say: "ok", what is wrong, or None where it keeps none."""
     rows = _said(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
     pages = _said(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)  # before Ampere
-    errors = _said(
-        pynvml.nvmlDeviceGetTotalEccErrors,
-        handle,
-        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-        pynvml.NVML_VOLATILE_ECC,
-    )
-    if rows is None and pages is None and errors is None:
-        return None
+    uncorrected = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
+    errors = _said(pynvml.nvmlDeviceGetTotalEccErrors, handle, *uncorrected)
     if rows and rows[3]:
         return "row remapping failed: replace the card"
     if (rows and rows[2]) or pages:
         return "memory repair pending: reset the card"
-    return f"{errors} uncorrected memory errors: reset the card" if errors else "ok"
+    if errors:
+        return f"{errors} uncorrected memory errors: reset the card"
+    return None if rows is pages is errors is None else "ok"
 
 
-# --- MIG ------------------------------------------------------------------------------------
-
-
-def _instances(handle: Any) -> list[Template]:
+def _instances(handle: Any) -> tuple[Template, ...]:
     """One template per GPU instance there is, smallest first.
 
     Compute instances of one GPU instance share its memory, so only the largest of them is given.
@@ -198,46 +182,31 @@ def _instances(handle: Any) -> list[Template]:
             part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except pynvml.NVMLError_NotFound:
             continue  # indices may have gaps
-        shape = pynvml.nvmlDeviceGetAttributes(part)
+        shape, uuid = pynvml.nvmlDeviceGetAttributes(part), pynvml.nvmlDeviceGetUUID(part)
         name = pynvml.nvmlDeviceGetName(part).rpartition("MIG ")[2]  # "NVIDIA H200 MIG 1g.18gb"
-        uuid = pynvml.nvmlDeviceGetUUID(part)
         size = {MEMORY: shape.memorySizeMB * MiB, CORE: shape.computeInstanceSliceCount}
         # The profile's counter names what ran out in a refusal; the part's own gives it once.
         template = Template(name=name, takes={**size, name: 1, uuid: 1}, part=uuid)
         instance = pynvml.nvmlDeviceGetGpuInstanceId(part)
         if instance not in largest or largest[instance].takes[CORE] < size[CORE]:
             largest[instance] = template
-    return sorted(largest.values(), key=lambda t: (t.takes[MEMORY], t.takes[CORE], t.part))
+    return tuple(sorted(largest.values(), key=lambda t: (t.takes[MEMORY], t.takes[CORE], t.part)))
 
 
-def _partitioned(device: Device, menu: list[Template], slices: int) -> Device:
-    """The card as its instances: they are all there is of it, and its core is counted in slices."""
-    counts = Counter(template.name for template in menu)
-    parts = {template.part: 1 for template in menu if template.part}
-    return evolve(
-        device,
-        granularity=Templated(menu=tuple(menu), whole=False),
-        capacity={**device.capacity, CORE: slices, SLOTS: len(menu), **counts, **parts},
-        rung=Rung.PARTITION,
-        health=device.health if menu else "MIG is on and no instance exists: create one",
-    )
+def _slices(handle: Any, menu: tuple[Template, ...]) -> dict[str, int]:
+    """A partitioned card counts its core in slices, and its instances by profile and singly."""
+    slices = {CORE: pynvml.nvmlDeviceGetMaxMigDeviceCount(handle), SLOTS: len(menu)}
+    return slices | Counter(template.name for template in menu) | {str(t.part): 1 for t in menu}
 
 
-# --- links ----------------------------------------------------------------------------------
-
-
-def _links(handles: dict[str, Any]) -> dict[str, tuple[Link, ...]]:
+def _links(handles: Mapping[str, Any]) -> dict[str, tuple[Link, ...]]:
     """Return every card's ways to the others, by UUID."""
-    lanes = {uuid: _nvlinks(handle) for uuid, handle in handles.items()}
-    address = {
-        uuid: _address(pci)
-        for uuid, handle in handles.items()
-        if (pci := _said(pynvml.nvmlDeviceGetPciInfo, handle))
-    }
+    ends = {uuid: _nvlinks(handle) for uuid, handle in handles.items()}
+    pci = {uuid: _said(pynvml.nvmlDeviceGetPciInfo, handle) for uuid, handle in handles.items()}
 
     def link(here: str, there: str) -> Link | None:
-        direct = lanes[here][address.get(there, "")]
-        if count := direct or min(lanes[here][_SWITCH], lanes[there][_SWITCH]):
+        direct = ends[here][_address(pci[there])]
+        if count := direct or min(ends[here][_SWITCH], ends[there][_SWITCH]):
             return Link(there, f"NV{count}", 10 * count)
         level = _said(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[here], handles[there])
         return Link(there, *_LEVELS[level]) if level in _LEVELS else None
@@ -248,9 +217,9 @@ def _links(handles: dict[str, Any]) -> dict[str, tuple[Link, ...]]:
     }
 
 
-def _nvlinks(handle: Any) -> Counter[str]:
+def _nvlinks(handle: Any) -> Counter[str | None]:
     """Return how many of the card's active NVLinks end at each PCI address, or at a switch."""
-    ends: Counter[str] = Counter()
+    ends: Counter[str | None] = Counter()
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
@@ -258,8 +227,7 @@ def _nvlinks(handle: Any) -> Counter[str]:
         except (*_UNSAID, pynvml.NVMLError_InvalidArgument):
             break  # past the last link of this card
         kind = _said(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-        if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-            ends[_SWITCH] += 1
-        elif remote := _said(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link):
-            ends[_address(remote)] += 1
+        remote = _said(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+        ends[_SWITCH if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else _address(remote)] += 1
+    ends.pop(None, None)  # a link whose other end NVML does not name
     return ends

@@ -1,0 +1,91 @@
+"""The command line: one subcommand, one file, each loaded when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
+
+import click
+
+from hetero.errors import HeteroError
+
+_COMMANDS = sorted(
+    path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_")
+)
+
+
+class _Lazy(click.Group):
+    """A group whose commands are this folder's modules, imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        return _COMMANDS
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        cmd_name: str,
+    ) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"hetero.cli.{cmd_name}").command
+        return command
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(metadata.version("hetero"), message="hetero %(version)s")
+def hetero() -> None:
+    """Let many programs share an accelerator, each within its share.
+
+    \b
+    See what there is, give a program a piece of it, watch it:
+      hetero inventory
+      hetero run --memory 3000Mi --core 30 -- python train.py
+      hetero ps --watch
+
+    \b
+    Exit codes: the program's own for `run`; 2 bad input; 3 refused; 4 no such
+    device or vendor, or its vendor is broken; 126 and 127 as in a shell.
+
+    \b
+    Completion: eval "$(_HETERO_COMPLETE=bash_source hetero)", or zsh_source,
+    or fish_source, in your shell's start-up file.
+
+    \b
+    Environment:
+      HETERO_STATE   where standing grants are kept (root: /run/hetero; a user:
+                     the runtime directory)
+      HETERO_CONFIG  the node's settings (/etc/hetero/node.toml)
+      HETERO_RACK    a rack file, or the name of a shipped one: simulated cards
+                     take the place of real ones
+    """
+
+
+def main() -> None:
+    """Run the command line; what a user can act on is one line and an exit code."""
+    try:
+        # Not standalone: click would print usage before every error.
+        code = hetero.main(prog_name="hetero", standalone_mode=False)
+    except HeteroError as error:
+        sys.exit(_complain(str(error), error.code))
+    except click.UsageError as error:
+        sys.exit(_complain(_usage(error), 2))
+    except click.ClickException as error:
+        sys.exit(_complain(error.format_message(), error.exit_code))
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read us has seen enough; leave nothing for the interpreter to flush.
+        sys.stdout = None
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: click.UsageError) -> str:
+    path = error.ctx.command_path if error.ctx else "hetero"
+    return f"{error.format_message().rstrip('.')} (see `{path} --help`)"
+
+
+def _complain(sentence: str, code: int) -> int:
+    print("hetero: " + " ".join(sentence.split()), file=sys.stderr)
+    return code

@@ -1,0 +1,144 @@
+"""How values become text: aligned and quiet, coloured only for state, plain when not a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from hetero import codec
+from hetero.model import CORE, MEMORY, Device, Fractional, Grain, Ladder, Step, Templated, Whole
+from hetero.node.observe import Share
+from hetero.units import GiB, MiB, format_memory
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: What stands where nothing is known; never a zero.
+UNKNOWN = "–"
+_COLOURS = {"ok": "green", "note": "yellow", "absent": "yellow", "bad": "red", "broken": "red"}
+_WATCH_PERIOD = 1.0
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")
+watch_option = click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+
+
+def show(
+    query: Callable[[], T],
+    render: Callable[[T], RenderableType],
+    *,
+    as_json: bool,
+    watch: bool = False,
+) -> None:
+    """Print what `query` finds, once or, with `watch`, again and again."""
+    # What goes to a file or a pipe is wide enough to be cut nowhere.
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    console = Console(width=160 if wide else None, highlight=False)
+
+    def put(value: T) -> None:
+        if as_json:
+            click.echo(codec.dumps(value))
+        else:
+            console.print(render(value))
+
+    if not watch:
+        put(query())
+        return
+    try:
+        if as_json or not console.is_terminal:
+            while True:
+                put(query())
+                time.sleep(_WATCH_PERIOD)
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(render(query()), refresh=True)
+                time.sleep(_WATCH_PERIOD)
+    except KeyboardInterrupt:
+        pass  # the way a watch ends
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """Return an empty table without lines; columns in `right` hold numbers."""
+    made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for name in columns:
+        if name == "command":  # as much of it as the width leaves
+            made.add_column(name, no_wrap=True, overflow="ellipsis")
+        else:
+            made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return made
+
+
+def state(word: str) -> Text:
+    """Return a state in its colour."""
+    return Text(word, style=_COLOURS.get(word, "red"))
+
+
+def memory_of(part: int | None, whole: int) -> str:
+    """Return `part` of `whole` bytes in one unit: `3/16 GiB`."""
+    size, unit = (GiB, "GiB") if whole >= GiB else (MiB, "MiB")
+    said = UNKNOWN if part is None else f"{part / size:.1f}".removesuffix(".0")
+    return f"{said}/{f'{whole / size:.1f}'.removesuffix('.0')} {unit}"
+
+
+def core_of(share: Share) -> str:
+    """Return the core a share got, where known, of what it may have: `29.8/30 %`."""
+    if share.core is None:
+        return "no limit"
+    got = "" if share.core_used is None else f"{share.core_used:.1f}/"
+    return f"{got}{share.core:g} %"
+
+
+def short(uuid: str) -> str:
+    """Return enough of a UUID to name it by."""
+    return uuid if len(uuid) <= 12 else uuid[:12]
+
+
+def age(since: str) -> str:
+    """Return how long ago a time was, in its largest unit."""
+    seconds = int((datetime.now(timezone.utc) - datetime.fromisoformat(since)).total_seconds())
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def divides(device: Device) -> str:
+    """Return how a device divides, in words."""
+    match device.granularity:
+        case Whole():
+            return "whole card"
+        case Fractional(memory, core):
+            percent = device.of_card(CORE) == 100
+            return f"{_grain(core, '%' if percent else 'core')}, {_grain(memory, None)}"
+        case Templated(menu):
+            return "parts " + ", ".join(dict.fromkeys(template.name for template in menu))
+
+
+def _grain(grain: Grain, unit: str | None) -> str:
+    match grain:
+        case Step(of):
+            return format_memory(of) if unit is None else f"{of} {unit}"
+        case Ladder(sizes):
+            low, high = sizes[0], sizes[-1]
+            if unit is None:
+                return f"{format_memory(low)}–{format_memory(high)} in {len(sizes)}"
+            return f"{low}–{high} {unit} in {len(sizes)}"
+
+
+def held_core(held: int, device: Device) -> str:
+    """Return the core held of a device, in its units."""
+    return f"{held}/{device.capacity[CORE]}"
+
+
+def held_memory(held: int, device: Device) -> str:
+    """Return the memory held of a device."""
+    return memory_of(held, device.capacity[MEMORY])

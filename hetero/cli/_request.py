@@ -1,0 +1,132 @@
+"""The flags a request is made of, shared by every command that makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from attrs import evolve
+
+from hetero.errors import BadInput
+from hetero.model import Ask, Choice, Policy, Priority, Request
+from hetero.units import parse_memory, parse_percent
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--device",
+        "devices",
+        multiple=True,
+        metavar="SPEC",
+        help="One device by its number or the start of its UUID, with a share of its own if "
+        "given: 0, 0:mem=3276Mi,core=10. Repeat it for several devices.",
+    ),
+    click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%. Default: all."),
+    click.option(
+        "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100. Default: open."
+    ),
+    click.option(
+        "--count",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="How many different physical devices. Default: 1.",
+    ),
+    click.option(
+        "--policy",
+        type=click.Choice([policy.value for policy in Policy]),
+        default=Policy.FIXED.value,
+        help="fixed: never above the share (default); elastic: idle time is lent; off: no limiter.",
+    ),
+    click.option(
+        "--priority",
+        type=click.Choice([priority.value for priority in Priority]),
+        default=Priority.LOW.value,
+        help="Who goes first when both want the device. Default: low.",
+    ),
+    *(
+        click.option(f"--{flag}{name}", multiple=True, metavar="NAME", help=says)
+        for name, said in (
+            ("vendor", "vendor"),
+            ("model", "models with this in their name"),
+            ("uuid", "UUIDs with this in them"),
+        )
+        for flag, says in (
+            ("", f"Only this {said}." if name == "vendor" else f"Only {said}."),
+            ("avoid-", f"Not this {said}." if name == "vendor" else f"Not {said}."),
+        )
+    ),
+)
+
+
+def request_options(function: F) -> F:
+    """Add the flags of a request to a command; it gets them as keyword arguments."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def request_from(
+    *,
+    devices: tuple[str, ...],
+    memory: str | None,
+    core: str | None,
+    count: int | None,
+    policy: str,
+    priority: str,
+    **names: tuple[str, ...],
+) -> Request:
+    """Return the request the flags make. Raises `BadInput`."""
+    each = ask_from(memory=memory, core=core)
+    if devices and count is not None:
+        raise BadInput("--device and --count are both given: --device once per device is enough")
+    asks = tuple(_spec(text, each) for text in devices) or (each,) * (count or 1)
+    return Request(
+        asks=asks,
+        policy=Policy(policy),
+        priority=Priority(priority),
+        **{
+            name: Choice(only=names[name], never=names[f"avoid_{name}"])
+            for name in ("vendor", "model", "uuid")
+        },
+    )
+
+
+def ask_from(*, memory: str | None, core: str | None, device: str | None = None) -> Ask:
+    """Return what is asked of one device. Raises `BadInput`."""
+    percent = None
+    size = None
+    if memory is not None and memory.strip().endswith("%"):
+        percent = parse_percent(memory, of="memory")
+    elif memory is not None:
+        size = parse_memory(memory)
+    return Ask(
+        memory=size,
+        memory_percent=percent,
+        core=None if core is None else parse_percent(core, of="core"),
+        device=device,
+    )
+
+
+def _spec(text: str, each: Ask) -> Ask:
+    """Return the ask of one --device; what it leaves out is as the flags for all say."""
+    name, _, shares = text.partition(":")
+    told: dict[str, str] = {}
+    for share in filter(None, shares.split(",")):
+        key, equals, value = share.partition("=")
+        key = {"mem": "memory"}.get(key.strip(), key.strip())
+        if not equals or key not in ("memory", "core") or key in told:
+            raise BadInput(
+                f"--device {text!r}: {share!r} is not mem=SIZE or core=PERCENT: "
+                "write 0:mem=3276Mi,core=10"
+            )
+        told[key] = value
+    if not name:
+        raise BadInput(f"--device {text!r} names no device: write 0, or 0:mem=3276Mi,core=10")
+    own = ask_from(memory=told.get("memory"), core=told.get("core"), device=name)
+    if "memory" not in told:
+        own = evolve(own, memory=each.memory, memory_percent=each.memory_percent)
+    if "core" not in told:
+        own = evolve(own, core=each.core)
+    return own

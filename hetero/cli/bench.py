@@ -1,0 +1,30 @@
+"""hetero bench: runs a benchmark that is installed beside the core."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+import click
+
+from hetero.errors import NotFound
+
+
+@click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@click.argument("name", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(name: str | None, arguments: tuple[str, ...]) -> int:
+    """Run the benchmark NAME with its own ARGUMENTS; without NAME, list what there is.
+
+    \b
+      hetero bench
+      hetero bench isolation --help
+    """
+    found = {entry.name: entry for entry in entry_points(group="hetero.bench")}
+    if name is None:
+        for known in sorted(found):
+            click.echo(known)
+        return 0
+    if name not in found:
+        have = ", ".join(sorted(found)) or "none: pip install hetero-benchmarks"
+        raise NotFound(f"no benchmark {name!r} is installed (installed: {have})")
+    return int(found[name].load()(list(arguments)))

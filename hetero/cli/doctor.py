@@ -1,0 +1,47 @@
+"""hetero doctor: each thing that must be right, and what to do where it is not."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+from rich.console import RenderableType
+
+from hetero.cli._render import json_option, show, state, table
+from hetero.errors import Refused
+from hetero.node.doctor import Finding, Verdict, examine, standing_anywhere
+from hetero.node.node import Node
+
+
+@click.command()
+@click.option(
+    "--uninstall-check",
+    is_flag=True,
+    help="Only check that nothing stands; exit 3 with the list if something does.",
+)
+@json_option
+def command(*, uninstall_check: bool, as_json: bool) -> int:
+    """Check drivers, limiters, devices, state and ledger. Exits 1 if something is bad.
+
+    \b
+      hetero doctor
+      hetero doctor --uninstall-check && pip uninstall hetero
+    """
+    node = Node.here()
+    if uninstall_check:
+        standing = standing_anywhere(node)
+        if standing:
+            names = ", ".join(f"{e.id} ({e.user}: {shlex.join(e.command)})" for e in standing)
+            raise Refused(f"grants still stand: {names}: end them before uninstalling")
+        return 0
+    findings = examine(node)
+    show(lambda: findings, render, as_json=as_json)
+    return int(any(finding.verdict is Verdict.BAD for finding in findings))
+
+
+def render(findings: tuple[Finding, ...]) -> RenderableType:
+    """Return one line for each finding."""
+    made = table("what", "is", "")
+    for finding in findings:
+        made.add_row(finding.subject, state(finding.verdict.value), finding.says)
+    return made

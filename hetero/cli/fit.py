@@ -1,0 +1,56 @@
+"""hetero fit: what a request would get now, or why it would get nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hetero.cli._render import json_option, show, table
+from hetero.cli._request import request_from, request_options
+from hetero.errors import NotFound, Refused
+from hetero.model import CORE, MEMORY, Allocation, Refusal
+from hetero.node.node import Node
+from hetero.units import format_memory
+
+
+@click.command()
+@request_options
+@click.option("--explain", is_flag=True, help="When refused, say why for every device.")
+@json_option
+def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
+    """Show what a request would get now, without taking it. Exits 3 if refused.
+
+    \b
+      hetero fit --memory 3000Mi --core 30
+      hetero fit --count 2 --memory 40Gi --explain
+    """
+    node = Node.here()
+    answer = node.fit(request_from(**flags))
+    if isinstance(answer, Refusal) and not as_json and not explain:
+        raise (NotFound if answer.missing else Refused)(answer.sentence)
+    show(lambda: answer, render, as_json=as_json)
+    if isinstance(answer, Refusal):
+        return NotFound.code if answer.missing else Refused.code
+    return 0
+
+
+def render(answer: Allocation | Refusal) -> RenderableType:
+    """Return the table of what would be granted, or of the reasons against it."""
+    if isinstance(answer, Refusal):
+        verdicts = table("device", "verdict")
+        for device, verdict in answer.verdicts.items():
+            verdicts.add_row(device, verdict)
+        return Group(Text(answer.sentence), verdicts)
+    made = table("device", "vendor", "shape", "core", "memory", right=("core", "memory"))
+    for grant in answer.grants:
+        made.add_row(
+            grant.device,
+            grant.vendor,
+            grant.template or "share",
+            "no limit" if grant.core is None else str(grant.takes[CORE]),
+            format_memory(grant.takes[MEMORY]),
+        )
+    return made

@@ -1,0 +1,106 @@
+"""hetero inventory: every device, what is held of it, and who holds it."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hetero.cli._render import (
+    UNKNOWN,
+    age,
+    core_of,
+    divides,
+    held_core,
+    held_memory,
+    json_option,
+    memory_of,
+    short,
+    show,
+    state,
+    table,
+    watch_option,
+)
+from hetero.model import CORE, MEMORY, SLOTS
+from hetero.node.node import Node
+from hetero.node.observe import GrantView, NodeView, observe_node
+
+
+@click.command()
+@json_option
+@watch_option
+def command(*, as_json: bool, watch: bool) -> None:
+    """Show every device, what is held of it, and who holds what.
+
+    \b
+      hetero inventory
+      hetero inventory --watch
+      hetero inventory --json | jq '.devices[].device.uuid'
+
+    Core and memory read held/total. The rung says how a share is kept,
+    strongest first: kernel, partition, service, preload, none.
+    """
+    node = Node.here()
+    show(lambda: observe_node(node), render, as_json=as_json, watch=watch)
+
+
+def render(view: NodeView) -> RenderableType:
+    """Return the tables of a node."""
+    parts: list[RenderableType] = []
+    if view.simulated:
+        parts.append(Text(f"simulated by {view.simulated}: no card below is real", "yellow"))
+    devices = table(
+        "#", "vendor", "model", "uuid", "divides", "core", "memory", "slots", "rung", "health",
+        right=("#", "core", "memory", "slots"),
+    )  # fmt: skip
+    for row in view.devices:
+        device = row.device
+        devices.add_row(
+            str(row.number),
+            device.vendor,
+            device.model,
+            short(device.uuid),
+            divides(device),
+            held_core(row.held[CORE], device),
+            held_memory(row.held[MEMORY], device),
+            f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
+            device.rung.value,
+            state(device.health) if device.health else UNKNOWN,
+        )
+    parts.append(devices if view.devices else Text("no devices"))
+    parts += [
+        Text.assemble(f"vendor {row.name} is ", state(row.state), f": {row.reason}")
+        for row in view.vendors
+        if row.state != "ok"
+    ]
+    parts += [Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable]
+    if view.grants:
+        parts += [Text(), holdings(view.grants)]
+    return Group(*parts)
+
+
+def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
+    """Return the table of who holds what, one line for each device of a grant."""
+    made = table(
+        "grant", "#", "core", "memory", "policy", "user", "age", "processes", "command",
+        right=("#", "core", "memory", "age"),
+    )  # fmt: skip
+    for grant in grants:
+        for first, share in enumerate(grant.shares):
+            number = UNKNOWN if share.number is None else str(share.number)
+            used = [number, core_of(share), memory_of(share.memory_used, share.memory)]
+            if first:
+                made.add_row("", *used)
+                continue
+            made.add_row(
+                grant.id,
+                *used,
+                grant.policy.value,
+                grant.user,
+                age(grant.since),
+                " ".join(map(str, grant.processes)) or UNKNOWN,
+                grant.label or " ".join(shlex.join(grant.command).split()),
+            )
+    return made

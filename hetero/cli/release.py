@@ -1,0 +1,30 @@
+"""hetero release: free a grant, ending its processes if that is what is wanted."""
+
+from __future__ import annotations
+
+import click
+
+from hetero.node.node import Node
+
+
+@click.command()
+@click.argument("grant")
+@click.option("--force", is_flag=True, help="End the processes that hold it.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="Seconds between asking them (SIGTERM) and killing them.",
+)
+def command(grant: str, *, force: bool, grace: float) -> None:
+    """Free GRANT. A grant is free by itself when its last process is gone.
+
+    While processes hold it this is refused, and says which; --force ends exactly
+    those.
+
+    \b
+      hetero release 4f1c
+      hetero release --force 4f1c
+    """
+    Node.here().release(grant, force=force, grace=grace)

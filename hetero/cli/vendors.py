@@ -1,0 +1,39 @@
+"""hetero vendors: what is installed, from where, and whether it works."""
+
+from __future__ import annotations
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from hetero.cli._render import UNKNOWN, json_option, show, state, table
+from hetero.node.node import Node
+from hetero.registry import VendorRow
+
+
+@click.command()
+@json_option
+def command(*, as_json: bool) -> None:
+    """Show the vendors that are installed, from where, working or why not.
+
+    A vendor is a Python distribution with an entry point in the group
+    `hetero.vendor`; installing one is all it takes to see it here.
+    """
+    node = Node.here()
+    show(lambda: node.discover().rows, render, as_json=as_json)
+
+
+def render(rows: tuple[VendorRow, ...]) -> RenderableType:
+    """Return the table of vendors."""
+    if not rows:
+        return Text("no vendors are installed: pip install one, such as hetero[all]")
+    made = table("vendor", "from", "state", "devices", "reason", right=("devices",))
+    for row in rows:
+        made.add_row(
+            row.name,
+            row.source,
+            state(row.state),
+            str(row.devices) if row.state == "ok" else UNKNOWN,
+            row.reason or "",
+        )
+    return made

@@ -1,0 +1,137 @@
+"""Looks for what would keep a grant from being given or kept, and says what to do about it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from enum import Enum
+
+from attrs import frozen
+
+from hetero.errors import HeteroError
+from hetero.model import Device, Rung
+from hetero.node.ledger import Ledger, Standing
+from hetero.node.native import limiter
+from hetero.node.node import Node
+from hetero.node.state import prepare
+from hetero.registry import Discovery, VendorRow
+
+
+class Verdict(str, Enum):
+    """What a finding calls for."""
+
+    OK = "ok"
+    NOTE = "note"  # nothing to mend, but good to know
+    BAD = "bad"
+
+
+@frozen
+class Finding:
+    """One thing that was looked at: its name, the verdict, and what it is or what to do."""
+
+    subject: str
+    verdict: Verdict
+    says: str
+
+
+def examine(node: Node) -> tuple[Finding, ...]:
+    """Return what was found, drivers first."""
+    discovery = node.discover()
+    return (
+        *_simulated(node),
+        *map(_vendor, discovery.rows),
+        *map(_device, discovery.devices),
+        *_limiters(node, discovery),
+        _state(node),
+        *_ledger(node),
+    )
+
+
+def standing_anywhere(node: Node) -> tuple[Standing, ...]:
+    """Return all that stands, in this user's simulations as well: what an uninstall would break."""
+    top = node.ledger.path.parent if node.simulation else node.ledger.path
+    ledgers = [Ledger(path) for path in (top, *sorted(top.glob("sim-*")))]
+    if node.system:
+        ledgers.append(node.system)
+    return tuple(entry for ledger in ledgers for entry in ledger.look().standing)
+
+
+def _simulated(node: Node) -> Iterator[Finding]:
+    if node.simulation:
+        rack = node.simulation.rack
+        yield Finding("simulation", Verdict.NOTE, f"every device below is simulated by {rack}")
+
+
+def _vendor(row: VendorRow) -> Finding:
+    subject = f"vendor {row.name}"
+    match row.state:
+        case "ok":
+            return Finding(subject, Verdict.OK, f"{row.source}: {row.devices} devices")
+        case "absent":
+            return Finding(subject, Verdict.NOTE, f"{row.source}: {row.reason}")
+        case _:
+            return Finding(subject, Verdict.BAD, f"{row.source}: {row.reason}: mend or remove it")
+
+
+def _device(device: Device) -> Finding:
+    subject = f"device {device.uuid}"
+    if not device.usable:
+        return Finding(subject, Verdict.BAD, f"{device.health}: nothing is given of it")
+    if device.rung is Rung.NONE:
+        return Finding(subject, Verdict.NOTE, "shares are counted but not enforced (rung none)")
+    return Finding(subject, Verdict.OK, f"shares are kept by rung {device.rung.value}")
+
+
+def _limiters(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    rows = [row.name for row in discovery.rows if row.state != "broken"]
+    apis = {node.registry.vendor(name).limiter for name in rows}
+    for api in sorted(filter(None, apis)):
+        yield _limiter(api)
+
+
+def _limiter(api: str) -> Finding:
+    """Load the limiter as `hetero run` does; the dynamic linker says so when it cannot."""
+    subject = f"limiter {api}"
+    try:
+        path = limiter(api)
+    except HeteroError as error:
+        return Finding(subject, Verdict.BAD, str(error))
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", ""],
+        env={"LD_PRELOAD": str(path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if done.returncode or done.stderr:
+        why = done.stderr.strip() or f"exit code {done.returncode}"
+        return Finding(subject, Verdict.BAD, f"does not load ({why}): build it again")
+    return Finding(subject, Verdict.OK, f"{path} loads")
+
+
+def _state(node: Node) -> Finding:
+    try:
+        prepare(node.ledger.path)
+    except HeteroError as error:
+        return Finding("state", Verdict.BAD, str(error))
+    return Finding("state", Verdict.OK, str(node.ledger.path))
+
+
+def _ledger(node: Node) -> Iterator[Finding]:
+    look = node.look()
+    for broken in look.unreadable:
+        yield Finding(
+            f"grant {broken.id}",
+            Verdict.BAD,
+            f"stands but {broken.reason}; nothing is given until it ends: "
+            f"`hetero release --force {broken.id}` ends it",
+        )
+    processes = node.processes(entry.id for entry in look.standing)
+    for entry in look.standing:
+        if not processes[entry.id]:
+            yield Finding(
+                f"grant {entry.id}", Verdict.NOTE, "stands by processes this user cannot see"
+            )
+    yield Finding("ledger", Verdict.OK, f"{len(look.standing)} grants stand, nothing stale")

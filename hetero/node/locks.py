@@ -1,0 +1,60 @@
+"""Locks that belong to an open file, so that the kernel drops them with its last descriptor.
+
+Open-file-description locks (fcntl(2), Linux 3.15) survive fork and exec, end with `kill -9`, and
+name no process: whether one is held is the only question about life that hetero ever asks.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import struct
+import time
+
+#: struct flock on 64-bit Linux: type, whence, start, length, pid (zero for these locks).
+_FLOCK = struct.Struct("@hhqqi4x")
+_WHOLE_FILE = (0, 0)  # start, length: a length of zero reaches to the end, wherever that is
+#: Waiting is by polling, since the blocking call has no deadline; the pauses grow to the last.
+_FIRST_PAUSE, _LAST_PAUSE = 0.0005, 0.03
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock the whole file exclusively, or return False when another open file has it."""
+    wish = _lock(fcntl.F_WRLCK, *_WHOLE_FILE)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wish)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def lock(descriptor: int, *, within: float) -> bool:
+    """Lock the whole file exclusively, or return False when that took over `within` seconds."""
+    deadline = time.monotonic() + within
+    pause = _FIRST_PAUSE
+    while not try_lock(descriptor):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause * (0.5 + random.random()))
+        pause = min(pause * 2, _LAST_PAUSE)
+    return True
+
+
+def is_held(descriptor: int, byte: int | None = None) -> bool:
+    """Return whether another open file holds an exclusive lock on the byte, or on any (None).
+
+    The probe is for a shared lock, so that a mere reader's lock does not count: whoever may only
+    read a grant cannot keep it standing.
+    """
+    wish = _lock(fcntl.F_RDLCK, *(_WHOLE_FILE if byte is None else (byte, 1)))
+    answer: bytes = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, wish)
+    kind: int = _FLOCK.unpack(answer)[0]
+    return kind != fcntl.F_UNLCK
+
+
+def _lock(kind: int, start: int, length: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)

@@ -1,0 +1,251 @@
+"""The node: brings what the vendors discover and what stands in the ledger together."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from attrs import evolve, field, frozen
+
+from hetero.errors import BadInput, NotFound, Refused
+from hetero.fit import fit
+from hetero.model import (
+    Allocation,
+    Device,
+    Inventory,
+    Policy,
+    Refusal,
+    Request,
+)
+from hetero.node.grant import Limit, limit_of
+from hetero.node.holders import end, holders
+from hetero.node.ledger import ALIVE, GRANT, USAGE, Hold, Ledger, Look, Standing
+from hetero.node.native import limiter
+from hetero.node.settings import Settings, load_settings
+from hetero.node.simulation import Simulation, simulation
+from hetero.node.state import SYSTEM, check, state_directory
+from hetero.registry import Discovery, Registry
+
+
+@frozen(kw_only=True)
+class Node:
+    """One machine as one user sees it.
+
+    `system` is root's ledger where this user has one of its own: what root gave out counts here
+    too. What other users gave out does not, since nobody but them can see it; on a machine with
+    several users, root's ledger is the one that promises anything to all of them.
+    """
+
+    registry: Registry
+    ledger: Ledger
+    settings: Settings = field(factory=Settings)
+    system: Ledger | None = None
+    simulation: Simulation | None = None
+    environ: Mapping[str, str] = field(factory=dict, repr=False)
+
+    @classmethod
+    def here(cls) -> Node:
+        """Return the node this program runs on, as its environment says."""
+        simulated = simulation(os.environ)
+        if simulated:
+            simulated.enter()
+        own = state_directory(os.environ, uid=os.geteuid())
+        check(own)
+        # Simulated grants never mix with real ones, nor those of two racks.
+        state = own / simulated.name if simulated else own
+        check(state)
+        shared = SYSTEM / simulated.name if simulated else SYSTEM
+        return cls(
+            registry=Registry.installed(),
+            ledger=Ledger(state),
+            settings=load_settings(os.environ),
+            system=Ledger(shared) if shared != state and os.geteuid() != 0 else None,
+            simulation=simulated,
+            environ=dict(os.environ),
+        )
+
+    def discover(self) -> Discovery:
+        """Return the devices with the capacity this node promises of them."""
+        found = self.registry.discover()
+        return evolve(found, devices=tuple(map(self.settings.scaled, found.devices)))
+
+    def look(self) -> Look:
+        """Return all that stands on this node's devices, as far as this user can see."""
+        return self.with_system(self.ledger.look())
+
+    def fit(self, request: Request) -> Allocation | Refusal:
+        """Return what the request would get now, without taking it."""
+        discovery = self._discover_for(request)
+        return fit(inventory_of(discovery, self.look()), request)
+
+    def admit(
+        self, request: Request, *, command: Sequence[str], label: str | None = None
+    ) -> tuple[Hold, dict[str, str]]:
+        """Take what the request asks: the grant, held by this process, and a confined environment.
+
+        Raises `Refused` with the reason; then, as after any error, nothing was taken.
+        """
+        # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.
+        discovery = self._discover_for(request)
+        devices = {device.uuid: device for device in discovery.devices}
+        with self.ledger.admission() as own:
+            look = self.with_system(own)
+            _expect_readable(look)
+            answer = fit(inventory_of(discovery, look), request)
+            if isinstance(answer, Refusal):
+                raise refused(answer, request, discovery)
+            granted = [devices[grant.device] for grant in answer.grants]
+            environment = self._environment(answer, granted)
+            hold = self.ledger.add(
+                Standing(
+                    id="",
+                    allocation=answer,
+                    limits=limits_of(answer, devices),
+                    command=tuple(command),
+                    user=_user(),
+                    since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                    label=label,
+                )
+            )
+        if "LD_PRELOAD" in environment:
+            environment["HETERO_GRANT"] = str(hold.path / GRANT)
+        return hold, environment
+
+    def release(self, identity: str, *, force: bool = False, grace: float = 5.0) -> None:
+        """Free a grant: refused while processes hold it, unless `force` ends exactly those.
+
+        They are asked first (SIGTERM) and killed after `grace` seconds.
+        """
+        look = self.ledger.look()
+        known = [e.id for e in look.standing] + [e.id for e in look.unreadable]
+        identity = one_of(known, identity, system=self.system)
+        if not force:
+            raise Refused(
+                f"grant {identity} is in use by {self._who(identity)}: it is free when they end; "
+                f"`hetero release --force {identity}` ends them"
+            )
+        for _ in range(3):  # a process may start another while we end it
+            pids = self.processes([identity])[identity]
+            end(pids, grace=grace)
+            if identity not in {e.id for e in self.ledger.look().standing}:
+                return
+        raise Refused(f"grant {identity} is still in use by {self._who(identity)}")
+
+    def processes(self, identities: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """Return the processes that hold each grant, as far as this user can see."""
+        return holders(
+            {
+                identity: [self.directory(identity) / name for name in (ALIVE, USAGE)]
+                for identity in identities
+            }
+        )
+
+    def directory(self, identity: str) -> Path:
+        """Return the directory of a grant that this user sees."""
+        own = self.ledger.directory(identity)
+        return own if self.system is None or own.exists() else self.system.directory(identity)
+
+    def with_system(self, look: Look) -> Look:
+        """Return `look` and what root gave out."""
+        if self.system is None:
+            return look
+        shared = self.system.look()
+        return Look(
+            standing=look.standing + shared.standing,
+            unreadable=look.unreadable + shared.unreadable,
+        )
+
+    def _discover_for(self, request: Request) -> Discovery:
+        """Discover, or raise `NotFound` when what the request names is not on this node."""
+        discovery = self.discover()
+        rows = {row.name: row for row in discovery.rows}
+        for name in request.vendor.only:
+            row = rows.get(name)
+            if row is None:
+                have = ", ".join(rows) or "none"
+                raise NotFound(f"no vendor {name!r} is installed (installed: {have})")
+            if row.state != "ok":
+                raise NotFound(f"vendor {name} is {row.state}: {row.reason}")
+        if not discovery.devices:
+            why = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in rows.values())
+            raise NotFound(f"no device here ({why or 'no vendor is installed'})")
+        return discovery
+
+    def _environment(self, allocation: Allocation, devices: Sequence[Device]) -> dict[str, str]:
+        """Return the environment of a program confined to `devices`; the grant file is to come."""
+        environment = dict(self.environ)
+        if self.simulation:
+            environment.update(self.simulation.environment(self.environ))
+        environment.update(self.registry.enforce(allocation, devices).env)
+        apis = {self.registry.vendor(device.vendor).limiter for device in devices}
+        if allocation.policy is not Policy.OFF and apis != {None}:
+            libraries = [str(limiter(api)) for api in sorted(filter(None, apis))]
+            before = [name for name in self.environ.get("LD_PRELOAD", "").split(":") if name]
+            environment["LD_PRELOAD"] = ":".join(dict.fromkeys(libraries + before))
+        return environment
+
+    def _who(self, identity: str) -> str:
+        pids = self.processes([identity])[identity]
+        named = ", ".join(f"{pid} ({program(pid)})" for pid in pids)
+        return f"process {named}" if pids else "processes this user cannot see"
+
+
+def refused(refusal: Refusal, request: Request, discovery: Discovery) -> NotFound | Refused:
+    """Return the error for a refusal, with what the asker may not have meant to ask."""
+    if refusal.missing:
+        return NotFound(refusal.missing)
+    sentence = refusal.sentence
+    if all(ask.memory is None and ask.memory_percent is None for ask in request.asks):
+        sentence += " (memory was not given, so all of a card's was asked)"
+    broken = [row for row in discovery.rows if row.state == "broken"]
+    sentence += "".join(f"; vendor {row.name} is broken: {row.reason}" for row in broken)
+    return Refused(sentence)
+
+
+def inventory_of(discovery: Discovery, look: Look) -> Inventory:
+    """Return the devices with what stands on them."""
+    return Inventory(discovery.devices, tuple(entry.allocation for entry in look.standing))
+
+
+def limits_of(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Limit, ...]:
+    """Return what the grant file is to say, one limit for each grant."""
+    return tuple(limit_of(grant, devices[grant.device]) for grant in allocation.grants)
+
+
+def _expect_readable(look: Look) -> None:
+    for entry in look.unreadable:
+        raise Refused(
+            f"grant {entry.id} stands but cannot be read, so what is free is not known "
+            f"({entry.reason}): `hetero release --force {entry.id}` ends it"
+        )
+
+
+def one_of(known: Sequence[str], identity: str, *, system: Ledger | None = None) -> str:
+    """Return the id that starts with `identity`. Raises `NotFound` or `BadInput`."""
+    found = [one for one in known if identity and one.startswith(identity)]
+    if len(found) > 1:
+        raise BadInput(f"grant {identity!r} could be {', '.join(found)}: give more of its id")
+    if not found:
+        shared = system.look().standing if system else ()
+        if any(entry.id.startswith(identity) for entry in shared):
+            raise Refused(f"grant {identity} is root's: only root can change or release it")
+        raise NotFound(f"no grant {identity!r} stands: `hetero ps` lists those that do")
+    return found[0]
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def program(pid: int) -> str:
+    """Return the name of the program a process runs, for people to read."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "ended"

@@ -1,0 +1,178 @@
+"""Looks at the node for people: what stands on each device, and what each grant uses of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from attrs import frozen
+
+from hetero.model import Counters, Device, Policy, Priority, Usage
+from hetero.node.grant import CORE_FULL
+from hetero.node.ledger import USAGE, Look, Standing, Unreadable
+from hetero.node.node import Node, inventory_of
+from hetero.node.region import Counts, read_counts
+from hetero.registry import VendorRow
+
+
+@frozen(kw_only=True)
+class Share:
+    """One device of a grant: its limits, and what the grant uses of it (None: not known).
+
+    `core` and `core_used` are in percent of the card, `core` None where there is no limit; `memory`
+    and `memory_used` are bytes. `denied` counts the allocations that were refused.
+    """
+
+    device: str
+    number: int | None
+    memory: int
+    core: float | None
+    memory_used: int | None = None
+    core_used: float | None = None
+    denied: int | None = None
+
+
+@frozen(kw_only=True)
+class GrantView:
+    """A grant that stands: whose, since when (UTC), its processes, its share of each device."""
+
+    id: str
+    label: str | None
+    user: str
+    command: tuple[str, ...]
+    since: str
+    policy: Policy
+    priority: Priority
+    processes: tuple[int, ...]
+    shares: tuple[Share, ...]
+
+
+@frozen(kw_only=True)
+class DeviceView:
+    """A device by its number in the inventory: what is held of it, by whom, and its usage now."""
+
+    number: int
+    device: Device
+    held: Counters
+    usage: Usage
+    grants: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class NodeView:
+    """All there is to see on a node; `simulated` names the rack file where nothing is real."""
+
+    devices: tuple[DeviceView, ...]
+    grants: tuple[GrantView, ...]
+    unreadable: tuple[Unreadable, ...]
+    vendors: tuple[VendorRow, ...]
+    simulated: str | None
+
+
+def observe_node(node: Node) -> NodeView:
+    """Return every device, how busy it is, and who holds what."""
+    discovery = node.discover()
+    look = node.look()
+    free = inventory_of(discovery, look).free()
+    devices = tuple(
+        DeviceView(
+            number=number,
+            device=device,
+            held={name: all_ - free[device.uuid][name] for name, all_ in device.capacity.items()},
+            usage=node.registry.observe(device),
+            grants=tuple(
+                entry.id
+                for entry in look.standing
+                if any(grant.device == device.uuid for grant in entry.allocation.grants)
+            ),
+        )
+        for number, device in enumerate(discovery.devices)
+    )
+    return NodeView(
+        devices=devices,
+        grants=_views(node, look, discovery.devices, seconds=0),
+        unreadable=look.unreadable,
+        vendors=discovery.rows,
+        simulated=str(node.simulation.rack) if node.simulation else None,
+    )
+
+
+def observe_grants(node: Node, *, seconds: float) -> tuple[GrantView, ...]:
+    """Return the grants that stand and what they use; their core over the next `seconds`."""
+    return _views(node, node.look(), node.discover().devices, seconds=seconds)
+
+
+def _views(
+    node: Node, look: Look, devices: Iterable[Device], *, seconds: float
+) -> tuple[GrantView, ...]:
+    numbers = {device.uuid: number for number, device in enumerate(devices)}
+    began = time.monotonic()
+    before = {entry.id: _counts(node, entry) for entry in look.standing}
+    if seconds and any(before.values()):
+        time.sleep(seconds)
+    elapsed = time.monotonic() - began
+    after = {entry.id: _counts(node, entry) for entry in look.standing} if seconds else before
+    processes = node.processes(entry.id for entry in look.standing)
+    return tuple(
+        GrantView(
+            id=entry.id,
+            label=entry.label,
+            user=entry.user,
+            command=entry.command,
+            since=entry.since,
+            policy=entry.allocation.policy,
+            priority=entry.allocation.priority,
+            processes=processes[entry.id],
+            shares=_shares(
+                entry,
+                numbers,
+                before=before[entry.id],
+                after=after[entry.id],
+                nanoseconds=elapsed * 1e9 if seconds else 0,
+            ),
+        )
+        for entry in look.standing
+    )
+
+
+def _counts(node: Node, entry: Standing) -> tuple[Counts, ...]:
+    """Return what the grant's processes counted, nothing where that is not to be known."""
+    if entry.allocation.policy is Policy.OFF:
+        return ()
+    try:
+        return read_counts(node.directory(entry.id) / USAGE, devices=len(entry.limits))
+    except (OSError, ValueError):
+        return ()  # it ended, is another user's, or its tenant scribbled on it
+
+
+def _shares(
+    entry: Standing,
+    numbers: dict[str, int],
+    *,
+    before: tuple[Counts, ...],
+    after: tuple[Counts, ...],
+    nanoseconds: float,
+) -> tuple[Share, ...]:
+    shares = []
+    for position, (grant, limit) in enumerate(
+        zip(entry.allocation.grants, entry.limits, strict=True)
+    ):
+        counted = position < min(len(before), len(after))
+        now = after[position] if counted else None
+        # Device time is only counted where it is limited.
+        limited = limit.core < CORE_FULL
+        core_used = None
+        if now and limited and nanoseconds:
+            core_used = 100 * (now.device_ns - before[position].device_ns) / nanoseconds
+        shares.append(
+            Share(
+                device=limit.name,
+                number=numbers.get(grant.device),
+                memory=limit.memory,
+                core=limit.core * 100 / CORE_FULL if limited else None,
+                memory_used=now.memory if now else None,
+                core_used=core_used,
+                denied=now.denied if now else None,
+            )
+        )
+    return tuple(shares)

@@ -1,0 +1,130 @@
+"""Changes the limits of a grant that stands, in the ledger and in the running program at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve
+
+from hetero.errors import NotFound, Refused
+from hetero.granularity import cut
+from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Fractional, Grant, Policy
+from hetero.node import grant as grant_file
+from hetero.node import region
+from hetero.node.ledger import GRANT, USAGE, Ledger, Look, Standing
+from hetero.node.node import Node, inventory_of, limits_of, one_of
+from hetero.units import format_memory
+
+#: After a limit is lowered: the time an allocation that read the old one may still be on its way.
+_SETTLING = 0.005
+
+
+def resize(node: Node, identity: str, ask: Ask) -> Standing:
+    """Give a grant the memory and core `ask` names; what it leaves out stays as it is.
+
+    `ask.device` names one of the grant's devices; none means all of them. Raises `Refused` when
+    the change does not fit, or when more memory is in use than it would leave.
+    """
+    discovery = node.discover()
+    devices = {device.uuid: device for device in discovery.devices}
+    with node.ledger.admission() as own:
+        identity = one_of([entry.id for entry in own.standing], identity, system=node.system)
+        entry = next(entry for entry in own.standing if entry.id == identity)
+        others = Look(standing=tuple(other for other in own.standing if other is not entry))
+        free = inventory_of(discovery, node.with_system(others)).free()
+        chosen = _chosen(entry, ask.device, discovery.devices)
+        grants = tuple(
+            _recut(node, entry, grant, ask, devices=devices, free=free)
+            if grant in chosen
+            else grant
+            for grant in entry.allocation.grants
+        )
+        allocation = evolve(entry.allocation, grants=grants)
+        changed = evolve(entry, allocation=allocation, limits=limits_of(allocation, devices))
+        _lower(node.ledger, entry, changed)
+        node.ledger.change(changed)
+    return changed
+
+
+def _chosen(entry: Standing, name: str | None, devices: Sequence[Device]) -> tuple[Grant, ...]:
+    """Return the grants `name` means: a position in the inventory or the start of a UUID."""
+    if name is None:
+        return entry.allocation.grants
+    if name.isdecimal() and int(name) < len(devices):
+        name = devices[int(name)].uuid
+    chosen = tuple(
+        grant for grant in entry.allocation.grants if grant.device.lower().startswith(name.lower())
+    )
+    if not chosen:
+        raise NotFound(f"grant {entry.id} does not hold device {name!r}")
+    return chosen
+
+
+def _recut(
+    node: Node,
+    entry: Standing,
+    grant: Grant,
+    ask: Ask,
+    *,
+    devices: Mapping[str, Device],
+    free: Mapping[str, Mapping[str, int]],
+) -> Grant:
+    """Return the grant as it would be, if the device and its neighbours allow it."""
+    device = devices.get(grant.device)
+    if device is None:
+        raise NotFound(f"device {grant.device} of grant {entry.id} is not here any more")
+    off = entry.allocation.policy is Policy.OFF
+    if off or node.registry.vendor(device.vendor).limiter is None:
+        raise Refused(
+            f"grant {entry.id} runs without a limiter on {device.uuid}: "
+            "nothing would change in the program"
+        )
+    if not isinstance(device.granularity, Fractional) or grant.template:
+        raise Refused(f"grant {entry.id} holds a fixed shape of {device.uuid}")
+    memory, core = _wanted(grant, device, ask)
+    left = free[device.uuid]
+    made = cut(device, memory=memory, core=core, count=len(entry.limits), free=left)
+    if made is None or any(left[name] < amount for name, amount in made.takes.items()):
+        raise Refused(
+            f"grant {entry.id} stays as it is: {device.uuid} has no more than "
+            f"{format_memory(left[MEMORY])} and {left[CORE]} of {device.capacity[CORE]} core "
+            f"and {left[SLOTS]} of {device.capacity[SLOTS]} slots for it"
+        )
+    return evolve(grant, takes=dict(made.takes), core=made.core)
+
+
+def _wanted(grant: Grant, device: Device, ask: Ask) -> tuple[int, int | None]:
+    """Return the bytes and core units the grant is to have."""
+    memory, core = grant.takes[MEMORY], grant.core
+    # All of the core and not all of the memory: the core was asked for, and stays so.
+    if grant.takes[SLOTS] == device.capacity[SLOTS] and memory < device.capacity[MEMORY]:
+        core = device.of_card(CORE)
+    if ask.memory is not None:
+        memory = ask.memory
+    elif ask.memory_percent is not None:
+        memory = -(-device.of_card(MEMORY) * ask.memory_percent // 100)
+    if ask.core is not None:
+        core = -(-device.of_card(CORE) * ask.core // 100)
+    return memory, core
+
+
+def _lower(ledger: Ledger, entry: Standing, changed: Standing) -> None:
+    """Put lower memory limits in force, or put all back and refuse if more is in use.
+
+    The limit goes first: what is in use then can no longer grow past it.
+    """
+    pairs = list(zip(entry.limits, changed.limits, strict=True))
+    if all(new.memory >= old.memory for old, new in pairs):
+        return
+    directory = ledger.directory(entry.id)
+    grant_file.store_limits(directory / GRANT, changed.limits)
+    time.sleep(_SETTLING)
+    counts = region.read_counts(directory / USAGE, devices=len(pairs))
+    for count, (old, new) in zip(counts, pairs, strict=False):
+        if new.memory < old.memory and count.memory > new.memory:
+            grant_file.store_limits(directory / GRANT, entry.limits)
+            raise Refused(
+                f"grant {entry.id} uses {format_memory(count.memory)} of {new.name}: "
+                f"it cannot be lowered to {format_memory(new.memory)}"
+            )

@@ -1,0 +1,93 @@
+"""The node's settings: one small TOML file, checked word by word."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from hetero.errors import BadInput
+from hetero.model import CORE, MEMORY, Device, Fractional
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
+DEFAULT = Path("/etc/hetero/node.toml")
+
+
+@frozen(kw_only=True)
+class Settings:
+    """How often the node may promise a device: factors on its memory and its core, at least 1.
+
+    [scale]
+    memory = 1.5
+    core = 2
+    """
+
+    memory_scale: Decimal = Decimal(1)
+    core_scale: Decimal = Decimal(1)
+
+    def scaled(self, device: Device) -> Device:
+        """Return `device` with the capacity this node promises of it.
+
+        A percentage still means a percentage of the card itself. Only what is cut freely can be
+        promised more than once: a whole card or a shape of it is there or not.
+        """
+        if self.memory_scale == self.core_scale == 1:
+            return device
+        if not isinstance(device.granularity, Fractional):
+            return device
+        factors = {MEMORY: self.memory_scale, CORE: self.core_scale}
+        capacity = {
+            name: int(amount * factors.get(name, 1)) for name, amount in device.capacity.items()
+        }
+        return evolve(device, capacity=capacity, card=device.capacity)
+
+
+def load_settings(environ: Mapping[str, str]) -> Settings:
+    """Return the settings of this node. Raises `BadInput` with the line to mend."""
+    named = environ.get("HETERO_CONFIG")
+    path = Path(named) if named else DEFAULT
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        if named:
+            raise BadInput(f"settings {path}: no such file (HETERO_CONFIG names it)") from None
+        return Settings()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"settings {path}: {error}") from None
+    try:
+        document = tomllib.loads(text, parse_float=Decimal)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"settings {path}: {error}") from None
+    scale = document.pop("scale", {})
+    _expect(path, document, known=())
+    if not isinstance(scale, dict):
+        raise BadInput(f"settings {path}: scale is a table: write [scale]")
+    _expect(path, scale, known=("memory", "core"))
+    return Settings(
+        memory_scale=_factor(path, "memory", scale.get("memory", 1)),
+        core_scale=_factor(path, "core", scale.get("core", 1)),
+    )
+
+
+def _expect(path: Path, table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            raise BadInput(
+                f"settings {path}: unknown key {key!r}: "
+                "there is [scale] with memory and core, nothing else"
+            )
+
+
+def _factor(path: Path, name: str, value: object) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal) or not 1 <= value <= 100:
+        raise BadInput(f"settings {path}: scale.{name} {value!r} is not a number from 1 to 100")
+    return Decimal(value)

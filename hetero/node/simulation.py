@@ -1,0 +1,61 @@
+"""The one switch that puts simulated drivers in the place of real ones: $HETERO_RACK."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from attrs import frozen
+
+from hetero.errors import BadInput, NotFound
+from hetero.node.native import native
+
+
+@frozen
+class Simulation:
+    """The rack file that is simulated, and the directory of the drivers that read it."""
+
+    rack: Path
+    drivers: Path
+
+    @property
+    def name(self) -> str:
+        """A name for state that belongs to this rack alone."""
+        return "sim-" + hashlib.sha256(bytes(self.rack)).hexdigest()[:12]
+
+    def enter(self) -> None:
+        """Load the drivers into this process, so that whoever opens one by name gets these.
+
+        The C library answers dlopen("libX.so.1") with a library that is loaded under that name.
+        """
+        os.environ["HETERO_RACK"] = str(self.rack)
+        for library in sorted(self.drivers.glob("lib*.so*")):
+            try:
+                ctypes.CDLL(str(library))
+            except OSError as error:
+                raise NotFound(f"simulated driver {library}: {error}") from None
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return what makes a program meet the simulated drivers."""
+        path = environ.get("LD_LIBRARY_PATH")
+        return {
+            "HETERO_RACK": str(self.rack),
+            "LD_LIBRARY_PATH": f"{self.drivers}:{path}" if path else str(self.drivers),
+        }
+
+
+def simulation(environ: Mapping[str, str]) -> Simulation | None:
+    """Return the simulation $HETERO_RACK asks for: a rack file, or the name of a shipped one."""
+    named = environ.get("HETERO_RACK")
+    if not named:
+        return None
+    limiters = native()
+    try:
+        rack = Path(named) if Path(named).is_file() else Path(limiters.rack(named))
+        drivers = Path(limiters.fake_drivers())
+    except (FileNotFoundError, LookupError, ValueError) as error:
+        raise BadInput(f"HETERO_RACK={named}: no such rack file: {error}") from None
+    return Simulation(rack=rack.resolve(), drivers=drivers.resolve())

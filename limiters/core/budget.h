@@ -1,0 +1,58 @@
+/* The arithmetic of a share: a balance of device time that grows at the share's rate of wall time and is spent by use.
+ *
+ * Debt is carried without bound, so whatever one turn runs over is taken off the next and the error of the long run
+ * goes to zero. Credit is not saved up: a grant that did not ask is owed one turn at most, while one that asked and
+ * was kept waiting by its neighbours keeps what it is owed (up to a second).
+ */
+#ifndef HETERO_BUDGET_H
+#define HETERO_BUDGET_H
+
+#include "region.h"
+
+/* How long a grant runs before another may: two busy tenants handing a card over every 10 ms reach together 97.8 % of
+ * one alone, every 5 ms 94.8 %, every 2 ms 89.4 % (100 us kernels, measured on one H200); longer turns cost latency. */
+#define BUDGET_TURN_NS    INT64_C(10000000)
+#define BUDGET_ARREARS_NS INT64_C(1000000000)
+
+static inline int64_t budget_share(uint64_t elapsed_ns, uint32_t core)
+{
+    /* An hour holds every wait that matters and keeps the product in range. */
+    uint64_t counted = elapsed_ns < UINT64_C(3600000000000) ? elapsed_ns : UINT64_C(3600000000000);
+    return (int64_t)(counted * core / HETERO_CORE_FULL);
+}
+
+/* What the balance is at `now` for a grant that has been asking since `asked`. */
+static inline int64_t budget_balance(const struct hetero_region_device *account, uint64_t asked, uint64_t now,
+                                     uint32_t core)
+{
+    int64_t balance = atomic_load_explicit(&account->balance_ns, memory_order_relaxed);
+    uint64_t since = atomic_load_explicit(&account->stamp_ns, memory_order_relaxed);
+    if (since == 0 || since > now)
+        return balance;
+    if (asked > since) {
+        int64_t rested = balance + budget_share(asked - since, core);
+        int64_t most = balance > BUDGET_TURN_NS ? balance : BUDGET_TURN_NS;
+        balance = rested < most ? rested : most;
+        since = asked < now ? asked : now;
+    }
+    balance += budget_share(now - since, core);
+    return balance < BUDGET_ARREARS_NS ? balance : BUDGET_ARREARS_NS;
+}
+
+/* Bring the account up to `now`, then spend `spent_ns`. The caller holds the device's turn. */
+static inline void budget_settle(struct hetero_region_device *account, uint64_t asked, uint64_t now, uint32_t core,
+                                 uint64_t spent_ns)
+{
+    int64_t balance = budget_balance(account, asked, now, core) - (int64_t)spent_ns;
+    atomic_store_explicit(&account->balance_ns, balance, memory_order_relaxed);
+    atomic_store_explicit(&account->stamp_ns, now, memory_order_relaxed);
+    atomic_fetch_add_explicit(&account->gpu_ns, spent_ns, memory_order_relaxed);
+}
+
+/* How long until a balance is out of debt. */
+static inline uint64_t budget_wait(int64_t balance, uint32_t core)
+{
+    return balance >= 0 ? 0 : (uint64_t)-balance / core * HETERO_CORE_FULL + HETERO_CORE_FULL / core;
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* Bind to the oldest version of each libc symbol that changed since glibc 2.17, so that a library built here loads
+ * there. Included first by the compiler (-include); tests/limiters/test_library.py reads the result back.
+ */
+#ifndef HETERO_GLIBC_H
+#define HETERO_GLIBC_H
+
+#if defined(__x86_64__)
+#define HETERO_GLIBC_BASE  "GLIBC_2.2.5"
+#define HETERO_GLIBC_ROBUST "GLIBC_2.12"
+#elif defined(__aarch64__)
+#define HETERO_GLIBC_BASE  "GLIBC_2.17"
+#define HETERO_GLIBC_ROBUST "GLIBC_2.17"
+#else
+#error "the limiter knows x86_64 and aarch64"
+#endif
+
+#define HETERO_BIND(name, version) __asm__(".symver " #name "," #name "@" version)
+
+HETERO_BIND(dlopen, HETERO_GLIBC_BASE);
+HETERO_BIND(pthread_create, HETERO_GLIBC_BASE);
+HETERO_BIND(pthread_detach, HETERO_GLIBC_BASE);
+HETERO_BIND(pthread_sigmask, HETERO_GLIBC_BASE);
+HETERO_BIND(pthread_mutexattr_init, HETERO_GLIBC_BASE);
+HETERO_BIND(pthread_mutexattr_destroy, HETERO_GLIBC_BASE);
+HETERO_BIND(pthread_mutexattr_setpshared, HETERO_GLIBC_BASE);
+HETERO_BIND(pthread_mutexattr_setrobust, HETERO_GLIBC_ROBUST);
+HETERO_BIND(pthread_mutex_consistent, HETERO_GLIBC_ROBUST);
+
+#endif

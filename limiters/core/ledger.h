@@ -1,0 +1,21 @@
+/* The memory ledger: bytes are reserved before the driver is asked and given back when it says no, so that the sum
+ * over all threads and processes of a grant never passes the limit, not for a moment.
+ */
+#ifndef HETERO_LEDGER_H
+#define HETERO_LEDGER_H
+
+#include "region.h"
+
+enum ledger_answer { LEDGER_GRANTED, LEDGER_OVER, LEDGER_BROKEN };
+
+/* Reserve `bytes` on the grant's device `device` under `limit`. Looks for dead processes before it says OVER;
+ * BROKEN when the region cannot be trusted (the caller refuses). */
+enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64_t bytes, uint64_t limit);
+
+/* Give back `bytes` that this process reserved. */
+void ledger_release(struct region *region, unsigned device, uint64_t bytes);
+
+/* Bytes held by the live processes of the grant. */
+uint64_t ledger_used(struct region *region, unsigned device);
+
+#endif

@@ -1,0 +1,86 @@
+/* The usage region: what the processes of one grant use, shared by them and read by the node.
+ *
+ * GRANT_DIR/usage is created by the node with sizeof(struct hetero_region) zero bytes; the first process gives it
+ * its magic. It holds usage and nothing else: a tenant that scribbles on it cannot raise its own limit, which is in
+ * the read-only grant. Fixed layout, little-endian, no pointers; the Python reader is hetero/node.
+ *
+ * Who is alive is the kernel's knowledge: a slot is live exactly while its process holds an open-file-description
+ * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted.
+ * Bytes past the slots lock other things:
+ *   256            held while the region is being given its magic
+ *   257 + 4 * i    device i's turn, for a grant without turn files (turn.h)
+ */
+#ifndef HETERO_REGION_H
+#define HETERO_REGION_H
+
+#include "grant.h"
+
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define HETERO_REGION_MAGIC   UINT64_C(0x3145474153555448) /* "HTUSAGE1" read as a little-endian integer */
+#define HETERO_REGION_VERSION 1u
+#define HETERO_REGION_SLOTS   256u
+
+#define HETERO_REGION_LOCK_FORMAT 256
+#define HETERO_REGION_LOCK_TURN(i) (257 + 4 * (int)(i))
+
+struct hetero_region_device {
+    uint64_t used;   /* bytes held by the slots, live or not yet swept; under the lock */
+    uint64_t peak;   /* the most that used has been; under the lock */
+    uint64_t denied; /* allocations refused; under the lock */
+    /* The rest is written only by the holder of the device's turn (turn.h). */
+    _Atomic uint64_t launches;  /* kernels, graphs, copies and fills let in while a core limit was on */
+    _Atomic uint64_t gpu_ns;    /* device time charged, only ever growing */
+    _Atomic int64_t balance_ns; /* device time this grant may still use; negative is debt */
+    _Atomic uint64_t stamp_ns;  /* CLOCK_MONOTONIC up to which the balance has grown; 0 is never */
+    uint64_t reserved;
+}; /* 64 bytes */
+
+struct hetero_region_slot {
+    uint64_t used[HETERO_MAX_DEVICES]; /* bytes this process holds; under the lock */
+    uint32_t pid;                      /* for people to look at; 0 is a free slot */
+    uint32_t reserved32;
+    uint64_t reserved[7];
+}; /* 192 bytes */
+
+struct hetero_region {
+    _Atomic uint64_t magic; /* written last */
+    uint32_t version;
+    uint32_t slot_count;
+    uint8_t lock[64]; /* a robust, process-shared pthread mutex */
+    uint64_t reserved[6];
+    struct hetero_region_device devices[HETERO_MAX_DEVICES];
+    struct hetero_region_slot slots[HETERO_REGION_SLOTS];
+}; /* 128 + 16 * 64 + 256 * 192 = 50304 bytes */
+
+_Static_assert(sizeof(struct hetero_region_device) == 64, "region device layout");
+_Static_assert(sizeof(struct hetero_region_slot) == 192, "region slot layout");
+_Static_assert(sizeof(struct hetero_region) == 50304, "region layout");
+
+/* One process's hold on a region. Everything but `path` is written once under `shared`'s lock. */
+struct region {
+    char path[PATH_MAX];
+    struct hetero_region *shared; /* NULL: not opened */
+    int file;                     /* our own description of the file: the locks on it are this process's; -1: none */
+    int slot;                     /* the slot we hold; -1: none */
+};
+
+/* Map the region at `path`, giving it its form if this is the first process. False: it cannot be used. */
+bool region_open(struct region *region, const char *path);
+
+/* In a child after fork: let go of the parent's descriptor, and with it of the parent's slot. The mapping stays. */
+void region_forget(struct region *region);
+
+/* Take the lock that guards used, peak, denied and the slots, repairing what a killed holder left. */
+bool region_lock(struct region *region);
+void region_unlock(struct region *region);
+
+/* With the lock held: this process's slot, taken on first use; NULL when every slot is held by a live process. */
+struct hetero_region_slot *region_slot(struct region *region);
+
+/* With the lock held: give back what the slots of dead processes still hold. */
+void region_sweep(struct region *region);
+
+#endif

@@ -1,0 +1,168 @@
+/* Finds and checks the grant, once per process. Anything wrong with one that is there refuses; none is free. */
+#include "tenant.h"
+
+#include "log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GRANT_OF_CONTAINER "/etc/hetero/grant"
+
+_Atomic int tenancy_found = TENANCY_UNKNOWN;
+
+/* Written under `looking` before tenancy_found says HELD, then constant. */
+static const struct hetero_grant *grant;
+static char directory[PATH_MAX];
+static uint8_t uuids[HETERO_MAX_DEVICES][16];
+
+static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER; /* held only here: no driver and no loader call inside */
+
+/* The region: `opened` is published after the struct is complete; under `looking` until then. */
+static struct region region;
+static _Atomic(struct region *) opened;
+
+static bool terminated(const char *text, size_t size)
+{
+    return memchr(text, '\0', size) != NULL;
+}
+
+/* "XXX-5e9f0a1b-…": the driver's 16 bytes are the 32 hexadecimal digits after the first dash. */
+static bool parse_uuid(const char *text, uint8_t bytes[16])
+{
+    const char *at = strchr(text, '-');
+    unsigned digits = 0;
+    for (; at != NULL && *at != '\0'; at++) {
+        if (*at == '-')
+            continue;
+        unsigned digit;
+        if (*at >= '0' && *at <= '9')
+            digit = (unsigned)(*at - '0');
+        else if ((*at | 0x20) >= 'a' && (*at | 0x20) <= 'f')
+            digit = (unsigned)((*at | 0x20) - 'a') + 10;
+        else
+            return false;
+        if (digits == 32)
+            return false;
+        bytes[digits / 2] = (uint8_t)(digits % 2 ? bytes[digits / 2] | digit : digit << 4);
+        digits++;
+    }
+    return digits == 32;
+}
+
+static const char *fault_of(const struct hetero_grant *candidate)
+{
+    if (candidate->magic != HETERO_GRANT_MAGIC)
+        return "not a grant";
+    if (candidate->version != HETERO_GRANT_VERSION)
+        return "a version this limiter does not know";
+    if (candidate->device_count < 1 || candidate->device_count > HETERO_MAX_DEVICES)
+        return "an impossible number of devices";
+    if (!terminated(candidate->id, sizeof candidate->id))
+        return "an id without an end";
+    for (unsigned d = 0; d < candidate->device_count; d++) {
+        const struct hetero_grant_device *terms = &candidate->devices[d];
+        if (!terminated(terms->uuid, sizeof terms->uuid) || !parse_uuid(terms->uuid, uuids[d]))
+            return "a device without a proper UUID";
+        if (terms_core(terms) < 1 || terms_core(terms) > HETERO_CORE_FULL)
+            return "a core share outside 0.01 % to 100 %";
+        if (terms_policy(terms) > HETERO_POLICY_OFF || terms_priority(terms) > HETERO_PRIORITY_HIGH)
+            return "an unknown policy or priority";
+    }
+    return NULL;
+}
+
+static enum tenancy open_grant(const char *path)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        log_line(LOG_ERROR, "grant %s: %s", path, strerror(errno));
+        return TENANCY_REFUSED;
+    }
+    void *mapped = MAP_FAILED;
+    if (lseek(file, 0, SEEK_END) >= (off_t)sizeof(struct hetero_grant))
+        mapped = mmap(NULL, sizeof(struct hetero_grant), PROT_READ, MAP_SHARED, file, 0);
+    close(file);
+    const char *fault = mapped == MAP_FAILED ? "too short" : fault_of(mapped);
+    const char *slash = strrchr(path, '/');
+    int length = slash == NULL ? 0 : (int)(slash - path);
+    if (fault == NULL && (slash == NULL || length >= (int)sizeof directory))
+        fault = "its path is not absolute, or too long";
+    if (fault != NULL) {
+        log_line(LOG_ERROR, "grant %s: %s: everything is refused", path, fault);
+        return TENANCY_REFUSED;
+    }
+    memcpy(directory, path, (size_t)length);
+    grant = mapped;
+    log_line(LOG_INFO, "grant %s: %u device(s)", grant->id, grant->device_count);
+    return TENANCY_HELD;
+}
+
+enum tenancy tenancy_look(void)
+{
+    pthread_mutex_lock(&looking);
+    enum tenancy found = (enum tenancy)atomic_load_explicit(&tenancy_found, memory_order_relaxed);
+    if (found == TENANCY_UNKNOWN) {
+        const char *named = getenv("HETERO_GRANT");
+        if (access(GRANT_OF_CONTAINER, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR))
+            found = open_grant(GRANT_OF_CONTAINER);
+        else
+            found = named == NULL || *named == '\0' ? TENANCY_FREE : open_grant(named);
+        atomic_store_explicit(&tenancy_found, found, memory_order_release);
+    }
+    pthread_mutex_unlock(&looking);
+    return found;
+}
+
+const struct hetero_grant_device *tenant_terms(int device)
+{
+    return &grant->devices[device];
+}
+
+int tenant_device(const uint8_t uuid[16])
+{
+    for (unsigned d = 0; d < grant->device_count; d++)
+        if (memcmp(uuids[d], uuid, 16) == 0)
+            return (int)d;
+    return DEVICE_FOREIGN;
+}
+
+int tenant_device_named(const char *uuid)
+{
+    uint8_t bytes[16];
+    return parse_uuid(uuid, bytes) ? tenant_device(bytes) : DEVICE_FOREIGN;
+}
+
+const char *tenant_directory(void)
+{
+    return directory;
+}
+
+struct region *tenant_region(void)
+{
+    struct region *ready = atomic_load_explicit(&opened, memory_order_acquire);
+    if (ready != NULL || tenancy() != TENANCY_HELD)
+        return ready;
+    pthread_mutex_lock(&looking);
+    ready = atomic_load_explicit(&opened, memory_order_relaxed);
+    char path[PATH_MAX + 8];
+    strcpy(path, directory);
+    strcat(path, "/usage");
+    if (ready == NULL && region_open(&region, path)) {
+        ready = &region;
+        atomic_store_explicit(&opened, ready, memory_order_release);
+    }
+    pthread_mutex_unlock(&looking);
+    return ready;
+}
+
+void tenant_after_fork(void)
+{
+    looking = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    if (atomic_load_explicit(&opened, memory_order_relaxed) != NULL)
+        region_forget(&region);
+}

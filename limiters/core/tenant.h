@@ -1,0 +1,68 @@
+/* What this process is held to: its grant, found once, and the region it shares with the rest of its grant. */
+#ifndef HETERO_TENANT_H
+#define HETERO_TENANT_H
+
+#include "grant.h"
+#include "region.h"
+
+enum tenancy {
+    TENANCY_UNKNOWN = 0, /* nobody has asked yet */
+    TENANCY_FREE,        /* no grant: every call passes straight through */
+    TENANCY_HELD,        /* a grant, and it holds */
+    TENANCY_REFUSED,     /* a grant that cannot be understood: allocations and launches are refused */
+};
+
+/* What a device is to this process: the number of the grant's device that it is, or one of these. */
+enum { DEVICE_FOREIGN = -1, DEVICE_NONE = -2 }; /* not in the grant: limit 0; no device meant: not ours to judge */
+
+extern _Atomic int tenancy_found; /* enum tenancy; written once, by tenancy_look() */
+enum tenancy tenancy_look(void);
+
+static inline enum tenancy tenancy(void)
+{
+    int found = atomic_load_explicit(&tenancy_found, memory_order_acquire);
+    return __builtin_expect(found != TENANCY_UNKNOWN, 1) ? (enum tenancy)found : tenancy_look();
+}
+
+/* The terms of the grant's device `device`. The node changes them in place: read through the functions below. */
+const struct hetero_grant_device *tenant_terms(int device);
+
+/* The grant's device with this UUID, as the driver's 16 bytes or as it prints it; or DEVICE_FOREIGN. */
+int tenant_device(const uint8_t uuid[16]);
+int tenant_device_named(const char *uuid);
+
+/* The grant's directory, where its other files are. */
+const char *tenant_directory(void);
+
+/* The usage region, opened on first use; NULL when it cannot be used (the caller refuses). */
+struct region *tenant_region(void);
+
+/* In a child after fork: the child takes its own place in the region when it first needs one. */
+void tenant_after_fork(void);
+
+static inline uint64_t terms_memory(const struct hetero_grant_device *terms)
+{
+    return __atomic_load_n(&terms->memory, __ATOMIC_RELAXED);
+}
+
+static inline uint32_t terms_core(const struct hetero_grant_device *terms)
+{
+    return __atomic_load_n(&terms->core, __ATOMIC_RELAXED);
+}
+
+static inline uint32_t terms_policy(const struct hetero_grant_device *terms)
+{
+    return __atomic_load_n(&terms->policy, __ATOMIC_RELAXED);
+}
+
+static inline uint32_t terms_priority(const struct hetero_grant_device *terms)
+{
+    return __atomic_load_n(&terms->priority, __ATOMIC_RELAXED);
+}
+
+static inline bool terms_limit_core(const struct hetero_grant_device *terms)
+{
+    return terms_core(terms) < HETERO_CORE_FULL && terms_policy(terms) != HETERO_POLICY_OFF;
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* Whose turn it is on a device: a lock in the kernel, shared by all tenants of the device.
+ *
+ * Three bytes of a file are locked, through open file descriptions, and never read or written:
+ *   +0  exclusively by whoever runs on the device
+ *   +1  shared by the low-priority grants that wait for it
+ *   +2  shared by the high-priority grants that wait for it
+ * A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt.
+ */
+#ifndef HETERO_TURN_H
+#define HETERO_TURN_H
+
+#include <stdbool.h>
+
+struct turn {
+    int file; /* -1: no lock could be had, and the device is not shared in turns */
+    int at;   /* the first of the three bytes */
+};
+
+/* The turn of the grant's device `device`: GRANT_DIR/turn.<device>, or, when the node made none because nobody else
+ * can hold the device, bytes of GRANT_DIR/usage, which keep the grant's own processes apart. */
+void turn_open(struct turn *turn, const char *directory, unsigned device);
+void turn_close(struct turn *turn);
+
+/* Wait for the turn. A low-priority waiter lets every high-priority one go first. */
+void turn_take(struct turn *turn, bool high);
+
+/* Take the turn if nobody holds it or waits for it. */
+bool turn_try(struct turn *turn);
+
+/* Give the turn up; those who waited get a moment to take it before the caller goes on. */
+void turn_give(struct turn *turn);
+
+/* Whether somebody else waits. */
+bool turn_wanted(const struct turn *turn);
+bool turn_wanted_by_high(const struct turn *turn);
+
+#endif

@@ -1,0 +1,94 @@
+"""The command line as a user starts it, with one vendor installed as any other would be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+#: Four devices of 16 GiB and one of 8 GiB; usage is a file, so that a test can set it.
+VENDOR = """
+from hetero import GiB, Fractional, Model, Rung, Usage, Vendor, Whole, hookimpl
+
+VENDOR = Vendor(
+    name="testing",
+    title="Testing",
+    models=(
+        Model(match="W*", granularity=Whole()),
+        Model(match="*", granularity=Fractional(), slots=4),
+    ),
+    visible=("TESTING_VISIBLE_DEVICES",),
+)
+SIZES = {"T-0": 16, "T-1": 16, "T-2": 16, "T-3": 16, "T-4": 8}
+
+@hookimpl
+def hetero_vendor():
+    return VENDOR
+
+@hookimpl
+def hetero_discover():
+    for index, (uuid, size) in enumerate(SIZES.items()):
+        yield VENDOR.device(
+            uuid=uuid, model="T1000", index=index, memory=size * GiB, rung=Rung.NONE, health="ok"
+        )
+
+@hookimpl
+def hetero_observe(device):
+    return Usage(memory=GiB, core=0.25)
+"""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def install(site: Path, name: str, source: str) -> None:
+    """Install a vendor into the folder `site` as pip would."""
+    module = f"hetero_{name}"
+    (site / f"{module}.py").write_text(source)
+    metadata = site / f"{module}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: hetero-{name}\nVersion: 1.0\n"
+    )
+    (metadata / "entry_points.txt").write_text(f"[hetero.vendor]\n{name} = {module}\n")
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An environment with a state directory of its own and the testing vendor installed."""
+    site = tmp_path / "site"
+    site.mkdir()
+    install(site, "testing", VENDOR)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HETERO_", "LD_"))}
+    return {
+        **clean,
+        "PYTHONPATH": str(site),
+        "HETERO_STATE": str(tmp_path / "state"),
+        "COLUMNS": "100",
+    }
+
+
+@pytest.fixture
+def command() -> tuple[str, ...]:
+    """How the command line is started."""
+    return (sys.executable, "-c", "from hetero.cli import main; main()")
+
+
+@pytest.fixture
+def hetero(environ: Mapping[str, str], command: tuple[str, ...]) -> Run:
+    """Run a command line to its end and return what came of it."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *arguments],
+            env={**environ, **more},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run

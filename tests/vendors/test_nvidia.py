@@ -1,0 +1,396 @@
+"""NVIDIA discovery through the real binding and the fake driver's NVML, rack by rack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from contract import contract_holds, on_rack
+
+import hetero
+from hetero import codec
+from hetero.fit import fit
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Allocation,
+    Ask,
+    Device,
+    Inventory,
+    Link,
+    Refusal,
+    Request,
+    Rung,
+    Templated,
+)
+from hetero.registry import Discovery
+from hetero.units import GiB, MiB
+
+LOOK = """
+import pynvml
+
+{change}
+
+import hetero_nvidia
+from hetero import codec
+from hetero.registry import Registry
+
+print(codec.dumps(Registry.of(hetero_nvidia).discover()))
+"""
+
+
+def discover(path: Path, rack: str, *, change: str = "") -> Discovery:
+    """Look at `rack` through NVML, after `change` made the driver answer differently."""
+    file = path / "test.rack"
+    file.write_text(dedent(rack))
+    printed = on_rack(["-c", LOOK.format(change=dedent(change))], file)
+    return codec.loads(printed, Discovery, source="discovery")
+
+
+ONE = """
+    [device]
+    vendor = nvidia
+    model = NVIDIA H200
+    uuid = GPU-5e9f0c1a-8d4e-4c55-9f0e-0123456789ab
+    memory = 143771 MiB
+    numa = 1
+    pci = 0000:18:00.0
+    compute = 9.0
+
+    [driver]
+    nvidia = 580.159.04
+"""
+
+
+def test_everything_nvml_says_of_a_card_is_there(tmp_path: Path) -> None:
+    (device,) = discover(tmp_path, ONE).devices
+
+    expected = Device(
+        uuid="GPU-5e9f0c1a-8d4e-4c55-9f0e-0123456789ab",
+        vendor="nvidia",
+        model="NVIDIA H200",
+        index=0,
+        capacity={CORE: 100, MEMORY: 143771 * MiB, SLOTS: 10},
+        granularity=hetero.Fractional(hetero.Step(MiB), hetero.Step(1), hetero.Multi.SHARES),
+        rung=Rung.PRELOAD,
+        health="ok",
+        numa=1,
+        pci="0000:18:00.0",
+        links=(),
+        attributes={"driver": "580.159.04", "compute-capability": "9.0"},
+    )
+    assert expected == device
+
+
+def test_what_nvml_will_not_say_is_none(tmp_path: Path) -> None:
+    silence = """
+        def silent(*_):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+        def missing(*_):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+        pynvml.nvmlDeviceGetMemoryAffinity = pynvml.nvmlDeviceGetPciInfo = silent
+        pynvml.nvmlDeviceGetRemappedRows = pynvml.nvmlDeviceGetTotalEccErrors = silent
+        pynvml.nvmlDeviceGetRetiredPagesPendingStatus = silent
+        pynvml.nvmlDeviceGetCudaComputeCapability = pynvml.nvmlDeviceGetMigMode = missing
+    """
+    (device,) = discover(tmp_path, ONE, change=silence).devices
+
+    assert (None, None, None) == (device.numa, device.pci, device.health)
+    assert {"driver": "580.159.04"} == device.attributes
+    assert device.usable
+
+
+def test_an_old_driver_without_the_second_memory_call_still_says_its_memory(
+    tmp_path: Path,
+) -> None:
+    old = """
+        first = pynvml.nvmlDeviceGetMemoryInfo
+
+        def only_first(handle, version=None):
+            if version:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+            return first(handle)
+
+        pynvml.nvmlDeviceGetMemoryInfo = only_first
+    """
+    (device,) = discover(tmp_path, ONE, change=old).devices
+
+    assert 143771 * MiB == device.capacity[MEMORY]
+
+
+def test_no_driver_is_absent_and_says_what_to_check(tmp_path: Path) -> None:
+    absent = "raise_absent = pynvml.NVMLError(pynvml.NVML_ERROR_{})\n"
+    for error, words in (
+        ("LIBRARY_NOT_FOUND", "Shared Library Not Found"),
+        ("DRIVER_NOT_LOADED", "Driver Not Loaded"),
+    ):
+        change = absent.format(error) + "def nvmlInit(): raise raise_absent\n"
+        (row,) = discover(tmp_path, ONE, change=change + "pynvml.nvmlInit = nvmlInit").rows
+
+        assert "absent" == row.state
+        assert words in str(row.reason)
+        assert str(row.reason).endswith(
+            "(is the driver loaded, and mounted if this is a container?)"
+        )
+
+
+def test_a_driver_that_fails_is_broken_with_the_card_and_what_to_look_at(tmp_path: Path) -> None:
+    failing = """
+        def fail(*_):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+
+        pynvml.nvmlDeviceGetName = fail
+    """
+    (row,) = discover(tmp_path, ONE, change=failing).rows
+
+    advice = "(see `nvidia-smi -q -i 0` and the kernel log)"
+    assert ("broken", f"nvidia: discover: card 0: Unknown Error {advice}") == (
+        row.state,
+        row.reason,
+    )
+
+
+# --- health --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "health"),
+    [
+        ("nvmlDeviceGetRemappedRows", (0, 1, 1, 0), "memory repair pending: reset the card"),
+        ("nvmlDeviceGetRemappedRows", (0, 8, 0, 1), "row remapping failed: replace the card"),
+        ("nvmlDeviceGetRemappedRows", (3, 1, 0, 0), "ok"),
+        ("nvmlDeviceGetRetiredPagesPendingStatus", 1, "memory repair pending: reset the card"),
+        ("nvmlDeviceGetTotalEccErrors", 2, "2 uncorrected memory errors: reset the card"),
+    ],
+)
+def test_health_is_what_nvmls_error_records_say(
+    tmp_path: Path, call: str, answer: object, health: str
+) -> None:
+    change = f"pynvml.{call} = lambda *_: {answer!r}"
+    (device,) = discover(tmp_path, ONE, change=change).devices
+
+    assert health == device.health
+
+
+def test_a_lost_card_is_shown_beside_the_others_and_never_given_out(tmp_path: Path) -> None:
+    rack = """
+        [device]
+        vendor = nvidia
+        model = NVIDIA L4
+        memory = 24 GiB
+        health = XID 79
+        links = 1:PIX
+
+        [device]
+        vendor = nvidia
+        model = NVIDIA L4
+        memory = 24 GiB
+    """
+    found = discover(tmp_path, rack)
+    lost, well = found.devices
+    got = fit(found.inventory, Request(asks=(Ask(memory=GiB), Ask(memory=GiB))))
+
+    assert ("ok", [0, 1]) == (found.rows[0].state, [lost.index, well.index])
+    assert (False, True) == (lost.usable, well.usable)
+    assert "lost" in str(lost.health).lower()
+    assert () == well.links
+    assert isinstance(got, Refusal)
+    assert f"1 of 2 devices fits (2 needed): 1 unhealthy ({lost.health})" == got.sentence
+
+
+# --- rung ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "rung"),
+    [
+        ("None", Rung.KERNEL),
+        ("pynvml.NVML_ERROR_NOT_FOUND", Rung.KERNEL),
+        ("pynvml.NVML_ERROR_NOT_SUPPORTED", Rung.PRELOAD),
+        ("pynvml.NVML_ERROR_FUNCTION_NOT_FOUND", Rung.PRELOAD),
+        ("pynvml.NVML_ERROR_UNKNOWN", Rung.PRELOAD),
+    ],
+)
+def test_the_rung_is_what_the_driver_can_do(tmp_path: Path, answer: str, rung: Rung) -> None:
+    change = f"""
+        def limits(handle, limits):
+            if {answer} is not None:
+                raise pynvml.NVMLError({answer})
+
+        pynvml.nvmlDeviceGetMemoryLimits_v1 = limits
+    """
+    (device,) = discover(tmp_path, ONE, change=change).devices
+
+    assert rung == device.rung
+
+
+# --- links ---------------------------------------------------------------------------------------
+
+FOUR = """
+    [device]
+    vendor = nvidia
+    model = NVIDIA A100
+    uuid = GPU-a
+    memory = 80 GiB
+    pci = 0000:18:00.0
+    links = 1:NV12 2:PIX 3:SYS
+
+    [device]
+    vendor = nvidia
+    model = NVIDIA A100
+    uuid = GPU-b
+    memory = 80 GiB
+    pci = 0000:19:00.0
+    links = 2:PHB
+
+    [device]
+    vendor = nvidia
+    model = NVIDIA A100
+    uuid = GPU-c
+    memory = 80 GiB
+    pci = 0000:3b:00.0
+
+    [device]
+    vendor = nvidia
+    model = NVIDIA A100
+    uuid = GPU-d
+    memory = 80 GiB
+    pci = 0001:3b:00.0
+"""
+
+
+def test_links_name_the_peer_the_way_and_weigh_nvlink_above_any_pcie(tmp_path: Path) -> None:
+    first, second, *_ = discover(tmp_path, FOUR).devices
+
+    assert (Link("GPU-b", "NV12", 120), Link("GPU-c", "PIX", 5), Link("GPU-d", "SYS", 1)) == (
+        first.links
+    )
+    assert [("GPU-a", "NV12", 120), ("GPU-c", "PHB", 3)] == [
+        (link.peer, link.kind, link.weight) for link in second.links[:2]
+    ]
+
+
+def test_cards_on_one_nvswitch_are_linked_to_each_other(tmp_path: Path) -> None:
+    switched = """
+        pynvml.nvmlDeviceGetNvLinkState = lambda handle, link: int(link < 18)
+        pynvml.nvmlDeviceGetNvLinkRemoteDeviceType = lambda handle, link: 2
+    """
+    devices = discover(tmp_path, FOUR, change=switched).devices
+
+    assert {(3, "NV18", 180)} == {
+        (len(device.links), link.kind, link.weight) for device in devices for link in device.links
+    }
+
+
+# --- MIG -----------------------------------------------------------------------------------------
+
+MIG = """
+    [device]
+    vendor = nvidia
+    model = NVIDIA H200
+    memory = 143771 MiB
+    mig = 2g.35gb x1, 1g.18gb x3
+"""
+
+
+def test_a_mig_card_comes_out_as_its_instances_smallest_first(tmp_path: Path) -> None:
+    (device,) = discover(tmp_path, MIG).devices
+
+    assert isinstance(device.granularity, Templated)
+    menu = device.granularity.menu
+    assert (Rung.PARTITION, False) == (device.rung, device.granularity.whole)
+    assert ["1g.18gb", "1g.18gb", "1g.18gb", "2g.35gb"] == [shape.name for shape in menu]
+    assert [1, 1, 1, 2] == [shape.takes[CORE] for shape in menu]
+    assert 4 == len({shape.part for shape in menu})
+    assert all(str(shape.part).startswith("MIG-") for shape in menu)
+    assert {CORE: 7, MEMORY: 143771 * MiB, SLOTS: 4, "1g.18gb": 3, "2g.35gb": 1} == {
+        name: amount for name, amount in device.capacity.items() if not name.startswith("MIG-")
+    }
+
+
+def test_four_wishes_take_three_small_instances_then_the_larger_and_the_fifth_is_refused(
+    tmp_path: Path,
+) -> None:
+    inventory = discover(tmp_path, MIG).inventory
+    wish = Request(asks=(Ask(memory=10 * GiB),))
+    taken = []
+    for _ in range(4):
+        got = fit(inventory, wish)
+        assert isinstance(got, Allocation)
+        taken.append((got.grants[0].template, got.grants[0].part))
+        inventory = Inventory(inventory.devices, (*inventory.standing, got))
+    fifth = fit(inventory, wish)
+
+    assert ["1g.18gb", "1g.18gb", "1g.18gb", "2g.35gb"] == [name for name, _ in taken]
+    assert 4 == len({part for _, part in taken})
+    assert isinstance(fifth, Refusal)
+    assert "0 of 1 device fit: 1 lack 1g.18gb" == fifth.sentence
+
+
+def test_of_compute_instances_that_share_their_memory_only_the_largest_is_given(
+    tmp_path: Path,
+) -> None:
+    shared = "pynvml.nvmlDeviceGetGpuInstanceId = lambda part: 1"
+    (device,) = discover(tmp_path, MIG, change=shared).devices
+
+    assert isinstance(device.granularity, Templated)
+    assert ["2g.35gb"] == [shape.name for shape in device.granularity.menu]
+    assert 1 == device.capacity[SLOTS]
+
+
+def test_a_mig_card_without_an_instance_says_so_and_is_given_to_nobody(tmp_path: Path) -> None:
+    none = """
+        def none(*_):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
+        pynvml.nvmlDeviceGetMigDeviceHandleByIndex = none
+    """
+    found = discover(tmp_path, MIG, change=none)
+    got = fit(found.inventory, Request(asks=(Ask(memory=GiB),)))
+
+    assert isinstance(got, Refusal)
+    assert "0 of 1 device fit: 1 unhealthy (MIG is on without an instance)" == got.sentence
+
+
+# --- observe, balance, contract ------------------------------------------------------------------
+
+
+def test_usage_is_read_from_nvml_and_every_opening_is_closed(tmp_path: Path) -> None:
+    rack = tmp_path / "test.rack"
+    rack.write_text(dedent(ONE))
+    script = """
+        import pynvml
+        depth = []
+        def counted(call, step):
+            def around(*args):
+                call(*args)
+                depth.append(step)
+            return around
+        pynvml.nvmlInit = counted(pynvml.nvmlInit, 1)
+        pynvml.nvmlShutdown = counted(pynvml.nvmlShutdown, -1)
+
+        import hetero_nvidia
+        from hetero.registry import Registry
+        registry = Registry.of(hetero_nvidia)
+        (device,) = registry.discover().devices
+        usage = registry.observe(device)
+        def fail(*_): raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+        pynvml.nvmlDeviceGetName = fail
+        registry.discover()
+        print(depth, usage.memory, usage.core)
+    """
+    printed = on_rack(["-c", dedent(script)], rack)
+
+    assert "[1, -1, 1, -1, 1, -1] 0 0.0\n" == printed
+
+
+@pytest.mark.parametrize("rack", [ONE, FOUR, MIG], ids=["one", "four", "mig"])
+def test_the_contract_holds(tmp_path: Path, rack: str) -> None:
+    file = tmp_path / "test.rack"
+    file.write_text(dedent(rack))
+
+    assert "8 passed" in contract_holds("hetero_nvidia", file)
