@@ -88,6 +88,8 @@ def _expect(path: Path, table: Mapping[str, Any], *, known: tuple[str, ...]) -> 
 
 
 def _factor(path: Path, name: str, value: object) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | Decimal) or not 1 <= value <= 100:
+    numeric = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    factor = Decimal(value) if numeric else Decimal("nan")  # type: ignore[arg-type]
+    if factor.is_nan() or not 1 <= factor <= 100:
         raise BadInput(f"settings {path}: scale.{name} {value!r} is not a number from 1 to 100")
-    return Decimal(value)
+    return factor

@@ -1,6 +1,8 @@
 /* Reserve, release, read: short sections under the region's lock, which is never held across a driver call. */
 #include "ledger.h"
 
+#include <stddef.h>
+
 enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64_t bytes, uint64_t limit)
 {
     if (!region_lock(region))

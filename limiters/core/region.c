@@ -59,34 +59,44 @@ static bool open_file(struct region *region)
     return region->file >= 0;
 }
 
+static struct hetero_region *map(const char *path)
+{
+    /* A description of its own: a mapping keeps its description open, and with it any lock, in children too. */
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    off_t size = file < 0 ? -1 : lseek(file, 0, SEEK_END);
+    void *mapped = MAP_FAILED;
+    if (size >= (off_t)sizeof(struct hetero_region))
+        mapped = mmap(NULL, sizeof(struct hetero_region), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (mapped == MAP_FAILED)
+        log_line(LOG_ERROR, "usage region %s: cannot be mapped (%lld bytes of %zu)", path, (long long)size,
+                 sizeof(struct hetero_region));
+    if (file >= 0)
+        close(file);
+    return mapped == MAP_FAILED ? NULL : mapped;
+}
+
 bool region_open(struct region *region, const char *path)
 {
     region->file = region->slot = -1;
     if (strlen(path) >= sizeof region->path)
         return false;
     strcpy(region->path, path);
-    if (!open_file(region))
+    struct hetero_region *shared = map(path);
+    if (shared == NULL)
         return false;
-    off_t size = lseek(region->file, 0, SEEK_END);
-    void *mapped = MAP_FAILED;
-    if (size >= (off_t)sizeof(struct hetero_region))
-        mapped = mmap(NULL, sizeof(struct hetero_region), PROT_READ | PROT_WRITE, MAP_SHARED, region->file, 0);
-    if (mapped == MAP_FAILED) {
-        log_line(LOG_ERROR, "usage region %s: %lld bytes, cannot map %zu", path, (long long)size,
-                 sizeof(struct hetero_region));
-        close(region->file);
-        return false;
-    }
-    struct hetero_region *shared = mapped;
-    bool usable = lock_byte(region->file, F_OFD_SETLKW, F_WRLCK, HETERO_REGION_LOCK_FORMAT);
+    bool usable = open_file(region) && lock_byte(region->file, F_OFD_SETLKW, F_WRLCK, HETERO_REGION_LOCK_FORMAT);
     if (usable && atomic_load(&shared->magic) == 0)
         usable = give_form(shared);
-    lock_byte(region->file, F_OFD_SETLK, F_UNLCK, HETERO_REGION_LOCK_FORMAT);
-    if (!usable || atomic_load(&shared->magic) != HETERO_REGION_MAGIC || shared->version != HETERO_REGION_VERSION ||
-        shared->slot_count != HETERO_REGION_SLOTS) {
+    if (usable)
+        lock_byte(region->file, F_OFD_SETLK, F_UNLCK, HETERO_REGION_LOCK_FORMAT);
+    if (usable && (atomic_load(&shared->magic) != HETERO_REGION_MAGIC || shared->version != HETERO_REGION_VERSION ||
+                   shared->slot_count != HETERO_REGION_SLOTS)) {
         log_line(LOG_ERROR, "usage region %s: not of this version", path);
-        munmap(mapped, sizeof(struct hetero_region));
-        close(region->file);
+        usable = false;
+    }
+    if (!usable) {
+        munmap(shared, sizeof(struct hetero_region));
+        region_forget(region);
         return false;
     }
     region->shared = shared;

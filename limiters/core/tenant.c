@@ -76,6 +76,14 @@ static const char *fault_of(const struct hetero_grant *candidate)
     return NULL;
 }
 
+/* The child takes its own place in the region when it first needs one. */
+static void after_fork_in_child(void)
+{
+    looking = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    if (atomic_load_explicit(&opened, memory_order_relaxed) != NULL)
+        region_forget(&region);
+}
+
 static enum tenancy open_grant(const char *path)
 {
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -98,6 +106,8 @@ static enum tenancy open_grant(const char *path)
     }
     memcpy(directory, path, (size_t)length);
     grant = mapped;
+    if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
+        log_line(LOG_ERROR, "fork cannot be watched: children share their parent's slot");
     log_line(LOG_INFO, "grant %s: %u device(s)", grant->id, grant->device_count);
     return TENANCY_HELD;
 }
@@ -158,11 +168,4 @@ struct region *tenant_region(void)
     }
     pthread_mutex_unlock(&looking);
     return ready;
-}
-
-void tenant_after_fork(void)
-{
-    looking = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    if (atomic_load_explicit(&opened, memory_order_relaxed) != NULL)
-        region_forget(&region);
 }

@@ -37,9 +37,6 @@ const char *tenant_directory(void);
 /* The usage region, opened on first use; NULL when it cannot be used (the caller refuses). */
 struct region *tenant_region(void);
 
-/* In a child after fork: the child takes its own place in the region when it first needs one. */
-void tenant_after_fork(void);
-
 static inline uint64_t terms_memory(const struct hetero_grant_device *terms)
 {
     return __atomic_load_n(&terms->memory, __ATOMIC_RELAXED);

@@ -1,0 +1,23 @@
+/* What the governor needs of a driver and of time; limiters/<api> supplies it, the unit tests supply a simulated one.
+ *
+ * A mark is a point in a stream's order that can be asked whether the device has passed it: an event without timing.
+ * Contexts and streams are the driver's own handles and mean nothing here.
+ */
+#ifndef HETERO_ENGINE_H
+#define HETERO_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct engine {
+    uint64_t (*now)(void);          /* CLOCK_MONOTONIC, ns */
+    void (*pause)(uint64_t ns);     /* sleep about so long */
+    void (*begin)(void);            /* the governor's thread calls this first */
+    void *(*home)(void *stream);    /* the context of a stream that has one of its own */
+    void *(*make)(void *context);   /* a new mark; NULL when none can be had */
+    void (*drop)(void *mark);
+    bool (*set)(void *mark, void *context, void *stream); /* after everything that is in the stream now */
+    bool (*passed)(void *mark);     /* a mark that cannot be asked counts as passed */
+};
+
+#endif

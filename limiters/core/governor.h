@@ -1,0 +1,78 @@
+/* The governor: keeps one process's use of one device to its grant's share, in turns.
+ *
+ * A share s is exclusive turns on the device whose wall time adds up to s of the time. Launches run freely while the
+ * gate is open; a thread of ours opens and closes it, waits for what was launched, and charges the wall time of the
+ * turn, which inside an exclusive turn is the device's time. The thread starts at the first launch that is limited.
+ */
+#ifndef HETERO_GOVERNOR_H
+#define HETERO_GOVERNOR_H
+
+#include "engine.h"
+#include "grant.h"
+#include "lanes.h"
+#include "region.h"
+#include "turn.h"
+
+#include <pthread.h>
+
+#define GOVERNOR_MARKS 8u
+
+struct governor {
+    /* Written before the governor is published, then constant. */
+    const struct engine *engine;
+    const struct hetero_grant_device *terms;
+    struct hetero_region_device *account;
+    struct turn turn;
+
+    _Atomic uint32_t gate;      /* futex: GATE_OPEN or GATE_CLOSED; written by the thread */
+    _Atomic uint32_t waiting;   /* futex: launchers at the closed gate */
+    _Atomic uint64_t traffic;   /* launches let in since the start << 32 | launchers between enter and leave */
+    _Atomic uint64_t first_ns;  /* when the turn's first launch came; 0: not yet */
+    _Atomic uint32_t backlog;   /* marks set and not yet passed */
+    _Atomic uint32_t stride;    /* launches between two marks */
+    _Atomic uint32_t marked;    /* the launch count at the last mark */
+
+    pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now and pause */
+    bool started;
+    struct lanes lanes;
+    struct {
+        void *mark;
+        struct lane *lane;
+        unsigned life;
+    } marks[GOVERNOR_MARKS];
+    unsigned oldest;
+    bool thinned;         /* since the last mark, a launcher had to wait for the device */
+    uint64_t last_mark_ns; /* 0: none in this turn */
+
+    /* The thread's own. */
+    uint64_t asked_ns;
+    uint32_t launches_seen;
+};
+
+/* A governor with nothing running; NULL when there is no memory. Never freed. */
+struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,
+                              struct hetero_region_device *account, const char *directory, unsigned device);
+
+/* Wait until a launch may go ahead. False: the limit was lifted meanwhile, launch without leaving. */
+bool governor_enter(struct governor *governor);
+
+/* The launch was made (or failed) into `stream`. */
+void governor_leave(struct governor *governor, const struct stream_key *stream);
+
+/* Before a stream starts or joins a capture: from then on it must not be marked. */
+void governor_before_capture(struct governor *governor, const struct stream_key *stream);
+
+/* Before a stream or a context is destroyed. */
+void governor_before_stream_ends(struct governor *governor, const struct stream_key *stream);
+void governor_before_context_ends(struct governor *governor, void *context);
+
+/* At exit: every gate opens, and no governor calls its engine any more. */
+void governor_retire(struct governor *governor);
+
+/* In a child after fork: the child gets a governor of its own; this one only lets go of its descriptor. */
+void governor_after_fork(struct governor *governor);
+
+/* One round of the thread: out of debt, take the turn, run it, give it up. For the thread and for the unit tests. */
+void governor_round(struct governor *governor);
+
+#endif

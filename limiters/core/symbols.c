@@ -1,0 +1,177 @@
+/* dlsym and dlvsym as this process sees them, and the real ones for ourselves.
+ *
+ * Ours answer a name of ours with our function when the handle has that symbol, and jump to the real function for
+ * everything else: a jump, because the real one looks at its return address to know who asks (RTLD_NEXT).
+ */
+#include "symbols.h"
+
+#include "tenant.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <string.h>
+
+typedef void *(*dlsym_function)(void *, const char *);
+typedef void *(*dlvsym_function)(void *, const char *, const char *);
+
+/* libc's own; looked up on first use, the same value whoever writes it. */
+static _Atomic(void *) libc_dlsym, libc_dlvsym;
+
+/* ---------------------------------------------------------------------------------------------- libc's functions */
+
+/* What a plain dlsym would find is our own function, so libc's is read from its symbol table. */
+struct search {
+    const char *name;
+    void *found;
+};
+
+static const ElfW(Sym) *look_up(const ElfW(Sym) *symbols, const char *strings, const uint32_t *gnu_hash,
+                                const char *name)
+{
+    uint32_t hash = 5381;
+    for (const char *at = name; *at != '\0'; at++)
+        hash = hash * 33 + (unsigned char)*at;
+    uint32_t buckets = gnu_hash[0], first = gnu_hash[1], bloom_words = gnu_hash[2];
+    const uint32_t *bucket = gnu_hash + 4 + bloom_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+    const uint32_t *chain = bucket + buckets;
+    for (uint32_t i = bucket[hash % buckets]; i >= first; i++) {
+        const ElfW(Sym) *symbol = &symbols[i];
+        if ((chain[i - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
+            strcmp(strings + symbol->st_name, name) == 0)
+            return symbol;
+        if (chain[i - first] & 1)
+            break;
+    }
+    return NULL;
+}
+
+static int search_object(struct dl_phdr_info *object, size_t size, void *argument)
+{
+    struct search *search = argument;
+    (void)size;
+    const char *file = strrchr(object->dlpi_name, '/');
+    file = file == NULL ? object->dlpi_name : file + 1;
+    if (strncmp(file, "libc.so.", 8) != 0 && strncmp(file, "libdl.so.", 9) != 0)
+        return 0;
+    const ElfW(Dyn) *dynamic = NULL;
+    for (int i = 0; i < object->dlpi_phnum; i++)
+        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+    const ElfW(Sym) *symbols = NULL;
+    const char *strings = NULL;
+    const uint32_t *gnu_hash = NULL;
+    for (; dynamic != NULL && dynamic->d_tag != DT_NULL; dynamic++) {
+        /* glibc has relocated these addresses in place. */
+        if (dynamic->d_tag == DT_SYMTAB)
+            symbols = (const void *)dynamic->d_un.d_ptr;
+        else if (dynamic->d_tag == DT_STRTAB)
+            strings = (const void *)dynamic->d_un.d_ptr;
+        else if (dynamic->d_tag == DT_GNU_HASH)
+            gnu_hash = (const void *)dynamic->d_un.d_ptr;
+    }
+    if (symbols == NULL || strings == NULL || gnu_hash == NULL)
+        return 0;
+    const ElfW(Sym) *symbol = look_up(symbols, strings, gnu_hash, search->name);
+    if (symbol == NULL)
+        return 0;
+    search->found = (void *)(object->dlpi_addr + symbol->st_value);
+    return 1;
+}
+
+static void *libc_function(_Atomic(void *) *known, const char *name)
+{
+    void *function = atomic_load_explicit(known, memory_order_acquire);
+    if (function == NULL) {
+        struct search search = {.name = name};
+        dl_iterate_phdr(search_object, &search);
+        function = search.found;
+        atomic_store_explicit(known, function, memory_order_release);
+    }
+    return function;
+}
+
+static void *real_dlsym(void *handle, const char *name)
+{
+    return ((dlsym_function)libc_function(&libc_dlsym, "dlsym"))(handle, name);
+}
+
+/* ----------------------------------------------------------------------------------------------------- our tables */
+
+void *symbol_resolve(const struct symbols *table, struct symbol *row)
+{
+    /* No lock of ours around the loader's: whoever comes second finds the same. The handle is kept for good. */
+    void *handle = dlopen(table->library, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == NULL)
+        handle = dlopen(table->library, RTLD_LAZY);
+    void *real = handle == NULL ? NULL : real_dlsym(handle, row->name);
+    if (real == row->ours)
+        real = NULL; /* the name is ours alone: never call ourselves */
+    atomic_store_explicit(&row->real, real, memory_order_release);
+    return real;
+}
+
+static struct symbol *row_of(const char *name, const struct symbols **table)
+{
+    for (const struct symbols *const *at = symbols_tables; *at != NULL; at++)
+        for (size_t i = 0; i < (*at)->count; i++)
+            if ((*at)->rows[i].ours != NULL && strcmp((*at)->rows[i].name, name) == 0) {
+                *table = *at;
+                return &(*at)->rows[i];
+            }
+    return NULL;
+}
+
+/* ----------------------------------------------------------------------------------------------------- the doors */
+
+/* What the stubs below do next: return `answer`, or jump to `pass` with the caller's arguments and return address. */
+struct verdict {
+    void *answer;
+    void *pass;
+};
+
+__attribute__((used, visibility("hidden"))) struct verdict hetero_judge(void *handle, const char *name,
+                                                                        const char *version, long versioned)
+{
+    void *pass = versioned ? libc_function(&libc_dlvsym, "dlvsym") : libc_function(&libc_dlsym, "dlsym");
+    const struct symbols *table;
+    struct symbol *row = name == NULL ? NULL : row_of(name, &table);
+    if (row == NULL || tenancy() == TENANCY_FREE)
+        return (struct verdict){NULL, pass};
+    if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
+        /* Everybody finds us there; whether the driver is loaded is what the caller wants to know. */
+        if (dlopen(table->library, RTLD_LAZY | RTLD_NOLOAD) != NULL && symbol_real(table, row) != NULL)
+            return (struct verdict){row->ours, NULL};
+        return (struct verdict){real_dlsym(RTLD_NEXT, name), NULL};
+    }
+    void *found = versioned ? ((dlvsym_function)pass)(handle, name, version) : ((dlsym_function)pass)(handle, name);
+    if (found == row->ours && symbol_real(table, row) == NULL)
+        found = NULL;
+    return (struct verdict){found == NULL ? NULL : row->ours, NULL};
+}
+
+#if defined(__x86_64__)
+#define DOOR(name, versioned)                                                                                          \
+    __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n"                                        \
+            "  push %rdi\n  push %rsi\n  push %rdx\n"                                                                  \
+            "  mov $" #versioned ", %ecx\n"                                                                            \
+            "  call hetero_judge\n"                                                                                    \
+            "  mov %rdx, %rcx\n"                                                                                       \
+            "  pop %rdx\n  pop %rsi\n  pop %rdi\n"                                                                     \
+            "  test %rcx, %rcx\n  jz 1f\n  jmp *%rcx\n1: ret\n"                                                        \
+            ".size " #name ", . - " #name "\n")
+#elif defined(__aarch64__)
+#define DOOR(name, versioned)                                                                                          \
+    __asm__(".text\n.globl " #name "\n.type " #name ", %function\n" #name ":\n"                                        \
+            "  stp x29, x30, [sp, #-48]!\n  mov x29, sp\n"                                                             \
+            "  stp x0, x1, [sp, #16]\n  str x2, [sp, #32]\n"                                                           \
+            "  mov x3, #" #versioned "\n"                                                                              \
+            "  bl hetero_judge\n"                                                                                      \
+            "  mov x16, x1\n  cbz x16, 1f\n"                                                                           \
+            "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"                                                           \
+            "1: ldp x29, x30, [sp], #48\n  cbz x16, 2f\n  br x16\n2: ret\n"                                            \
+            ".size " #name ", . - " #name "\n")
+#endif
+
+DOOR(dlsym, 0);
+DOOR(dlvsym, 1);

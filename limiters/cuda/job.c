@@ -1,0 +1,326 @@
+/* hetero-job-cuda: a small program that keeps a CUDA device busy and says how fast it went, for demonstrations, tests
+ * and measurements, on real cards and simulated ones alike. It needs the driver only. */
+#include "abi.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char help[] =
+    "usage: hetero-job-cuda [options]\n"
+    "Keeps a CUDA device busy with kernels of a chosen length; prints one JSON object a second, and one for the whole.\n"
+    "\n"
+    "  --seconds S      how long to run (default 5)\n"
+    "  --warmup S       run this long first, uncounted (default 0)\n"
+    "  --kernel-us N    how long one kernel takes on the free card, in microseconds (default 500)\n"
+    "  --iterations N   how often its loop turns, instead of measuring that\n"
+    "  --in-flight N    how many steps are queued at a time (default 8)\n"
+    "  --graph N        a step is one replay of a CUDA graph of N kernels instead of one kernel\n"
+    "  --memory SIZE    device memory to hold meanwhile, such as 1GiB\n"
+    "  --alloc SIZE     only allocate this much, say how that went and free it; may be given several times\n"
+    "  --device I       which device (default 0)\n"
+    "\n"
+    "Exit status: 0; 1 when the driver refused something; 2 for a wrong option.\n";
+
+/* One warp of dependent multiply-adds: as long as its loop, and no load on memory. Text, so that any driver since
+ * Maxwell compiles it for its card. */
+static const char ptx[] =
+    ".version 6.0\n"
+    ".target sm_50\n"
+    ".address_size 64\n"
+    ".shared .u32 sink;\n"
+    ".visible .entry spin(.param .u32 iterations)\n"
+    "{\n"
+    "    .reg .pred %more;\n"
+    "    .reg .u32 %left, %x;\n"
+    "    ld.param.u32 %left, [iterations];\n"
+    "    mov.u32 %x, %tid.x;\n"
+    "loop:\n"
+    "    setp.ne.u32 %more, %left, 0;\n"
+    "    @!%more bra done;\n"
+    "    mad.lo.u32 %x, %x, 1664525, 1013904223;\n"
+    "    sub.u32 %left, %left, 1;\n"
+    "    bra loop;\n"
+    "done:\n"
+    "    st.volatile.shared.u32 [sink], %x;\n" /* so that no compiler finds the loop useless */
+    "    ret;\n"
+    "}\n";
+
+/* The driver, by name: the program builds and starts where there is none. */
+#define DRIVER(each)                                                                                                   \
+    each(cuInit) each(cuGetErrorName) each(cuDeviceGet) each(cuDevicePrimaryCtxRetain) each(cuCtxSetCurrent)           \
+    each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuStreamCreate)                         \
+    each(cuStreamSynchronize) each(cuEventCreate) each(cuEventDestroy_v2) each(cuEventRecord)                          \
+    each(cuEventSynchronize) each(cuEventElapsedTime) each(cuMemAlloc_v2) each(cuMemFree_v2)                           \
+    each(cuStreamBeginCapture_v2) each(cuStreamEndCapture) each(cuGraphInstantiate_v2) each(cuGraphLaunch)
+#define POINTER(name) __typeof__(name) *name;
+static struct { DRIVER(POINTER) } cu;
+
+static struct {
+    double seconds, warmup, kernel_us;
+    unsigned long iterations, in_flight, graph, device;
+    uint64_t memory, allocations[16];
+    unsigned allocation_count;
+} asked = {.seconds = 5, .kernel_us = 500, .in_flight = 8};
+
+static CUstream stream;
+static CUfunction spin;
+static CUgraphExec graph;
+static unsigned iterations;
+
+static void __attribute__((noreturn, format(printf, 2, 3))) fail(int status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fflush(stdout);
+    fputs("hetero-job-cuda: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    exit(status);
+}
+
+static const char *name_of(CUresult error)
+{
+    const char *name = NULL;
+    if (cu.cuGetErrorName(error, &name) != CUDA_SUCCESS || !name)
+        name = "an unknown error";
+    return name;
+}
+
+static void check(CUresult result, const char *what)
+{
+    if (result != CUDA_SUCCESS)
+        fail(1, "%s: %s (%d)", what, name_of(result), (int)result);
+}
+#define CALL(name, ...) check(cu.name(__VA_ARGS__), #name)
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static void open_driver(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library)
+        fail(1, "%s (is an NVIDIA driver installed?)", dlerror());
+#define RESOLVE(name)                                                                                                  \
+    if (!(cu.name = (__typeof__(cu.name))dlsym(library, #name)))                                                       \
+        fail(1, "libcuda.so.1 has no " #name);
+    DRIVER(RESOLVE)
+}
+
+static void open_device(void)
+{
+    CUdevice device;
+    CUcontext context;
+    CUmodule module;
+    CALL(cuInit, 0);
+    CALL(cuDeviceGet, &device, (int)asked.device);
+    CALL(cuDevicePrimaryCtxRetain, &context, device);
+    CALL(cuCtxSetCurrent, context);
+    CALL(cuModuleLoadData, &module, ptx);
+    CALL(cuModuleGetFunction, &spin, module, "spin");
+    CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+}
+
+static void launch(void)
+{
+    void *arguments[] = {&iterations};
+    CALL(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
+}
+
+/* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that the
+ * card is at work for us already when the time starts and a neighbour's turn is not counted. */
+static double measured(unsigned count)
+{
+    CUevent start, end;
+    float best = INFINITY;
+    CALL(cuEventCreate, &start, CU_EVENT_DEFAULT);
+    CALL(cuEventCreate, &end, CU_EVENT_DEFAULT);
+    iterations = count;
+    for (int i = 0; i < 6; i++) {
+        float took;
+        launch();
+        CALL(cuEventRecord, start, stream);
+        launch();
+        CALL(cuEventRecord, end, stream);
+        CALL(cuEventSynchronize, end);
+        CALL(cuEventElapsedTime, &took, start, end);
+        best = took < best ? took : best;
+    }
+    CALL(cuEventDestroy_v2, start);
+    CALL(cuEventDestroy_v2, end);
+    return best / 1e3;
+}
+
+/* A kernel's time is a constant and so much an iteration: two lengths tell both. */
+static void calibrate(void)
+{
+    const unsigned low = 20000, high = 200000;
+    double short_one = measured(low), long_one = measured(high), each = (long_one - short_one) / (high - low);
+    double count = each > 0 ? low + (asked.kernel_us / 1e6 - short_one) / each : low;
+    iterations = count < 1 ? 1 : count > 4e9 ? 4000000000u : (unsigned)(count + 0.5);
+}
+
+static void capture(void)
+{
+    CUgraph captured;
+    CALL(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    for (unsigned long i = 0; i < asked.graph; i++)
+        launch();
+    CALL(cuStreamEndCapture, stream, &captured);
+    CALL(cuGraphInstantiate_v2, &graph, captured, NULL, NULL, 0);
+}
+
+static void step(CUevent done)
+{
+    if (graph)
+        CALL(cuGraphLaunch, graph, stream);
+    else
+        launch();
+    CALL(cuEventRecord, done, stream);
+}
+
+/* Runs until the time is over, with so many steps in the queue; tells of each second, and of the whole, if asked to. */
+static void run(double seconds, bool tell)
+{
+    CUevent *done = calloc(asked.in_flight, sizeof *done);
+    unsigned long issued = 0, finished = 0, told = 0;
+    for (unsigned long i = 0; i < asked.in_flight; i++)
+        CALL(cuEventCreate, &done[i], CU_EVENT_DISABLE_TIMING);
+    double start = now(), last = start;
+    unsigned second = 0;
+    while (last - start < seconds) {
+        while (issued - finished < asked.in_flight)
+            step(done[issued++ % asked.in_flight]);
+        CALL(cuEventSynchronize, done[finished++ % asked.in_flight]);
+        last = now();
+        for (; tell && last - start >= second + 1 && second + 1 <= seconds; told = finished) {
+            printf("{\"second\": %u, \"steps\": %lu}\n", ++second, finished - told);
+            fflush(stdout);
+        }
+    }
+    CALL(cuStreamSynchronize, stream);
+    double took = last - start;
+    if (tell)
+        printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu}\n", finished, took,
+               (double)finished / took, (unsigned long long)asked.memory);
+    free(done);
+}
+
+static bool allocate_each(void)
+{
+    bool refused = false;
+    for (unsigned i = 0; i < asked.allocation_count; i++) {
+        CUdeviceptr pointer;
+        CUresult result = cu.cuMemAlloc_v2(&pointer, asked.allocations[i]);
+        if (result == CUDA_SUCCESS) {
+            printf("{\"allocated\": %llu}\n", (unsigned long long)asked.allocations[i]);
+            CALL(cuMemFree_v2, pointer);
+        } else {
+            printf("{\"error\": \"%s\", \"code\": %d}\n", name_of(result), (int)result);
+            refused = true;
+        }
+        fflush(stdout);
+    }
+    return refused;
+}
+
+static uint64_t size_of(const char *option, const char *text)
+{
+    static const struct { const char *name; double scale; } units[] = {
+        {"", 1}, {"B", 1}, {"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
+        {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
+    char *end;
+    double value = strtod(text, &end);
+    for (unsigned i = 0; end != text && value > 0 && i < sizeof units / sizeof *units; i++)
+        if (!strcmp(end, units[i].name))
+            return (uint64_t)(value * units[i].scale);
+    fail(2, "--%s: expected a size such as 1GiB or 500MB, not '%s'", option, text);
+}
+
+static double positive(const char *option, const char *text, double least)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= least) || isinf(value))
+        fail(2, "--%s: expected a number of at least %g, not '%s'", option, least, text);
+    return value;
+}
+
+static unsigned long whole(const char *option, const char *text, double least)
+{
+    double value = positive(option, text, least);
+    if (value != floor(value) || value > 4e9)
+        fail(2, "--%s: expected a whole number, not '%s'", option, text);
+    return (unsigned long)value;
+}
+
+static void read_options(int count, char **arguments)
+{
+    static const struct option options[] = {
+        {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'}, {"kernel-us", 1, NULL, 'k'},
+        {"iterations", 1, NULL, 'n'}, {"in-flight", 1, NULL, 'f'}, {"graph", 1, NULL, 'g'},
+        {"memory", 1, NULL, 'm'}, {"alloc", 1, NULL, 'a'}, {"device", 1, NULL, 'd'}, {"help", 0, NULL, 'h'}, {0}};
+    int index = 0, option;
+    opterr = 0;
+    while ((option = getopt_long(count, arguments, "h", options, &index)) != -1) {
+        const char *name = option == '?' ? "" : options[index].name;
+        switch (option) {
+        case 's': asked.seconds = positive(name, optarg, 0); break;
+        case 'w': asked.warmup = positive(name, optarg, 0); break;
+        case 'k': asked.kernel_us = positive(name, optarg, 1); break;
+        case 'n': asked.iterations = whole(name, optarg, 1); break;
+        case 'f': asked.in_flight = whole(name, optarg, 1); break;
+        case 'g': asked.graph = whole(name, optarg, 1); break;
+        case 'm': asked.memory = size_of(name, optarg); break;
+        case 'a':
+            if (asked.allocation_count == sizeof asked.allocations / sizeof *asked.allocations)
+                fail(2, "--alloc: given too often");
+            asked.allocations[asked.allocation_count++] = size_of(name, optarg);
+            break;
+        case 'd': asked.device = whole(name, optarg, 0); break;
+        case 'h': fputs(help, stdout); exit(0);
+        default: fail(2, "%s: unknown, or without its value (--help lists the options)", arguments[optind - 1]);
+        }
+    }
+    if (optind < count)
+        fail(2, "'%s': not an option (--help lists them)", arguments[optind]);
+}
+
+int main(int count, char **arguments)
+{
+    CUdeviceptr held = 0;
+    read_options(count, arguments);
+    open_driver();
+    open_device();
+    if (asked.allocation_count)
+        return allocate_each();
+    if (asked.memory) {
+        CUresult result = cu.cuMemAlloc_v2(&held, asked.memory);
+        if (result != CUDA_SUCCESS)
+            fail(1, "--memory: cuMemAlloc of %llu bytes: %s", (unsigned long long)asked.memory, name_of(result));
+    }
+    if (asked.iterations)
+        iterations = (unsigned)asked.iterations;
+    else
+        calibrate();
+    if (asked.graph)
+        capture();
+    if (asked.warmup > 0)
+        run(asked.warmup, false);
+    run(asked.seconds, true);
+    return 0;
+}

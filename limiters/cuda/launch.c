@@ -1,0 +1,281 @@
+/* Device work: every launch, copy and fill passes the gate of its device's governor, unless it is being captured. */
+#include "shim.h"
+
+#include "../core/log.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* One governor per device of the grant, made at its first limited launch under `making`, then constant. */
+static _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+/* Captures begun and not ended: while there is none, no stream needs to be asked. */
+static _Atomic unsigned captures;
+
+/* A per-thread default stream is its thread's; the address of this tells threads apart. */
+static __thread char thread_mark;
+
+/* ------------------------------------------------------------------------------- what the governor asks of CUDA */
+
+/* The limiter's own calls must not disturb a capture that any thread has begun: relaxed for their duration. */
+static CUstreamCaptureMode relax(void)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    typeof(&cuThreadExchangeStreamCaptureMode) exchange = REAL(cuThreadExchangeStreamCaptureMode);
+    if (exchange != NULL)
+        exchange(&mode);
+    return mode;
+}
+
+static void restore(CUstreamCaptureMode mode)
+{
+    typeof(&cuThreadExchangeStreamCaptureMode) exchange = REAL(cuThreadExchangeStreamCaptureMode);
+    if (exchange != NULL)
+        exchange(&mode);
+}
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+}
+
+static void pause_ns(uint64_t ns)
+{
+    struct timespec time = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    nanosleep(&time, NULL);
+}
+
+static void begin(void)
+{
+    relax();
+}
+
+static void *home(void *stream)
+{
+    CUcontext context = NULL;
+    CUstreamCaptureMode mode = relax();
+    REAL(cuStreamGetCtx)(stream, &context);
+    restore(mode);
+    return context;
+}
+
+/* Marks belong to a context, and a default stream means the current one's. */
+static bool enter_context(void *context)
+{
+    return context != NULL && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+}
+
+static void leave_context(void)
+{
+    CUcontext context;
+    REAL(cuCtxPopCurrent_v2)(&context);
+}
+
+static void *make_mark(void *context)
+{
+    CUevent event = NULL;
+    if (!enter_context(context))
+        return NULL;
+    CUstreamCaptureMode mode = relax();
+    if (REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        event = NULL;
+    restore(mode);
+    leave_context();
+    return event;
+}
+
+static void drop_mark(void *mark)
+{
+    CUstreamCaptureMode mode = relax();
+    REAL(cuEventDestroy_v2)(mark);
+    restore(mode);
+}
+
+static bool set_mark(void *mark, void *context, void *stream)
+{
+    if (!enter_context(context))
+        return false;
+    CUstreamCaptureMode mode = relax();
+    bool set = !stream_capturing(stream) && REAL(cuEventRecord)(mark, stream) == CUDA_SUCCESS;
+    restore(mode);
+    leave_context();
+    return set;
+}
+
+static bool mark_passed(void *mark)
+{
+    CUstreamCaptureMode mode = relax();
+    bool passed = REAL(cuEventQuery)(mark) != CUDA_ERROR_NOT_READY;
+    restore(mode);
+    return passed;
+}
+
+static const struct engine engine = {
+    .now = now,
+    .pause = pause_ns,
+    .begin = begin,
+    .home = home,
+    .make = make_mark,
+    .drop = drop_mark,
+    .set = set_mark,
+    .passed = mark_passed,
+};
+
+/* --------------------------------------------------------------------------------------------------- governors */
+
+struct governor *governor_known(int device)
+{
+    return device < 0 ? NULL : atomic_load_explicit(&governors[device], memory_order_acquire);
+}
+
+/* Registered after the driver's own exit functions, so it runs before them: the driver is still whole. */
+static void retire_all(void)
+{
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
+        if (governor_known(device) != NULL)
+            governor_retire(governor_known(device));
+}
+
+static struct governor *governor_of(int device)
+{
+    struct governor *governor = governor_known(device);
+    if (governor != NULL)
+        return governor;
+    struct region *region = tenant_region();
+    if (region == NULL)
+        return NULL;
+    static bool registered; /* under `making` */
+    pthread_mutex_lock(&making);
+    governor = governor_known(device);
+    if (governor == NULL) {
+        governor = governor_new(&engine, tenant_terms(device), &region->shared->devices[device], tenant_directory(),
+                                (unsigned)device);
+        atomic_store_explicit(&governors[device], governor, memory_order_release);
+        if (!registered)
+            registered = atexit(retire_all) == 0;
+    }
+    pthread_mutex_unlock(&making);
+    return governor;
+}
+
+void launch_after_fork(void)
+{
+    making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    atomic_store(&captures, 0);
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
+        if (governor_known(device) != NULL)
+            governor_after_fork(governor_known(device));
+        atomic_store(&governors[device], NULL);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------- the gate */
+
+struct stream_key stream_key(CUstream stream)
+{
+    struct stream_key key = {.stream = stream};
+    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        key.context = context_current();
+    if (stream == CU_STREAM_PER_THREAD)
+        key.thread = &thread_mark;
+    return key;
+}
+
+bool stream_capturing(CUstream stream)
+{
+    if (__builtin_expect(atomic_load_explicit(&captures, memory_order_acquire) == 0, 1))
+        return false;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    /* An error means a capture that forbids the work: the driver will say so itself. */
+    return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+CUresult passage_enter(struct passage *passage, CUstream stream)
+{
+    passage->governor = NULL;
+    if (tenancy() == TENANCY_REFUSED)
+        return CUDA_ERROR_NOT_PERMITTED;
+    int device = device_of_stream(stream);
+    if (device < 0)
+        return device == DEVICE_FOREIGN ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+    if (!terms_limit_core(tenant_terms(device)) || stream_capturing(stream))
+        return CUDA_SUCCESS;
+    struct governor *governor = governor_of(device);
+    if (governor == NULL)
+        return CUDA_ERROR_NOT_PERMITTED;
+    passage->stream = stream_key(stream);
+    if (governor_enter(governor))
+        passage->governor = governor;
+    return CUDA_SUCCESS;
+}
+
+void passage_leave(const struct passage *passage)
+{
+    if (passage->governor != NULL)
+        governor_leave(passage->governor, &passage->stream);
+}
+
+/* ---------------------------------------------------------------------------------------------------- captures */
+
+/* What was launched before a capture must be marked before it: afterwards a mark would become part of the graph. */
+static void before_capture(CUstream stream)
+{
+    struct governor *governor = governor_known(device_of_stream(stream));
+    struct stream_key key = stream_key(stream);
+    if (governor != NULL)
+        governor_before_capture(governor, &key);
+}
+
+/* Counted first: a mark that was being set meanwhile is done when before_capture() has the lock, and the next asks. */
+#define BEGIN_CAPTURE(call)                                                                                            \
+    do {                                                                                                               \
+        atomic_fetch_add(&captures, 1);                                                                                \
+        before_capture(stream == NULL ? none : stream);                                                                \
+        CUresult answer = call;                                                                                        \
+        if (answer != CUDA_SUCCESS)                                                                                    \
+            atomic_fetch_sub(&captures, 1);                                                                            \
+        return answer;                                                                                                 \
+    } while (0)
+
+CUresult begin_capture(CUresult (*real)(CUstream), CUstream none, CUstream stream)
+{
+    BEGIN_CAPTURE(real(stream));
+}
+
+CUresult begin_capture_mode(CUresult (*real)(CUstream, CUstreamCaptureMode), CUstream none, CUstream stream,
+                            CUstreamCaptureMode mode)
+{
+    BEGIN_CAPTURE(real(stream, mode));
+}
+
+CUresult begin_capture_to_graph(CUresult (*real)(CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *,
+                                                 size_t, CUstreamCaptureMode),
+                                CUstream none, CUstream stream, CUgraph graph, const CUgraphNode *after,
+                                const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode)
+{
+    BEGIN_CAPTURE(real(stream, graph, after, edges, count, mode));
+}
+
+CUresult end_capture(CUresult (*real)(CUstream, CUgraph *), CUstream none, CUstream stream, CUgraph *graph)
+{
+    CUstream meant = stream == NULL ? none : stream;
+    bool was = stream_capturing(meant);
+    CUresult answer = real(stream, graph);
+    /* A refused end (another thread's capture, an unjoined stream) may leave the capture going. */
+    if (was && !stream_capturing(meant))
+        atomic_fetch_sub(&captures, 1);
+    return answer;
+}
+
+CUresult wait_event(CUresult (*real)(CUstream, CUevent, unsigned), CUstream none, CUstream stream, CUevent event,
+                    unsigned flags)
+{
+    /* Waiting for a captured event makes the stream join the capture. */
+    if (atomic_load_explicit(&captures, memory_order_acquire) > 0)
+        before_capture(stream == NULL ? none : stream);
+    return real(stream, event, flags);
+}

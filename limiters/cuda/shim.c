@@ -1,0 +1,142 @@
+/* Getting in: the exported functions, one per line of api.def, the driver's own lookup functions, and fork. */
+#include "shim.h"
+
+#include "../core/log.h"
+#include "../nvml/shim.h"
+
+#include <pthread.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------------------------------- one stub for every line */
+
+#define EXPORT __attribute__((visibility("default")))
+#define DEFAULT(stream) ((stream) == NULL ? none : (stream))
+#define NO_STREAM none
+
+/* Not limited: straight through, at the cost of this one branch. A driver without the function says so. */
+#define PASS_IF_FREE(real, arguments)                                                                                  \
+    if (__builtin_expect(real == NULL, 0))                                                                             \
+        return CUDA_ERROR_NOT_FOUND;                                                                                   \
+    if (__builtin_expect(tenancy() == TENANCY_FREE, 1))                                                                \
+        return real arguments
+
+#define AFTER(first, arguments) (first, UNWRAP arguments)
+#define UNWRAP(...) __VA_ARGS__
+
+#define OWN(name, parameters, arguments, body)                                                                         \
+    EXPORT CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        typeof(&name) real = REAL(name);                                                                               \
+        PASS_IF_FREE(real, arguments);                                                                                 \
+        return body AFTER(real, arguments);                                                                            \
+    }
+#define OWN_IN(name, default_stream, parameters, arguments, body)                                                      \
+    EXPORT CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        typeof(&name) real = REAL(name);                                                                               \
+        PASS_IF_FREE(real, arguments);                                                                                 \
+        return body AFTER(real, AFTER(default_stream, arguments));                                                     \
+    }
+#define GATED_IN(name, default_stream, parameters, arguments, stream)                                                  \
+    EXPORT CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        typeof(&name) real = REAL(name);                                                                               \
+        PASS_IF_FREE(real, arguments);                                                                                 \
+        const CUstream none = default_stream;                                                                          \
+        struct passage passage;                                                                                        \
+        CUresult answer = passage_enter(&passage, stream);                                                             \
+        if (answer != CUDA_SUCCESS)                                                                                    \
+            return answer;                                                                                             \
+        answer = real arguments;                                                                                       \
+        passage_leave(&passage);                                                                                       \
+        return answer;                                                                                                 \
+    }
+#define USED(name)
+#include "api.def"
+
+struct symbol cuda_rows[ROWS] = {
+#define OWN(name_, ...)      [ROW_##name_] = {.name = #name_, .ours = (void *)name_},
+#define OWN_IN(name_, ...)   [ROW_##name_] = {.name = #name_, .ours = (void *)name_},
+#define GATED_IN(name_, ...) [ROW_##name_] = {.name = #name_, .ours = (void *)name_},
+#define USED(name_)          [ROW_##name_] = {.name = #name_},
+#include "api.def"
+};
+
+const struct symbols cuda_symbols = {"libcuda.so.1", cuda_rows, ROWS};
+const struct symbols *const symbols_tables[] = {&cuda_symbols, &nvml_symbols, NULL};
+
+/* ------------------------------------------------------------------------------------------------- the first call */
+
+static void after_fork_in_child(void)
+{
+    table_after_fork();
+    launch_after_fork();
+    device_after_fork();
+}
+
+CUresult initialise(CUresult (*real)(unsigned), unsigned flags)
+{
+    static atomic_flag watched = ATOMIC_FLAG_INIT;
+    if (tenancy() == TENANCY_REFUSED || tenant_region() == NULL)
+        return CUDA_ERROR_NOT_PERMITTED;
+    if (!atomic_flag_test_and_set(&watched) && pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
+        log_line(LOG_ERROR, "fork cannot be watched: a child would believe in its parent's memory");
+    return real(flags);
+}
+
+/* ----------------------------------------------------------------------------------- the driver's lookup functions */
+
+/* "cuMemAlloc_v2_ptsz" is of the family "cuMemAlloc". */
+static bool of_family(const char *name, const char *family)
+{
+    size_t length = strlen(family);
+    const char *rest = name + length;
+    if (strncmp(name, family, length) != 0)
+        return false;
+    if (rest[0] == '_' && rest[1] == 'v' && rest[2] >= '0' && rest[2] <= '9' && rest[3] != '0')
+        rest += 3;
+    return *rest == '\0' || strcmp(rest, "_ptsz") == 0 || strcmp(rest, "_ptds") == 0;
+}
+
+/* Ours for what the driver found under `name`. Which variant and version the driver chose is seen from the address;
+ * one it hands out by another address than dlsym's is answered by name if only one of ours can be meant. */
+static void *ours_for(void *found, const char *name)
+{
+    struct symbol *relative = NULL;
+    bool single = true;
+    for (struct symbol *row = cuda_rows; row < cuda_rows + ROWS; row++) {
+        if (row->ours == NULL || !of_family(row->name, name))
+            continue;
+        if (found == row->ours || found == symbol_real(&cuda_symbols, row))
+            return row->ours;
+        single = relative == NULL;
+        relative = row;
+    }
+    for (struct symbol *row = cuda_rows; row < cuda_rows + ROWS; row++) /* a name that stands for another function */
+        if (row->ours != NULL && found == symbol_real(&cuda_symbols, row))
+            return row->ours;
+    if (relative == NULL)
+        return found;
+    log_line(LOG_INFO, "%s: the driver's answer is unknown%s", name, single ? "" : ", and so is its version");
+    return single ? relative->ours : found;
+}
+
+CUresult proc_address(CUresult (*real)(const char *, void **, int, uint64_t), const char *name, void **found,
+                      int version, uint64_t flags)
+{
+    CUresult answer = real(name, found, version, flags);
+    if (answer == CUDA_SUCCESS && *found != NULL)
+        *found = ours_for(*found, name);
+    return answer;
+}
+
+CUresult proc_address_v2(CUresult (*real)(const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *),
+                         CUstream none, const char *name, void **found, int version, uint64_t flags,
+                         CUdriverProcAddressQueryResult *result)
+{
+    (void)none;
+    CUresult answer = real(name, found, version, flags, result);
+    if (answer == CUDA_SUCCESS && found != NULL && *found != NULL)
+        *found = ours_for(*found, name);
+    return answer;
+}

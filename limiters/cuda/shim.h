@@ -1,0 +1,128 @@
+/* What the parts of the CUDA shim share: the real functions, which device is meant, and the prototypes of the bodies. */
+#ifndef HETERO_CUDA_SHIM_H
+#define HETERO_CUDA_SHIM_H
+
+#include "abi.h"
+
+#include "../core/governor.h"
+#include "../core/ledger.h"
+#include "../core/symbols.h"
+#include "../core/table.h"
+#include "../core/tenant.h"
+
+enum {
+#define OWN(name, ...)      ROW_##name,
+#define OWN_IN(name, ...)   ROW_##name,
+#define GATED_IN(name, ...) ROW_##name,
+#define USED(name)          ROW_##name,
+#include "api.def"
+    ROWS
+};
+
+extern struct symbol cuda_rows[ROWS];
+extern const struct symbols cuda_symbols;
+
+/* The driver's own function; NULL in a driver too old to have it. */
+#define REAL(name) ((typeof(&name))symbol_real(&cuda_symbols, &cuda_rows[ROW_##name]))
+
+/* Kinds of table entries. */
+enum {
+    HELD_POINTER = 1, /* key: address; owner: context, NULL for stream-ordered memory */
+    HELD_ARRAY,       /* key: CUarray or CUmipmappedArray */
+    HELD_HANDLE,      /* key: VMM handle; bytes: references it stands for; link: block */
+    HELD_MAPPING,     /* key: address; bytes: length; link: block */
+    POOL_DEVICE,      /* key: pool; device: where it allocates */
+    STREAM_DEVICE,    /* key: stream */
+    HELD_EXEC,        /* + device; key: CUgraphExec */
+};
+
+/* --- device.c: which of the grant's devices is meant (or DEVICE_FOREIGN, DEVICE_NONE) */
+int device_of(CUdevice device);
+int device_current(void);
+int device_of_stream(CUstream stream);
+CUcontext context_current(void);
+void device_after_fork(void);
+
+/* --- memory.c */
+/* Charge `bytes` to a device before the driver is asked: CUDA_SUCCESS, out of memory, or not permitted. */
+CUresult charge(int device, uint64_t bytes);
+void refund(int device, uint64_t bytes);
+/* The driver answered: keep the charge under (kind, key), or give it back. */
+CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *owner);
+/* Give back everything whose life ends with this context of the grant's device `device`. */
+void refund_context(CUcontext context);
+void refund_pools(int device);
+
+/* --- launch.c */
+struct passage {
+    struct governor *governor; /* NULL: not gated */
+    struct stream_key stream;
+};
+CUresult passage_enter(struct passage *passage, CUstream stream);
+void passage_leave(const struct passage *passage);
+bool stream_capturing(CUstream stream);
+struct governor *governor_known(int device);
+void launch_after_fork(void);
+struct stream_key stream_key(CUstream stream);
+
+/* --- the bodies, in the files api.def names */
+CUresult initialise(CUresult (*)(unsigned), unsigned);
+CUresult proc_address(CUresult (*)(const char *, void **, int, uint64_t), const char *, void **, int, uint64_t);
+CUresult proc_address_v2(CUresult (*)(const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *),
+                         CUstream, const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *);
+
+CUresult memory_info(CUresult (*)(size_t *, size_t *), size_t *, size_t *);
+CUresult total_memory(CUresult (*)(size_t *, CUdevice), size_t *, CUdevice);
+CUresult allocate(CUresult (*)(CUdeviceptr *, size_t), CUdeviceptr *, size_t);
+CUresult allocate_managed(CUresult (*)(CUdeviceptr *, size_t, unsigned), CUdeviceptr *, size_t, unsigned);
+CUresult allocate_pitch(CUresult (*)(CUdeviceptr *, size_t *, size_t, size_t, unsigned), CUdeviceptr *, size_t *,
+                        size_t, size_t, unsigned);
+CUresult allocate_async(CUresult (*)(CUdeviceptr *, size_t, CUstream), CUstream, CUdeviceptr *, size_t, CUstream);
+CUresult allocate_from_pool(CUresult (*)(CUdeviceptr *, size_t, CUmemoryPool, CUstream), CUstream, CUdeviceptr *,
+                            size_t, CUmemoryPool, CUstream);
+CUresult release(CUresult (*)(CUdeviceptr), CUdeviceptr);
+CUresult release_async(CUresult (*)(CUdeviceptr, CUstream), CUstream, CUdeviceptr, CUstream);
+CUresult create_pool(CUresult (*)(CUmemoryPool *, const CUmemPoolProps *), CUmemoryPool *, const CUmemPoolProps *);
+CUresult destroy_pool(CUresult (*)(CUmemoryPool), CUmemoryPool);
+CUresult create_array(CUresult (*)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *), CUarray *,
+                      const CUDA_ARRAY_DESCRIPTOR *);
+CUresult create_array_3d(CUresult (*)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *), CUarray *,
+                         const CUDA_ARRAY3D_DESCRIPTOR *);
+CUresult destroy_array(CUresult (*)(CUarray), CUarray);
+CUresult create_mipmap(CUresult (*)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned),
+                       CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned);
+CUresult destroy_mipmap(CUresult (*)(CUmipmappedArray), CUmipmappedArray);
+
+CUresult create_block(CUresult (*)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+                                   unsigned long long),
+                      CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+CUresult release_block(CUresult (*)(CUmemGenericAllocationHandle), CUmemGenericAllocationHandle);
+CUresult retain_block(CUresult (*)(CUmemGenericAllocationHandle *, void *), CUmemGenericAllocationHandle *, void *);
+CUresult map_block(CUresult (*)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long),
+                   CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+CUresult unmap_blocks(CUresult (*)(CUdeviceptr, size_t), CUdeviceptr, size_t);
+
+CUresult instantiate_logged(CUresult (*)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t), CUgraphExec *,
+                            CUgraph, CUgraphNode *, char *, size_t);
+CUresult instantiate_flags(CUresult (*)(CUgraphExec *, CUgraph, unsigned long long), CUgraphExec *, CUgraph,
+                           unsigned long long);
+CUresult instantiate_wishes(CUresult (*)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *), CUstream,
+                            CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
+CUresult destroy_exec(CUresult (*)(CUgraphExec), CUgraphExec);
+
+CUresult retain_primary(CUresult (*)(CUcontext *, CUdevice), CUcontext *, CUdevice);
+CUresult release_primary(CUresult (*)(CUdevice), CUdevice);
+CUresult reset_primary(CUresult (*)(CUdevice), CUdevice);
+CUresult destroy_context(CUresult (*)(CUcontext), CUcontext);
+CUresult destroy_stream(CUresult (*)(CUstream), CUstream);
+
+CUresult begin_capture(CUresult (*)(CUstream), CUstream, CUstream);
+CUresult begin_capture_mode(CUresult (*)(CUstream, CUstreamCaptureMode), CUstream, CUstream, CUstreamCaptureMode);
+CUresult begin_capture_to_graph(CUresult (*)(CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
+                                             CUstreamCaptureMode),
+                                CUstream, CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
+                                CUstreamCaptureMode);
+CUresult end_capture(CUresult (*)(CUstream, CUgraph *), CUstream, CUstream, CUgraph *);
+CUresult wait_event(CUresult (*)(CUstream, CUevent, unsigned), CUstream, CUstream, CUevent, unsigned);
+
+#endif

@@ -1,0 +1,151 @@
+/* Virtual memory management: a block of physical memory lives while a handle or a mapping refers to it, so it is
+ * charged when it is created and given back with the last of either.
+ */
+#include "shim.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct block {
+    int device;
+    uint64_t bytes;
+    _Atomic unsigned references; /* one for every reference of a handle, one for every mapping */
+};
+
+/* Keeps a handle's count in the table and its block's references in step; never held across a driver call. */
+static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+
+static void let_go(struct block *block)
+{
+    if (block == NULL || atomic_fetch_sub(&block->references, 1) > 1)
+        return;
+    refund(block->device, block->bytes);
+    free(block);
+}
+
+/* Add `change` to the references that the handle stands for; with none left it is forgotten. NULL: not one of ours. */
+static struct block *count_handle(CUmemGenericAllocationHandle handle, int change)
+{
+    struct entry entry = {0}, previous;
+    pthread_mutex_lock(&counting);
+    if (table_take(HELD_HANDLE, handle, &entry)) {
+        entry.bytes += (uint64_t)(int64_t)change;
+        if (entry.bytes > 0)
+            table_put(&entry, &previous);
+    }
+    pthread_mutex_unlock(&counting);
+    return entry.link;
+}
+
+static void remember(CUmemGenericAllocationHandle handle, struct block *block)
+{
+    struct entry previous, entry = {.key = handle, .kind = HELD_HANDLE, .bytes = 1, .link = block};
+    pthread_mutex_lock(&counting);
+    table_put(&entry, &previous);
+    pthread_mutex_unlock(&counting);
+}
+
+static struct block *block_of(CUmemGenericAllocationHandle handle)
+{
+    struct entry entry;
+    pthread_mutex_lock(&counting);
+    struct block *block = table_get(HELD_HANDLE, handle, &entry) ? entry.link : NULL;
+    if (block != NULL)
+        atomic_fetch_add(&block->references, 1);
+    pthread_mutex_unlock(&counting);
+    return block;
+}
+
+CUresult create_block(CUresult (*real)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+                                       unsigned long long),
+                      CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
+                      unsigned long long flags)
+{
+    /* The properties say where: there may be no current context (a framework's worker thread). */
+    int device = DEVICE_NONE;
+    if (properties != NULL && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        device = device_of(properties->location.id);
+    CUresult refused = charge(device, bytes);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    struct block *block = malloc(sizeof *block);
+    CUresult answer = block == NULL ? CUDA_ERROR_OUT_OF_MEMORY : real(handle, bytes, properties, flags);
+    if (answer != CUDA_SUCCESS) {
+        refund(device, bytes);
+        free(block);
+        return answer;
+    }
+    *block = (struct block){.device = device, .bytes = bytes, .references = 1};
+    remember(*handle, block);
+    return answer;
+}
+
+CUresult release_block(CUresult (*real)(CUmemGenericAllocationHandle), CUmemGenericAllocationHandle handle)
+{
+    struct block *block = count_handle(handle, -1); /* before the driver can hand the value out again */
+    CUresult answer = real(handle);
+    if (answer == CUDA_SUCCESS)
+        let_go(block);
+    else if (block != NULL && count_handle(handle, 1) == NULL)
+        remember(handle, block);
+    return answer;
+}
+
+static bool maps_address(const struct entry *entry, const void *address)
+{
+    return entry->kind == HELD_MAPPING && (uint64_t)(uintptr_t)address - entry->key < entry->bytes;
+}
+
+CUresult retain_block(CUresult (*real)(CUmemGenericAllocationHandle *, void *), CUmemGenericAllocationHandle *handle,
+                      void *address)
+{
+    CUresult answer = real(handle, address);
+    struct entry mapping;
+    if (answer != CUDA_SUCCESS || !table_find(maps_address, address, &mapping))
+        return answer;
+    struct block *block = mapping.link;
+    atomic_fetch_add(&block->references, 1);
+    if (count_handle(*handle, 1) == NULL)
+        remember(*handle, block); /* all earlier references were released, the mapping kept it alive */
+    return answer;
+}
+
+CUresult map_block(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long),
+                   CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                   unsigned long long flags)
+{
+    struct block *block = block_of(handle);
+    CUresult answer = real(address, bytes, offset, handle, flags);
+    if (answer != CUDA_SUCCESS) {
+        let_go(block);
+    } else if (block != NULL) {
+        struct entry previous, entry = {.key = address, .kind = HELD_MAPPING, .bytes = bytes, .link = block};
+        table_put(&entry, &previous);
+    }
+    return answer;
+}
+
+CUresult unmap_blocks(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address, size_t bytes)
+{
+    /* A range of mappings that follow one another; taken out first, for the addresses may be mapped again at once. */
+    struct entry *taken = NULL, mapping, previous;
+    size_t count = 0;
+    for (CUdeviceptr at = address; at - address < bytes && table_take(HELD_MAPPING, at, &mapping);
+         at += mapping.bytes) {
+        struct entry *more = realloc(taken, (count + 1) * sizeof *taken);
+        if (more == NULL) {
+            table_put(&mapping, &previous);
+            break; /* what is not taken stays charged */
+        }
+        taken = more;
+        taken[count++] = mapping;
+    }
+    CUresult answer = real(address, bytes);
+    for (size_t i = 0; i < count; i++)
+        if (answer == CUDA_SUCCESS)
+            let_go(taken[i].link);
+        else
+            table_put(&taken[i], &previous);
+    free(taken);
+    return answer;
+}

@@ -1,0 +1,43 @@
+"""Where the native parts are: the limiters, the fake drivers, the job programs and the example racks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["fake_drivers", "job", "library", "rack"]
+
+_HERE = Path(__file__).parent
+
+
+def library(api: str) -> Path:
+    """The limiter to preload in front of the driver with this API, such as "cuda"."""
+    return _built(_HERE / "lib" / f"libhetero-{api}.so")
+
+
+def fake_drivers() -> Path:
+    """The directory to search for libraries first (LD_LIBRARY_PATH) to meet the fake drivers.
+
+    They simulate the rack file that $HETERO_RACK names; without it they answer as a machine without a driver.
+    """
+    return _built(_HERE / "lib" / "fake")
+
+
+def job(api: str) -> Path:
+    """The program that keeps a device with this API busy and says how fast it went."""
+    return _built(_HERE / "lib" / f"hetero-job-{api}")
+
+
+def rack(name: str) -> Path:
+    """An example rack that is shipped, such as "mixed" or "one"."""
+    path = _HERE / "racks" / f"{name}.rack"
+    if not path.is_file():
+        shipped = ", ".join(sorted(each.stem for each in path.parent.glob("*.rack")))
+        raise FileNotFoundError(f"{name}: no such rack is shipped (there are: {shipped})")
+    return path
+
+
+def _built(path: Path) -> Path:
+    if not path.exists():
+        source = _HERE.parent
+        raise FileNotFoundError(f"{path}: not built yet; run: make -C {source}")
+    return path

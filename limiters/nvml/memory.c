@@ -1,0 +1,87 @@
+/* What NVML says of memory, for programs that size themselves by it and for nvidia-smi: the grant. The rest of NVML is
+ * untouched, and a grant that cannot be understood leaves it honest: observation fails open.
+ */
+#include "abi.h"
+#include "shim.h"
+
+#include "../core/ledger.h"
+#include "../core/tenant.h"
+
+enum {
+#define OWN(name, ...) ROW_##name,
+#define USED(name)     ROW_##name,
+#include "api.def"
+    ROWS
+};
+
+static struct symbol rows[ROWS];
+
+#define REAL(name) ((typeof(&name))symbol_real(&nvml_symbols, &rows[ROW_##name]))
+
+/* The grant's view of a device: false where the driver's own answer stands. */
+static bool granted(nvmlDevice_t device, uint64_t *limit, uint64_t *used)
+{
+    char uuid[96];
+    typeof(&nvmlDeviceGetUUID) get_uuid = REAL(nvmlDeviceGetUUID);
+    if (tenancy() != TENANCY_HELD || get_uuid == NULL || get_uuid(device, uuid, sizeof uuid) != NVML_SUCCESS)
+        return false;
+    int ours = tenant_device_named(uuid);
+    *limit = *used = 0;
+    if (ours == DEVICE_FOREIGN)
+        return true;
+    if (terms_policy(tenant_terms(ours)) == HETERO_POLICY_OFF || tenant_region() == NULL)
+        return false;
+    *limit = terms_memory(tenant_terms(ours));
+    *used = ledger_used(tenant_region(), (unsigned)ours);
+    return true;
+}
+
+/* For both versions of the struct. */
+#define SHOW_GRANT(memory)                                                                                             \
+    do {                                                                                                               \
+        uint64_t limit, used;                                                                                          \
+        if (answer == NVML_SUCCESS && granted(device, &limit, &used)) {                                                \
+            uint64_t left = used < limit ? limit - used : 0;                                                           \
+            (memory)->total = limit;                                                                                   \
+            (memory)->used = used;                                                                                     \
+            (memory)->free = (memory)->free < left ? (memory)->free : left;                                            \
+        }                                                                                                              \
+    } while (0)
+
+static nvmlReturn_t memory_info(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory_t *), nvmlDevice_t device,
+                                nvmlMemory_t *memory)
+{
+    nvmlReturn_t answer = real(device, memory);
+    SHOW_GRANT(memory);
+    return answer;
+}
+
+static nvmlReturn_t memory_info_v2(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory_v2_t *), nvmlDevice_t device,
+                                   nvmlMemory_v2_t *memory)
+{
+    nvmlReturn_t answer = real(device, memory);
+    SHOW_GRANT(memory);
+    return answer;
+}
+
+#define UNWRAP(...) __VA_ARGS__
+#define OWN(name, parameters, arguments, body)                                                                         \
+    __attribute__((visibility("default"))) nvmlReturn_t name parameters                                                \
+    {                                                                                                                  \
+        typeof(&name) real = REAL(name);                                                                               \
+        if (real == NULL)                                                                                              \
+            return NVML_ERROR_FUNCTION_NOT_FOUND;                                                                      \
+        if (__builtin_expect(tenancy() == TENANCY_FREE, 1))                                                            \
+            return real arguments;                                                                                     \
+        return body(real, UNWRAP arguments);                                                                           \
+    }
+#define USED(name)
+#include "api.def"
+
+static struct symbol rows[ROWS] = {
+#define OWN(name_, ...) [ROW_##name_] = {.name = #name_, .ours = (void *)name_},
+#define USED(name_)     [ROW_##name_] = {.name = #name_},
+#include "api.def"
+};
+
+const struct symbols nvml_symbols = {"libnvidia-ml.so.1", rows, ROWS};

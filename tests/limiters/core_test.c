@@ -1,0 +1,483 @@
+/* limiters/core as an ordinary library: the ledger with real processes, the budget and the governor with a virtual
+ * clock and a simulated device. `core_test` lists the tests; `core_test NAME` runs one.
+ */
+#include "../../limiters/core/budget.h"
+#include "../../limiters/core/governor.h"
+#include "../../limiters/core/ledger.h"
+#include "../../limiters/core/table.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define EXPECT(expected, actual)                                                                                       \
+    do {                                                                                                               \
+        long long expected_ = (long long)(expected), actual_ = (long long)(actual);                                    \
+        if (expected_ != actual_) {                                                                                    \
+            printf("%s:%d: %s: expected %lld, got %lld\n", __FILE__, __LINE__, #actual, expected_, actual_);           \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+#define EXPECT_NEAR(expected, slack, actual)                                                                           \
+    do {                                                                                                               \
+        double expected_ = (expected), actual_ = (actual);                                                             \
+        if (actual_ < expected_ - (slack) || actual_ > expected_ + (slack)) {                                          \
+            printf("%s:%d: %s: expected %g within %g, got %g\n", __FILE__, __LINE__, #actual, expected_,               \
+                   (double)(slack), actual_);                                                                          \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+#define MS UINT64_C(1000000)
+#define US UINT64_C(1000)
+
+/* ------------------------------------------------------------------------------------------------------ the ledger */
+
+static char directory[] = "/tmp/hetero-core-XXXXXX";
+
+static void remove_directory(void)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/usage", directory);
+    unlink(path);
+    rmdir(directory);
+}
+
+static pid_t owner;
+
+static void remove_directory_once(void)
+{
+    if (getpid() == owner)
+        remove_directory();
+}
+
+static const char *usage_file(void)
+{
+    static char path[64];
+    if (mkdtemp(directory) == NULL)
+        exit(1);
+    owner = getpid();
+    atexit(remove_directory_once);
+    snprintf(path, sizeof path, "%s/usage", directory);
+    int file = open(path, O_RDWR | O_CREAT, 0600);
+    if (file < 0 || ftruncate(file, sizeof(struct hetero_region)) != 0)
+        exit(1);
+    close(file);
+    return path;
+}
+
+static void a_reservation_is_exact_to_the_byte(void)
+{
+    static struct region region;
+    EXPECT(true, region_open(&region, usage_file()));
+
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 3, 999, 1000));
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 3, 2, 1000));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 3, 1, 1000));
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 3, UINT64_MAX, 1000));
+    EXPECT(1000, ledger_used(&region, 3));
+    EXPECT(0, ledger_used(&region, 2));
+    ledger_release(&region, 3, 600);
+    EXPECT(400, ledger_used(&region, 3));
+    EXPECT(1000, region.shared->devices[3].peak);
+    EXPECT(2, region.shared->devices[3].denied);
+}
+
+static void a_limit_below_what_is_used_refuses_and_takes_nothing(void)
+{
+    static struct region region;
+    EXPECT(true, region_open(&region, usage_file()));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 800, 1000));
+
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 0, 1, 500));
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 0, 0, 500));
+    EXPECT(800, ledger_used(&region, 0));
+}
+
+static void eight_processes_never_reserve_more_than_the_limit(void)
+{
+    enum { PROCESSES = 8, ROUNDS = 20000, LIMIT = 1000 };
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(true, region_open(&region, path));
+    for (int p = 0; p < PROCESSES; p++) {
+        if (fork() != 0)
+            continue;
+        struct region *mine = calloc(1, sizeof *mine);
+        if (!region_open(mine, path))
+            _exit(2);
+        unsigned seed = (unsigned)p;
+        for (int round = 0; round < ROUNDS; round++) {
+            uint64_t bytes = (uint64_t)rand_r(&seed) % 400;
+            if (ledger_reserve(mine, 0, bytes, LIMIT) != LEDGER_GRANTED)
+                continue;
+            /* Others change it meanwhile, but none of them to more than the limit. */
+            if (*(volatile uint64_t *)&mine->shared->devices[0].used > LIMIT)
+                _exit(3);
+            ledger_release(mine, 0, bytes);
+        }
+        _exit(0);
+    }
+    for (int p = 0, status; p < PROCESSES; p++) {
+        wait(&status);
+        EXPECT(0, status);
+    }
+    EXPECT(0, ledger_used(&region, 0));
+}
+
+static void what_a_killed_process_held_is_given_back_when_asked_for(void)
+{
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(true, region_open(&region, path));
+    int ready[2];
+    EXPECT(0, pipe(ready));
+    pid_t child = fork();
+    if (child == 0) {
+        struct region *mine = calloc(1, sizeof *mine);
+        char granted = region_open(mine, path) && ledger_reserve(mine, 0, 700, 1000) == LEDGER_GRANTED;
+        if (write(ready[1], &granted, 1) == 1)
+            pause();
+        _exit(1);
+    }
+    char granted = 0;
+    EXPECT(1, read(ready[0], &granted, 1));
+    EXPECT(1, granted);
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 0, 400, 1000));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 400, 1000));
+    EXPECT(400, ledger_used(&region, 0));
+}
+
+static void a_process_killed_inside_the_lock_leaves_the_sum_right(void)
+{
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(true, region_open(&region, path));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
+    pid_t child = fork();
+    if (child == 0) {
+        struct region *mine = calloc(1, sizeof *mine);
+        if (!region_open(mine, path) || !region_lock(mine))
+            _exit(1);
+        region_slot(mine)->used[0] = 500; /* and not yet in the sum */
+        kill(getpid(), SIGKILL);
+    }
+    waitpid(child, NULL, 0);
+
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 900, 1000));
+    EXPECT(1000, ledger_used(&region, 0));
+}
+
+static void a_child_of_fork_has_a_slot_of_its_own(void)
+{
+    static struct region region;
+    EXPECT(true, region_open(&region, usage_file()));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 300, 1000));
+    int status;
+    if (fork() == 0) {
+        region_forget(&region);
+        _exit(ledger_reserve(&region, 0, 200, 1000) == LEDGER_GRANTED && region.slot == 1 ? 0 : 1);
+    }
+    wait(&status);
+    EXPECT(0, status);
+
+    EXPECT(300, ledger_used(&region, 0));
+}
+
+static void with_every_slot_taken_by_the_living_the_next_process_is_refused(void)
+{
+    const char *path = usage_file();
+    struct region *regions = calloc(HETERO_REGION_SLOTS + 1, sizeof *regions);
+    for (unsigned i = 0; i < HETERO_REGION_SLOTS; i++) {
+        EXPECT(true, region_open(&regions[i], path));
+        EXPECT(LEDGER_GRANTED, ledger_reserve(&regions[i], 0, 1, 1000));
+    }
+    struct region *last = &regions[HETERO_REGION_SLOTS];
+    EXPECT(true, region_open(last, path));
+    EXPECT(LEDGER_BROKEN, ledger_reserve(last, 0, 1, 1000));
+
+    region_forget(&regions[7]); /* that one ends */
+    EXPECT(LEDGER_GRANTED, ledger_reserve(last, 0, 1, 1000));
+    EXPECT(7, last->slot);
+    EXPECT(HETERO_REGION_SLOTS, ledger_used(last, 0));
+}
+
+static void a_region_that_is_short_or_foreign_is_refused(void)
+{
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(0, truncate(path, 100));
+    EXPECT(false, region_open(&region, path));
+    EXPECT(0, truncate(path, 0));
+    EXPECT(0, truncate(path, sizeof(struct hetero_region)));
+    int file = open(path, O_WRONLY);
+    EXPECT(8, write(file, "SOMETHIN", 8));
+    close(file);
+    EXPECT(false, region_open(&region, path));
+}
+
+/* ------------------------------------------------------------------------------------------------------- the table */
+
+static void the_table_finds_what_was_put_through_growth_and_removal(void)
+{
+    enum { COUNT = 20000 };
+    struct entry entry = {.kind = 1}, found;
+    for (uint64_t i = 0; i < COUNT; i++) {
+        entry.key = i << 9;
+        entry.bytes = i;
+        EXPECT(true, table_put(&entry, &found));
+        EXPECT(0, found.kind);
+    }
+    for (uint64_t i = 0; i < COUNT; i += 3)
+        EXPECT(true, table_take(1, i << 9, &found));
+    for (uint64_t i = 0; i < COUNT; i++) {
+        bool expected = i % 3 != 0;
+        EXPECT(expected, table_get(1, i << 9, &found));
+        if (expected)
+            EXPECT(i, found.bytes);
+    }
+    EXPECT(false, table_get(2, 1 << 9, &found));
+    entry.key = 1 << 9;
+    EXPECT(true, table_put(&entry, &found));
+    EXPECT(1, found.bytes);
+}
+
+/* ------------------------------------------------------------------------------------------------------ the budget */
+
+static void a_balance_grows_at_the_share_and_no_further_than_a_turn_at_rest(void)
+{
+    struct hetero_region_device account = {0};
+    budget_settle(&account, 0, 1000 * MS, 3000, 0);
+    EXPECT(3 * MS, budget_balance(&account, 1000 * MS, 1010 * MS, 3000));
+    EXPECT(BUDGET_TURN_NS, budget_balance(&account, 5000 * MS, 5000 * MS, 3000));
+}
+
+static void one_that_was_kept_waiting_keeps_what_it_is_owed(void)
+{
+    struct hetero_region_device account = {0};
+    budget_settle(&account, 0, 1000 * MS, 5000, 0);
+    EXPECT(50 * MS, budget_balance(&account, 1000 * MS, 1100 * MS, 5000));
+    EXPECT(BUDGET_ARREARS_NS, budget_balance(&account, 1000 * MS, 9000 * MS, 5000));
+}
+
+static void debt_is_carried_in_full(void)
+{
+    struct hetero_region_device account = {0};
+    budget_settle(&account, 0, 1000 * MS, 2500, 0);
+    budget_settle(&account, 1000 * MS, 1100 * MS, 2500, 100 * MS);
+    EXPECT(-75 * (int64_t)MS, account.balance_ns);
+    EXPECT(100 * MS, account.gpu_ns);
+    uint64_t wait = budget_wait(account.balance_ns, 2500);
+    EXPECT_NEAR(300e6, 10, (double)wait);
+    EXPECT(true, budget_balance(&account, 1100 * MS, 1100 * MS + wait, 2500) >= 0);
+}
+
+/* --------------------------------------------------------------------------------------------------- the governor */
+
+/* A device that runs launches one after the other, a program that makes them, and time that passes only in pause(). */
+static struct {
+    uint64_t clock;
+    uint64_t kernel_ns;  /* how long the device takes for a launch */
+    uint64_t host_ns;    /* how long the program takes between launches */
+    uint64_t rest_ns;    /* after a synchronised launch, how long the program does something else; 0: never waits */
+    uint64_t in_flight;  /* launches the program keeps queued */
+    uint64_t free_at;    /* when the device has done everything */
+    uint64_t host_until; /* when the program is ready to launch again */
+    uint64_t launched, busy_ns;
+    struct governor *governor;
+    bool inside;
+} sim;
+
+static uint64_t sim_now(void)
+{
+    return sim.clock;
+}
+
+static void program(void)
+{
+    if (sim.inside || sim.clock < sim.host_until)
+        return;
+    if (sim.rest_ns == 0 && sim.free_at > sim.clock + (sim.in_flight - 1) * sim.kernel_ns)
+        return;
+    atomic_store(&sim.governor->waiting, 1);
+    if (atomic_load(&sim.governor->gate) == 0)
+        return;
+    sim.inside = true;
+    EXPECT(true, governor_enter(sim.governor));
+    sim.free_at = (sim.free_at > sim.clock ? sim.free_at : sim.clock) + sim.kernel_ns;
+    sim.busy_ns += sim.kernel_ns;
+    sim.launched++;
+    struct stream_key stream = {.stream = &sim};
+    governor_leave(sim.governor, &stream);
+    sim.host_until = sim.clock + sim.host_ns;
+    if (sim.rest_ns > 0)
+        sim.host_until = sim.free_at + sim.rest_ns;
+    atomic_store(&sim.governor->waiting, 0);
+    sim.inside = false;
+}
+
+static void sim_pause(uint64_t ns)
+{
+    for (uint64_t until = sim.clock + ns; sim.clock < until;) {
+        program();
+        uint64_t step = until - sim.clock < 2 * US ? until - sim.clock : 2 * US;
+        sim.clock += step;
+    }
+}
+
+static void *sim_home(void *stream)
+{
+    return stream;
+}
+
+static void *sim_make(void *context)
+{
+    return context == NULL ? NULL : calloc(1, sizeof(uint64_t));
+}
+
+static bool sim_set(void *mark, void *context, void *stream)
+{
+    EXPECT(true, context == stream);
+    *(uint64_t *)mark = sim.free_at;
+    return true;
+}
+
+static bool sim_passed(void *mark)
+{
+    return *(uint64_t *)mark <= sim.clock;
+}
+
+static void nothing(void)
+{
+}
+
+static const struct engine simulated = {
+    .now = sim_now,
+    .pause = sim_pause,
+    .begin = nothing,
+    .home = sim_home,
+    .make = sim_make,
+    .drop = free,
+    .set = sim_set,
+    .passed = sim_passed,
+};
+
+static struct hetero_grant_device terms;
+static struct hetero_region_device account;
+
+static void govern(uint32_t core, uint64_t ns)
+{
+    usage_file();
+    terms = (struct hetero_grant_device){.core = core, .policy = HETERO_POLICY_FIXED};
+    sim.clock = 1000 * MS;
+    sim.governor = governor_new(&simulated, &terms, &account, directory, 0);
+    uint64_t end = sim.clock + ns;
+    while (sim.clock < end) {
+        program();
+        if (atomic_load(&sim.governor->waiting) == 0) {
+            sim_pause(50 * US);
+            continue;
+        }
+        if (atomic_load(&sim.governor->traffic) == 0)
+            sim.governor->asked_ns = sim.clock;
+        governor_round(sim.governor);
+    }
+}
+
+static void a_share_of_a_busy_device_is_kept_whatever_the_kernels_take(void)
+{
+    static const uint32_t cores[] = {100, 1000, 3000, 6000, 9500};
+    static const uint64_t kernels[] = {5 * US, 100 * US, 1600 * US, 15 * MS};
+    for (unsigned c = 0; c < sizeof cores / sizeof *cores; c++)
+        for (unsigned k = 0; k < sizeof kernels / sizeof *kernels; k++) {
+            pid_t child = fork();
+            if (child == 0) {
+                sim.kernel_ns = kernels[k];
+                sim.host_ns = 2 * US;
+                sim.in_flight = 1000;
+                govern(cores[c], 20000 * MS);
+                double share = (double)sim.busy_ns * 10000 / 20000e6;
+                printf("core %u, %llu us: %.1f\n", cores[c], (unsigned long long)(kernels[k] / US), share / 100);
+                /* One turn's overrun of 20 s is 0.1 points; a device kept waiting costs up to 3 % of the share. */
+                EXPECT_NEAR((double)cores[c], 60 + cores[c] * 0.03, share);
+                exit(0);
+            }
+            int status;
+            waitpid(child, &status, 0);
+            EXPECT(0, status);
+        }
+}
+
+static void a_program_bound_by_its_own_thread_gets_its_share_of_the_launches(void)
+{
+    sim.kernel_ns = 5 * US;
+    sim.rest_ns = 25 * US;
+    govern(3000, 10000 * MS);
+    double alone = 10000e6 / 30e3;
+    EXPECT_NEAR(30.0, 2.0, 100 * (double)sim.launched / alone);
+}
+
+static void a_program_that_rests_is_not_slowed(void)
+{
+    sim.kernel_ns = 500 * US;
+    sim.rest_ns = 9500 * US;
+    govern(3000, 5000 * MS);
+    EXPECT_NEAR(500, 25, (double)sim.launched);
+}
+
+static void what_is_in_flight_at_the_end_of_a_turn_is_bounded(void)
+{
+    sim.kernel_ns = 20 * US;
+    sim.host_ns = 2 * US;
+    sim.in_flight = 100000;
+    govern(3000, 3000 * MS);
+    EXPECT(true, sim.free_at <= sim.clock + 4 * MS);
+    EXPECT(sim.busy_ns / sim.kernel_ns, sim.launched);
+    EXPECT(sim.launched, account.launches);
+    EXPECT_NEAR((double)sim.busy_ns, (double)sim.busy_ns * 0.03, (double)account.gpu_ns);
+}
+
+/* --------------------------------------------------------------------------------------------------------- the list */
+
+#define TEST(name) {#name, name}
+
+int main(int count, char **arguments)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {
+        TEST(a_reservation_is_exact_to_the_byte),
+        TEST(a_limit_below_what_is_used_refuses_and_takes_nothing),
+        TEST(eight_processes_never_reserve_more_than_the_limit),
+        TEST(what_a_killed_process_held_is_given_back_when_asked_for),
+        TEST(a_process_killed_inside_the_lock_leaves_the_sum_right),
+        TEST(a_child_of_fork_has_a_slot_of_its_own),
+        TEST(with_every_slot_taken_by_the_living_the_next_process_is_refused),
+        TEST(a_region_that_is_short_or_foreign_is_refused),
+        TEST(the_table_finds_what_was_put_through_growth_and_removal),
+        TEST(a_balance_grows_at_the_share_and_no_further_than_a_turn_at_rest),
+        TEST(one_that_was_kept_waiting_keeps_what_it_is_owed),
+        TEST(debt_is_carried_in_full),
+        TEST(a_share_of_a_busy_device_is_kept_whatever_the_kernels_take),
+        TEST(a_program_bound_by_its_own_thread_gets_its_share_of_the_launches),
+        TEST(a_program_that_rests_is_not_slowed),
+        TEST(what_is_in_flight_at_the_end_of_a_turn_is_bounded),
+    };
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (count == 1)
+            puts(tests[i].name);
+        else if (strcmp(arguments[1], tests[i].name) == 0)
+            return tests[i].run(), 0;
+    }
+    return count == 1 ? 0 : 2;
+}

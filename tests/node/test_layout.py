@@ -1,0 +1,161 @@
+"""The binary layouts Python reads and writes are those of the limiter's headers, byte by byte."""
+
+from __future__ import annotations
+
+import fcntl
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hetero.errors import BadInput
+from hetero.model import Policy, Priority
+from hetero.node import grant, region
+from hetero.node.grant import Limit
+
+CORE = Path(__file__).parents[2] / "limiters" / "core"
+
+#: Prints every name with its number: sizes, offsets, then the constants.
+PROGRAM = r"""
+#include "region.h"
+#include <stddef.h>
+#include <stdio.h>
+#define SIZE(t) printf(#t " %zu\n", sizeof(struct t))
+#define AT(t, m) printf(#t "." #m " %zu\n", offsetof(struct t, m))
+#define IS(c) printf(#c " %llu\n", (unsigned long long)(c))
+int main(void)
+{
+    SIZE(hetero_grant); SIZE(hetero_grant_device);
+    AT(hetero_grant, magic); AT(hetero_grant, version); AT(hetero_grant, device_count);
+    AT(hetero_grant, id); AT(hetero_grant, devices);
+    AT(hetero_grant_device, uuid); AT(hetero_grant_device, memory); AT(hetero_grant_device, core);
+    AT(hetero_grant_device, policy); AT(hetero_grant_device, priority);
+    SIZE(hetero_region); SIZE(hetero_region_device); SIZE(hetero_region_slot);
+    AT(hetero_region, magic); AT(hetero_region, version); AT(hetero_region, slot_count);
+    AT(hetero_region, devices); AT(hetero_region, slots);
+    AT(hetero_region_device, used); AT(hetero_region_device, peak);
+    AT(hetero_region_device, denied); AT(hetero_region_device, gpu_ns);
+    AT(hetero_region_slot, used); AT(hetero_region_slot, pid);
+    IS(HETERO_GRANT_MAGIC); IS(HETERO_GRANT_VERSION); IS(HETERO_MAX_DEVICES); IS(HETERO_CORE_FULL);
+    IS(HETERO_POLICY_FIXED); IS(HETERO_POLICY_ELASTIC); IS(HETERO_POLICY_OFF);
+    IS(HETERO_PRIORITY_LOW); IS(HETERO_PRIORITY_HIGH);
+    IS(HETERO_REGION_MAGIC); IS(HETERO_REGION_VERSION); IS(HETERO_REGION_SLOTS);
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    folder = tmp_path_factory.mktemp("layout")
+    (folder / "layout.c").write_text(PROGRAM)
+    subprocess.run(
+        ["cc", "-std=gnu11", f"-I{CORE}", "-o", "layout", "layout.c"], cwd=folder, check=True
+    )
+    done = subprocess.run([folder / "layout"], capture_output=True, text=True, check=True)
+    return {name: int(number) for name, number in map(str.split, done.stdout.splitlines())}
+
+
+def test_the_grant_file_is_laid_out_as_the_limiter_reads_it(layout: dict[str, int]) -> None:
+    limits = [Limit(name="D-0", memory=3 << 30, core=3000), Limit(name="D-1", memory=1, core=10000)]
+    packed = grant.pack("4f1c", limits, policy=Policy.ELASTIC, priority=Priority.HIGH)
+
+    def number(name: str, *, device: int | None = None, form: str = "<I") -> int:
+        at = layout[name]
+        if device is not None:
+            at += layout["hetero_grant.devices"] + device * layout["hetero_grant_device"]
+        found: int = struct.unpack_from(form, packed, at)[0]
+        return found
+
+    assert layout["hetero_grant"] == len(packed) == grant.SIZE
+    assert layout["HETERO_GRANT_MAGIC"] == number("hetero_grant.magic", form="<Q")
+    assert layout["HETERO_GRANT_VERSION"] == number("hetero_grant.version")
+    assert 2 == number("hetero_grant.device_count")
+    assert b"4f1c\0" == packed[layout["hetero_grant.id"] :][:5]
+    for position, limit in enumerate(limits):
+        uuid = layout["hetero_grant.devices"] + position * layout["hetero_grant_device"]
+        assert limit.name.encode() + b"\0" == packed[uuid : uuid + 4]
+        at = position
+        assert limit.memory == number("hetero_grant_device.memory", device=at, form="<Q")
+        assert limit.core == number("hetero_grant_device.core", device=at)
+        policy = number("hetero_grant_device.policy", device=at)
+        priority = number("hetero_grant_device.priority", device=at)
+        assert layout["HETERO_POLICY_ELASTIC"] == policy
+        assert layout["HETERO_PRIORITY_HIGH"] == priority
+    assert (layout["HETERO_MAX_DEVICES"], layout["HETERO_CORE_FULL"]) == (
+        grant.MAX_DEVICES,
+        grant.CORE_FULL,
+    )
+
+
+def test_limits_are_stored_where_the_limiter_reads_them(
+    layout: dict[str, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "grant"
+    limits = [Limit(name="D-0", memory=5, core=6), Limit(name="D-1", memory=7, core=8)]
+    path.write_bytes(grant.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW))
+    changed = [Limit(name="D-0", memory=1 << 40, core=1), Limit(name="D-1", memory=2, core=9999)]
+
+    grant.store_limits(path, changed)
+
+    assert tuple(changed) == grant.read_limits(path)
+    second = layout["hetero_grant.devices"] + layout["hetero_grant_device"]
+    memory = second + layout["hetero_grant_device.memory"]
+    assert 2 == struct.unpack_from("<Q", path.read_bytes(), memory)[0]
+
+
+def test_the_usage_region_is_read_where_the_limiter_writes_it(
+    layout: dict[str, int], tmp_path: Path
+) -> None:
+    contents = bytearray(layout["hetero_region"])
+
+    def put(form: str, at: int, value: int) -> None:
+        struct.pack_into(form, contents, at, value)
+
+    put("<Q", layout["hetero_region.magic"], layout["HETERO_REGION_MAGIC"])
+    put("<I", layout["hetero_region.version"], layout["HETERO_REGION_VERSION"])
+    put("<I", layout["hetero_region.slot_count"], layout["HETERO_REGION_SLOTS"])
+    device = layout["hetero_region.devices"] + 1 * layout["hetero_region_device"]
+    for name, value in (("used", 99), ("peak", 70), ("denied", 3), ("gpu_ns", 123456789)):
+        put("<Q", device + layout[f"hetero_region_device.{name}"], value)
+    for slot, used in ((0, 40), (255, 20), (7, 1000)):
+        at = layout["hetero_region.slots"] + slot * layout["hetero_region_slot"]
+        put("<Q", at + layout["hetero_region_slot.used"] + 8, used)
+        put("<I", at + layout["hetero_region_slot.pid"], 1)
+    path = tmp_path / "usage"
+    path.write_bytes(contents)
+
+    assert layout["hetero_region"] == region.SIZE
+    assert [0, 0] == [counts.memory for counts in region.read_counts(path, devices=2)]
+    # Two of the three processes live: their slots are locked. The third one's bytes are gone.
+    with path.open("r+b") as first, path.open("r+b") as last:
+        for holder, slot in ((first, 0), (last, 255)):
+            region_lock(holder.fileno(), slot)
+
+        counted = region.read_counts(path, devices=2)
+
+    assert region.Counts(memory=60, peak=70, denied=3, device_ns=123456789) == counted[1]
+
+
+def region_lock(descriptor: int, byte: int) -> None:
+    lock = struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, byte, 1, 0)
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
+
+
+def test_a_region_nobody_came_to_yet_counts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "usage").write_bytes(bytes(region.SIZE))
+
+    assert () == region.read_counts(tmp_path / "usage", devices=1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ([Limit(name="D", memory=1, core=1)] * 17, "17 devices asked: one grant holds at most 16"),
+        ([Limit(name="D" * 64, memory=1, core=1)], "at most 63 bytes"),
+    ],
+)
+def test_what_the_layout_cannot_hold_is_refused(limits: list[Limit], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        grant.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW)

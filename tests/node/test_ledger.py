@@ -1,0 +1,344 @@
+"""The ledger: grants stand while somebody holds them, whatever dies in between."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from hetero.errors import HeteroError, Refused
+from hetero.model import Request
+from hetero.node.grant import read_limits, store_limits
+from hetero.node.ledger import Hold, Ledger
+from hetero.node.node import Node
+from hetero.registry import Registry
+from hetero.testing import MemoryVendor, rack
+from hetero.units import GiB
+
+from .conftest import MakeNode, Process, admit, let_go, request, standing, taken
+
+Spawn = Callable[[Node, Request], Process]
+
+
+def until(true: Callable[[], bool], *, within: float = 10) -> bool:
+    deadline = time.monotonic() + within
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+# --- life -----------------------------------------------------------------------------------
+
+
+def test_a_grant_stands_until_the_last_child_that_inherited_it_is_gone(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    node = make_node()
+    hold = admit(node, request())
+    hold.hand_over()
+    # Every descriptor above the first three is kept, as by a program that execs another.
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, close_fds=False)
+    let_go(hold)
+    os.close(100)
+
+    assert [hold.standing.id] == standing(node)
+    assert {hold.standing.id: (child.pid,)} == node.processes([hold.standing.id])
+    child.communicate(b"\n")
+    assert [] == standing(node)
+
+
+def test_a_process_that_uses_a_device_keeps_the_grant_alone(make_node: MakeNode) -> None:
+    node = make_node()
+    hold = admit(node, request())
+    # What the limiter does in every process: it locks one byte of the region.
+    region = os.open(hold.path / "usage", os.O_RDWR)
+    slot = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 17, 1, 0)
+    fcntl.fcntl(region, fcntl.F_OFD_SETLK, slot)
+    let_go(hold)
+
+    assert [hold.standing.id] == standing(node)
+    os.close(region)
+    assert [] == standing(node)
+
+
+def test_a_reader_cannot_keep_a_grant_standing(make_node: MakeNode) -> None:
+    node = make_node()
+    hold = admit(node, request())
+    with (hold.path / "alive").open("rb") as reader:
+        shared = struct.pack("@hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 5, 1, 0)
+        let_go(hold)
+        fcntl.fcntl(reader, fcntl.F_OFD_SETLK, shared)
+
+        assert [] == standing(node)
+
+
+def test_a_grant_of_a_killed_owner_is_gone_within_a_second(
+    make_node: MakeNode, spawn: Spawn
+) -> None:
+    node = make_node()
+    owner = spawn(node, request())
+
+    os.kill(owner.pid, signal.SIGKILL)
+
+    assert until(lambda: standing(node) == [], within=1)
+
+
+def test_looking_at_a_ledger_that_is_not_there_makes_nothing(make_node: MakeNode) -> None:
+    node = make_node()
+
+    assert [] == standing(node)
+    assert not node.ledger.path.exists()
+
+
+# --- killed in the middle -------------------------------------------------------------------
+
+
+def killed_after(lines: int, action: Callable[[], object]) -> bool:
+    """Run the action in a child that kills itself on its `lines`th line in the node's code.
+
+    Return False when the action ended before that.
+    """
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        assert status in (0, signal.SIGKILL)
+        return status != 0
+    left = lines
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if "/hetero/node/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(None)
+        os._exit(0)
+
+
+def test_an_admission_killed_at_any_line_leaves_nothing(make_node: MakeNode) -> None:
+    node = make_node(16 * GiB, 16 * GiB)
+    neighbour = admit(node, request(memory=GiB)).standing.id
+    line = 0
+
+    while killed_after(line := line + 1, lambda: admit(node, request(memory=GiB, count=2))):
+        assert [neighbour] == standing(node)
+        assert [neighbour] == os.listdir(node.ledger.path / "grants")
+
+    assert line > 100  # the last child came to its end, so every line was tried
+
+
+def test_a_sweep_killed_at_any_line_leaves_nothing(make_node: MakeNode) -> None:
+    node = make_node()
+    keep = admit(node, request(memory=GiB)).standing.id
+    line = 0
+    more = True
+    while more:
+        dead = admit(node, request(memory=GiB))
+        let_go(dead)
+        more = killed_after(line := line + 1, node.ledger.look)
+
+        assert [keep] == standing(node)
+        assert [keep] == os.listdir(node.ledger.path / "grants")
+
+    assert line > 50
+
+
+def test_leftovers_of_killed_admissions_are_swept(make_node: MakeNode) -> None:
+    node = make_node()
+    hold = admit(node, request(memory=GiB))
+    draft = node.ledger.path / "grants" / ".0badcafe"
+    shutil.copytree(hold.path, draft)
+
+    assert [hold.standing.id] == standing(node)
+    assert not draft.exists()
+
+
+def test_a_grant_file_that_disagrees_with_its_entry_is_mended(make_node: MakeNode) -> None:
+    node = make_node()
+    hold = admit(node, request(memory=GiB, core=30))
+    (limit,) = hold.standing.limits
+    store_limits(hold.path / "grant", [evolve(limit, memory=1, core=9000)])
+
+    node.look()
+
+    assert (limit,) == read_limits(hold.path / "grant")
+
+
+# --- what cannot be read --------------------------------------------------------------------
+
+
+def test_a_corrupt_entry_is_one_line_and_harms_nobody_else(make_node: MakeNode) -> None:
+    node = make_node(16 * GiB, 16 * GiB)
+    well, ill = (admit(node, request(memory=GiB)) for _ in range(2))
+    (ill.path / "allocation.json").write_text('{"id": 7')
+
+    look = node.look()
+
+    assert [well.standing.id] == [entry.id for entry in look.standing]
+    ((broken, reason),) = [(entry.id, entry.reason) for entry in look.unreadable]
+    assert ill.standing.id == broken
+    assert "allocation.json: not a valid Standing" in reason
+    with pytest.raises(Refused, match=f"release --force {broken}"):
+        admit(node, request(memory=GiB))
+    let_go(ill)
+    admit(node, request(memory=GiB))
+
+
+def test_a_corrupt_entry_of_a_dead_grant_is_swept(make_node: MakeNode) -> None:
+    node = make_node()
+    hold = admit(node, request())
+    (hold.path / "allocation.json").unlink()
+    let_go(hold)
+
+    assert ((), ()) == (node.look().standing, node.look().unreadable)
+
+
+# --- releasing ------------------------------------------------------------------------------
+
+
+def test_releasing_is_refused_while_a_process_holds_the_grant(
+    make_node: MakeNode, spawn: Spawn
+) -> None:
+    node = make_node()
+    owner = spawn(node, request())
+
+    with pytest.raises(Refused, match=rf"in use by process {owner.pid} \("):
+        node.release(owner.grant)
+
+    assert [owner.grant] == standing(node)
+
+
+def test_a_forced_release_ends_exactly_the_processes_of_the_grant(
+    make_node: MakeNode, spawn: Spawn
+) -> None:
+    node = make_node()
+    first, second = (spawn(node, request(memory=GiB)) for _ in range(2))
+
+    node.release(first.grant, force=True)
+
+    assert [second.grant] == standing(node)
+    assert signal.SIGTERM == os.waitpid(first.pid, 0)[1]
+    assert (0, 0) == os.waitpid(second.pid, os.WNOHANG)
+
+
+def test_a_forced_release_kills_what_will_not_end(make_node: MakeNode) -> None:
+    node = make_node()
+    hold = admit(node, request())
+    stubborn = os.fork()
+    if stubborn == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            signal.pause()
+    let_go(hold)
+
+    node.release(hold.standing.id, force=True, grace=0.2)
+
+    assert [] == standing(node)
+    assert signal.SIGKILL == os.waitpid(stubborn, 0)[1]
+
+
+# --- any order of things --------------------------------------------------------------------
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Grants come and go in any order; the ledger always says exactly what stands."""
+
+    holds = Bundle("holds")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = Path(os.environ["PYTEST_LEDGER"])
+        shutil.rmtree(self.path, ignore_errors=True)
+        vendor = MemoryVendor(rack(16 * GiB, 8 * GiB, slots=3))
+        self.node = Node(registry=Registry.of(vendor), ledger=Ledger(self.path))
+        self.expected: set[str] = set()
+
+    @rule(
+        target=holds,
+        memory=st.one_of(st.none(), st.integers(1, 17 * GiB)),
+        core=st.one_of(st.none(), st.integers(1, 100)),
+        count=st.integers(1, 3),
+    )
+    def admit(self, memory: int | None, core: int | None, count: int) -> Hold | None:
+        try:
+            hold = admit(self.node, request(memory=memory, core=core, count=count))
+        except Refused:
+            return None
+        self.expected.add(hold.standing.id)
+        return hold
+
+    @rule(hold=consumes(holds))
+    def end(self, hold: Hold | None) -> None:
+        if hold is not None:
+            let_go(hold)
+            self.expected.discard(hold.standing.id)
+
+    @rule(hold=consumes(holds))
+    def give_back(self, hold: Hold | None) -> None:
+        if hold is not None:
+            self.node.ledger.give_back(hold)
+            self.expected.discard(hold.standing.id)
+
+    @rule(line=st.integers(1, 400))
+    def be_killed(self, line: int) -> None:
+        killed_after(line, lambda: admit(self.node, request(memory=GiB, core=10)))
+
+    @invariant()
+    def what_stands_is_what_was_admitted_and_never_too_much(self) -> None:
+        assert self.expected == set(standing(self.node))
+        for uuid, size in (("memory-0", 16 * GiB), ("memory-1", 8 * GiB)):
+            memory, core, slots = taken(self.node, uuid)
+            assert (memory <= size, core <= 100, slots <= 3) == (True, True, True)
+
+    def teardown(self) -> None:
+        for identity in self.expected:
+            for link in Path("/proc/self/fd").iterdir():
+                if link.is_symlink() and f"/{identity}/alive" in os.readlink(link):
+                    os.close(int(link.name))
+        assert [] == standing(self.node)
+        admit_all = admit(self.node, request(memory=8 * GiB, count=2))
+        self.node.ledger.give_back(admit_all)
+
+
+def test_any_order_of_admissions_ends_and_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_LEDGER", str(tmp_path / "state"))
+    case = LedgerMachine.TestCase
+    case.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+    case().runTest()
+
+
+# --- where the state is ---------------------------------------------------------------------
+
+
+def test_a_state_directory_that_cannot_be_made_says_so(make_node: MakeNode) -> None:
+    node = evolve(make_node(), ledger=Ledger(Path("/proc/hetero-state")))
+
+    with pytest.raises(HeteroError, match=r"/proc/hetero-state: .*HETERO_STATE"):
+        admit(node, request())
