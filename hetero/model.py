@@ -155,13 +155,9 @@ class Device:
     """One physical card, with how it divides (`granularity`) and how that is kept (`rung`).
 
     `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
-<<<<<<< HEAD
     `health` is "ok", or what is wrong in a few words; None when the driver will not say. Devices of
-    one `group` are parts of one module: whoever takes one of them whole takes them all.
-=======
-    `health` is "ok", or what is wrong in a few words; None when the driver will not say. `card` is
+    one `group` are parts of one module: whoever takes one of them whole takes them all. `card` is
     what the card itself has where a node's scaling makes it promise a `capacity` above that.
->>>>>>> vendor
     """
 
     uuid: str
@@ -176,15 +172,12 @@ class Device:
     pci: str | None = None
     links: tuple[Link, ...] = ()
     attributes: Mapping[str, str] = field(factory=dict)
-<<<<<<< HEAD
     group: str | None = None
-=======
     card: Counters = field(factory=dict)
 
     def of_card(self, counter: str) -> int:
         """How much of `counter` the card itself has: what percentages are percentages of."""
         return self.card.get(counter, self.capacity[counter])
->>>>>>> vendor
 
     @property
     def usable(self) -> bool:
