@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -66,15 +66,18 @@ def show(
         pass  # the way a watch ends
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Return an empty table without lines; columns in `right` hold numbers."""
+def table(*columns: str, folds: tuple[str, ...], right: tuple[str, ...] = ()) -> Table:
+    """Return an empty table without lines: `right` hold numbers, `folds` give way when tight."""
     made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for name in columns:
-        if name == "command":  # as much of it as the width leaves
-            made.add_column(name, no_wrap=True, overflow="ellipsis")
-        else:
-            made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        side: JustifyMethod = "right" if name in right else "left"
+        made.add_column(name, justify=side, overflow="fold", no_wrap=name not in folds)
     return made
+
+
+def one_line(text: str) -> Text:
+    """Return a text that is cut where its column ends."""
+    return Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
 
 
 def state(word: str) -> Text:
@@ -100,6 +103,12 @@ def core_of(share: Share) -> str:
 def short(uuid: str) -> str:
     """Return enough of a UUID to name it by."""
     return uuid if len(uuid) <= 12 else uuid[:12]
+
+
+def model_of(device: Device) -> str:
+    """Return the model's name without the vendor's, which has a column of its own."""
+    first, _, rest = device.model.partition(" ")
+    return rest if rest and first.lower() == device.vendor.lower() else device.model
 
 
 def age(since: str) -> str:

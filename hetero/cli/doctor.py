@@ -41,7 +41,7 @@ def command(*, uninstall_check: bool, as_json: bool) -> int:
 
 def render(findings: tuple[Finding, ...]) -> RenderableType:
     """Return one line for each finding."""
-    made = table("what", "is", "")
+    made = table("what", "is", "", folds=("",))
     for finding in findings:
         made.add_row(finding.subject, state(finding.verdict.value), finding.says)
     return made

@@ -40,11 +40,13 @@ def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
 def render(answer: Allocation | Refusal) -> RenderableType:
     """Return the table of what would be granted, or of the reasons against it."""
     if isinstance(answer, Refusal):
-        verdicts = table("device", "verdict")
+        verdicts = table("device", "verdict", folds=("verdict",))
         for device, verdict in answer.verdicts.items():
             verdicts.add_row(device, verdict)
         return Group(Text(answer.sentence), verdicts)
-    made = table("device", "vendor", "shape", "core", "memory", right=("core", "memory"))
+    made = table(
+        "device", "vendor", "shape", "core", "memory", folds=("shape",), right=("core", "memory")
+    )
     for grant in answer.grants:
         made.add_row(
             grant.device,

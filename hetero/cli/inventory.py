@@ -17,6 +17,8 @@ from hetero.cli._render import (
     held_memory,
     json_option,
     memory_of,
+    model_of,
+    one_line,
     short,
     show,
     state,
@@ -53,6 +55,7 @@ def render(view: NodeView) -> RenderableType:
         parts.append(Text(f"simulated by {view.simulated}: no card below is real", "yellow"))
     devices = table(
         "#", "vendor", "model", "uuid", "divides", "core", "memory", "slots", "rung", "health",
+        folds=("model", "divides", "health"),
         right=("#", "core", "memory", "slots"),
     )  # fmt: skip
     for row in view.devices:
@@ -60,7 +63,7 @@ def render(view: NodeView) -> RenderableType:
         devices.add_row(
             str(row.number),
             device.vendor,
-            device.model,
+            model_of(device),
             short(device.uuid),
             divides(device),
             held_core(row.held[CORE], device),
@@ -85,6 +88,7 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
     """Return the table of who holds what, one line for each device of a grant."""
     made = table(
         "grant", "#", "core", "memory", "policy", "user", "age", "processes", "command",
+        folds=("processes", "command"),
         right=("#", "core", "memory", "age"),
     )  # fmt: skip
     for grant in grants:
@@ -101,6 +105,6 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
                 grant.user,
                 age(grant.since),
                 " ".join(map(str, grant.processes)) or UNKNOWN,
-                grant.label or " ".join(shlex.join(grant.command).split()),
+                one_line(grant.label or shlex.join(grant.command)),
             )
     return made

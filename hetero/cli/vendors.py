@@ -27,7 +27,9 @@ def render(rows: tuple[VendorRow, ...]) -> RenderableType:
     """Return the table of vendors."""
     if not rows:
         return Text("no vendors are installed: pip install one, such as hetero[all]")
-    made = table("vendor", "from", "state", "devices", "reason", right=("devices",))
+    made = table(
+        "vendor", "from", "state", "devices", "reason", folds=("reason",), right=("devices",)
+    )
     for row in rows:
         made.add_row(
             row.name,

@@ -75,7 +75,7 @@ def _vendor(row: VendorRow) -> Finding:
 
 
 def _device(device: Device) -> Finding:
-    subject = f"device {device.uuid}"
+    subject = f"device {device.uuid[:12]}"
     if not device.usable:
         return Finding(subject, Verdict.BAD, f"{device.health}: nothing is given of it")
     if device.rung is Rung.NONE:
