@@ -8,6 +8,7 @@ older driver lacks as "not said", and naming the call, its card and its code whe
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -195,6 +196,14 @@ def linked(
             if way in weights:
                 links.append(Link(other.uuid, way, weights[way]))
         yield evolve(card, links=tuple(links))
+
+
+def mark(directory: Path) -> str:
+    """Return what the names of slices begin with that the ledger owning `directory` answers for.
+
+    Two ledgers of one machine, root's and a user's, must not take each other's slices for orphans.
+    """
+    return f"hetero-{hashlib.sha256(bytes(directory)).hexdigest()[:6]}-"
 
 
 def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hetero.granularity import Portion, portion
+from hetero.grouped import agreed, sets
 from hetero.model import (
     CORE,
     FITS,
@@ -43,6 +44,7 @@ def fit(inventory: Inventory, request: Request, *, order: Order = binpack) -> Al
         }
         for ask in request.asks
     ]
+    candidates = agreed(inventory.devices, candidates)
     devices = {device.uuid: device for device in inventory.devices}
     pinned = any(ask.device is not None for ask in request.asks)
     groups: list[list[Device]] = [list(inventory.devices)]
@@ -50,7 +52,7 @@ def fit(inventory: Inventory, request: Request, *, order: Order = binpack) -> Al
         names = dict.fromkeys(device.vendor for device in inventory.devices)
         groups = [[d for d in inventory.devices if d.vendor == name] for name in names]
     best: tuple[tuple[int, ...], Allocation] | None = None
-    for group in groups:
+    for group in (part for whole in groups for part in sets(whole, candidates)):
         chosen = _match(group, candidates, free, order)
         if chosen is None:
             continue

@@ -15,6 +15,7 @@ from hetero.fit import fit
 from hetero.model import (
     Allocation,
     Device,
+    Edits,
     Inventory,
     Policy,
     Refusal,
@@ -94,25 +95,42 @@ class Node:
         with self.ledger.admission() as own:
             look = self.with_system(own)
             _expect_readable(look)
+            self._reconcile(discovery, look)
             answer = fit(inventory_of(discovery, look), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request, discovery)
-            granted = [devices[grant.device] for grant in answer.grants]
-            environment = self._environment(answer, granted)
-            hold = self.ledger.add(
-                Standing(
-                    id="",
-                    allocation=answer,
-                    limits=limits_of(answer, devices),
-                    command=tuple(command),
-                    user=_user(),
-                    since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                    label=label,
+            try:
+                edits = self.enforce(answer, devices)
+                answer = with_parts(answer, edits.parts)
+                environment = self._environment(answer, edits)
+                hold = self.ledger.add(
+                    Standing(
+                        id="",
+                        allocation=answer,
+                        limits=limits_of(answer, devices),
+                        command=tuple(command),
+                        user=_user(),
+                        since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                        label=label,
+                    )
                 )
-            )
+            except BaseException:
+                self._reconcile(discovery, look)  # what was cut for it is nobody's now
+                raise
         if "LD_PRELOAD" in environment:
             environment["HETERO_GRANT"] = str(hold.path / GRANT)
-        return hold, environment
+        return evolve(hold, mounts=edits.mounts), environment
+
+    def enforce(self, allocation: Allocation, devices: Mapping[str, Device]) -> Edits:
+        """Have the vendors confine `allocation`; within `admission`, since it may cut slices."""
+        granted = [devices[grant.device] for grant in allocation.grants]
+        return self.registry.enforce(allocation, granted, directory=self._slices)
+
+    def sweep(self) -> tuple[str, ...]:
+        """Destroy the slices that no standing grant holds; return a sentence about each failure."""
+        discovery = self.discover()
+        with self.ledger.admission() as own:
+            return self._reconcile(discovery, self.with_system(own))
 
     def release(self, identity: str, *, force: bool = False, grace: float = 5.0) -> None:
         """Free a grant: refused while processes hold it, unless `force` ends exactly those.
@@ -158,6 +176,17 @@ class Node:
             unreadable=look.unreadable + shared.unreadable,
         )
 
+    @property
+    def _slices(self) -> Path:
+        """Where vendors keep their notes about the slices this node's ledger answers for."""
+        return self.ledger.path / "slices"
+
+    def _reconcile(self, discovery: Discovery, look: Look) -> tuple[str, ...]:
+        if look.unreadable:
+            return ()  # they may hold slices, and nobody knows which
+        standing = (entry.allocation for entry in look.standing)
+        return self.registry.reconcile(discovery.devices, standing, directory=self._slices)
+
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
         discovery = self.discover()
@@ -174,13 +203,13 @@ class Node:
             raise NotFound(f"no device here ({why or 'no vendor is installed'})")
         return discovery
 
-    def _environment(self, allocation: Allocation, devices: Sequence[Device]) -> dict[str, str]:
-        """Return the environment of a program confined to `devices`; the grant file is to come."""
+    def _environment(self, allocation: Allocation, edits: Edits) -> dict[str, str]:
+        """Return the environment of a program so confined; the grant file is to come."""
         environment = dict(self.environ)
         if self.simulation:
             environment.update(self.simulation.environment(self.environ))
-        environment.update(self.registry.enforce(allocation, devices).env)
-        apis = {self.registry.vendor(device.vendor).limiter for device in devices}
+        environment.update(edits.env)
+        apis = {self.registry.vendor(grant.vendor).limiter for grant in allocation.grants}
         if allocation.policy is not Policy.OFF and apis != {None}:
             libraries = [str(limiter(api)) for api in sorted(filter(None, apis))]
             before = [name for name in self.environ.get("LD_PRELOAD", "").split(":") if name]
@@ -203,6 +232,16 @@ def refused(refusal: Refusal, request: Request, discovery: Discovery) -> NotFoun
     broken = [row for row in discovery.rows if row.state == "broken"]
     sentence += "".join(f"; vendor {row.name} is broken: {row.reason}" for row in broken)
     return Refused(sentence)
+
+
+def with_parts(allocation: Allocation, parts: Mapping[str, str]) -> Allocation:
+    """Return the allocation with the slices that were made for it named in its grants."""
+    return evolve(
+        allocation,
+        grants=tuple(
+            evolve(grant, part=parts.get(grant.device, grant.part)) for grant in allocation.grants
+        ),
+    )
 
 
 def inventory_of(discovery: Discovery, look: Look) -> Inventory:

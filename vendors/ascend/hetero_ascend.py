@@ -120,7 +120,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 
     def between(here: Device, there: Device) -> str | None:
         way = c_int()
-        ends = (*_place(dcmi, here), *_place(dcmi, there))
+        ends = (*_place(here), *_place(there))
         said = dcmi.ask("dcmi_get_topo_info_by_device_id", *ends, way)
         return _WAYS.get(way.value) if said else None
 
@@ -150,7 +150,7 @@ def hetero_enforce(
     elif container:
         env["ASCEND_VNPU_SPECS"] = grant.template
     else:
-        number = grant.part or _make(_DCMI.open(), first, grant.template, directory)
+        number = _make(_DCMI.open(), first, grant.template, directory)
         env |= {"ASCEND_VISIBLE_DEVICES": number, "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"}
         nodes, parts = (f"/dev/vdavinci{number}",), {first.uuid: number}
     # What a container needs beside the NPU itself, after the vendor's docker runtime.
@@ -163,11 +163,10 @@ def hetero_enforce(
 @hetero.hookimpl
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy the vNPUs we noted on this chip that no grant holds and no container runs on."""
-    dcmi, place = _DCMI.open(), None
+    dcmi, place = _DCMI.open(), _place(device)
     for note in _notes(device, directory):
         if note.name in parts:
             continue
-        place = place or _place(dcmi, device)
         if int(note.name) in _vnpus(dcmi, *place):
             vnpu = _Vnpu(id=int(note.name))
             size = c_uint(sizeof(vnpu))
@@ -182,7 +181,7 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 def hetero_observe(device: Device) -> hetero.Usage:
     """Return the memory in use and the share of time the AI cores were busy."""
     dcmi, busy = _DCMI.open(), c_uint()
-    place = _place(dcmi, device)
+    place = _place(device)
     said = dcmi.ask("dcmi_get_device_utilization_rate", *place, _AICORE, busy)
     return hetero.Usage(memory=_memory(dcmi, *place)[1], core=busy.value / 100 if said else None)
 
@@ -218,6 +217,8 @@ def _device(dcmi: Library, card: int, chip: int) -> Device:
         pci=pci,
         numa=hetero.numa_of(pci) if pci else None,
         attributes={
+            "card": str(card),
+            "chip": str(chip),
             "physical": str(physical.value),
             **({"driver": hetero.text(driver) or ""} if version else {}),
         },
@@ -234,10 +235,8 @@ def _memory(dcmi: Library, card: int, chip: int) -> tuple[int, int]:
     return ddr.size * MiB, (ddr.size - ddr.available) * MiB
 
 
-def _place(dcmi: Library, device: Device) -> tuple[int, int]:
-    card, chip = c_int(), c_int()
-    dcmi.call("dcmi_get_card_id_device_id_from_logicid", card, chip, device.index)
-    return card.value, chip.value
+def _place(device: Device) -> tuple[int, int]:
+    return int(device.attributes["card"]), int(device.attributes["chip"])
 
 
 def _numbers(device: Device) -> range:
@@ -257,7 +256,7 @@ def _notes(device: Device, directory: Path) -> list[Path]:
 
 def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
     """Make a vNPU and return its number, noted before it exists: it has no name to mark."""
-    place = _place(dcmi, device)
+    place = _place(device)
     taken = _vnpus(dcmi, *place)
     number = next((n for n in _numbers(device) if n not in taken), None)
     if number is None:

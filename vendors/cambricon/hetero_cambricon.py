@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import c_char_p, c_int, create_string_buffer
+from pathlib import Path
 from typing import Any
 
 import hetero
@@ -41,7 +42,6 @@ _CNDEV = hetero.Driver(
 _VERSIONS, _OTHER_VERSION = (6, 5), 3  # newest first; CNDEV_ERROR_UNSUPPORTED_API_VERSION
 _IN_USE = 15
 _WAYS = {1: "board", 2: "PIX", 3: "PXB", 4: "PHB", 5: "NODE", 6: "SYS"}
-_MARK = "hetero-"  # what the names of our instances begin with
 
 _Count = hetero.struct("cndevCardInfo_t", "i32 version; u32 number")
 _Uuid = hetero.struct("cndevUUID_t", "i32 version; char uuid[37]; u64 ncs")
@@ -97,14 +97,14 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 
 
 @hetero.hookimpl
-def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
+def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
     """Make an instance for every share, or bring the one it has to its size; name whole cards."""
     nodes, parts = ["/dev/cambricon_ctl"], {}
     for grant, device in zip(allocation.grants, devices, strict=True):
         nodes += [f"/dev/cambricon_dev{device.index}", f"/dev/cambricon_ipcm{device.index}"]
         if not device.whole(grant):
             cndev, version = _open()
-            instance = _instance(cndev, version, device, grant)
+            instance = _instance(cndev, version, device, grant, hetero.mark(directory))
             parts[device.uuid] = instance.name.decode()
             nodes.append(instance.node.decode())
     indices = ",".join(str(device.index) for device in devices)
@@ -113,14 +113,14 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
 
 
 @hetero.hookimpl
-def hetero_reconcile(device: Device, parts: AbstractSet[str]) -> None:
+def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy our instances that no grant holds, and the profiles that nothing is made from."""
     cndev, version = _open()
     card = _handle(cndev, device.index)
     instances = _instances(cndev, version, card)
     for instance in instances:
         name = instance.name
-        if not name.startswith(_MARK.encode()) or name.decode() in parts:
+        if not name.startswith(hetero.mark(directory).encode()) or name.decode() in parts:
             continue
         try:
             cndev.call("cndevDestroySMluInstanceByInstanceName", card, name)
@@ -196,13 +196,13 @@ def _instances(cndev: Library, version: int, card: int) -> list[Any]:
     return list(found[: count.value])
 
 
-def _instance(cndev: Library, version: int, device: Device, grant: Grant) -> Any:
+def _instance(cndev: Library, version: int, device: Device, grant: Grant, mark: str) -> Any:
     """Return the instance of this grant's size: the one it has, resized, or a new one."""
     card = _handle(cndev, device.index)
     core = grant.takes[CORE] * 100 // device.capacity[CORE]
     quota = _Quota(version=version, core=core, memory=grant.takes[MEMORY])
     if grant.part is None:
-        name = _MARK + secrets.token_hex(4)
+        name = mark + secrets.token_hex(4)
         profile = _profile(cndev, version, card, quota)
         cndev.call(
             "cndevCreateSMluInstanceByProfileId",

@@ -71,7 +71,7 @@ _Errors = hetero.struct("rsmi_error_count_t", "u64 corrected uncorrected")
 _Info = hetero.struct(
     "dmiDeviceInfo", "char name[256]; i32 units; u64 memory used container; i32 device"
 )
-_LINKS = {1: "PHB", 2: "XGMI"}
+_PCIE, _XGMI, _ACROSS = 1, 2, 3  # RSMI_IO_LINK_TYPE; hops of a way between NUMA nodes
 _MOST_VDEVS, _MOST_PIPES, _MASK_BITS = 200, 20, 64
 #: Where the vendor's own tool keeps the vdevs it makes, and where a runtime looks for its own.
 HOST, RUNTIME = Path("/etc/vdev"), "/etc/vdev/docker"
@@ -92,7 +92,9 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     def between(here: Device, there: Device) -> str | None:
         hops, kind = c_uint64(), c_uint32()
         said = rsmi.ask("rsmi_topo_get_link_type", here.index, there.index, hops, kind)
-        return _LINKS.get(kind.value) if said else None
+        if not said or kind.value not in (_PCIE, _XGMI):
+            return None
+        return "XGMI" if kind.value == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
 
     cards = hetero.each_card(lambda index: _device(rsmi, index), hetero.counted(count.value))
     return hetero.linked(cards, between, {"XGMI": 20})
@@ -107,7 +109,9 @@ def hetero_enforce(
     for grant, device in zip(allocation.grants, devices, strict=True):
         if device.whole(grant):
             continue
-        part = grant.part or _write(device, grant, directory)
+        if grant.part is not None:
+            raise DriverError(f"card {device.index}: a vdev keeps the size it was made with")
+        part = _write(device, grant, directory)
         parts[device.uuid] = part
         mounts.append(Mount(str(directory / part), f"{RUNTIME}/{part}"))
     if container:

@@ -53,7 +53,6 @@ _PHYSICAL = 1  # a card whose virtual functions are given out in its place
 _WAYS = {0: "board", 1: "PIX", 2: "PXB", 3: "PHB", 4: "NODE", 5: "MetaXLink", 6: "SYS"}
 #: How slices of one card share it: all alike.
 _CLASSES = {Policy.OFF: 0, Policy.FIXED: 1, Policy.ELASTIC: 2}
-_MARK = "hetero-"  # what the aliases of our slices begin with
 
 _Info = hetero.struct(
     "mxSmlDeviceInfo_t",
@@ -118,7 +117,7 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
     for identity in _slices(mxsml, device.index):
         alias = _alias(mxsml, device.index, identity)
         unnamed = not alias and before is not None and str(identity) not in before
-        if (alias.startswith(_MARK) and alias not in parts) or unnamed:
+        if (alias.startswith(hetero.mark(directory)) and alias not in parts) or unnamed:
             try:
                 mxsml.call("mxSmlRemoveSgpu", device.index, identity)
             except DriverError as error:
@@ -198,7 +197,7 @@ def _slice(mxsml: Library, device: Device, grant: Grant, policy: Policy, directo
         draft.replace(note)
         mxsml.call("mxSmlCreateSgpu", device.index, memory, core, made)
         identity = made.value
-        alias = create_string_buffer((_MARK + secrets.token_hex(4)).encode())
+        alias = create_string_buffer((hetero.mark(directory) + secrets.token_hex(4)).encode())
         mxsml.call("mxSmlSetSgpuAlias", device.index, identity, alias)
         note.unlink()
     found = _Slice()
