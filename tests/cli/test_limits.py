@@ -1,0 +1,188 @@
+"""Limits in a running program: the real limiter in front of a simulated card of 32 GiB."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import hetero_limiters
+import pytest
+from attrs import frozen
+
+from .conftest import Run
+
+Start = Callable[..., "Job"]
+
+
+@pytest.fixture
+def environ(environ: dict[str, str]) -> dict[str, str]:
+    return {**environ, "HETERO_RACK": "one", "PYTHONPATH": ""}
+
+
+@frozen(eq=False)
+class Job:
+    """A program that keeps the card busy under a grant and says every second how far it got."""
+
+    program: subprocess.Popen[str]
+    grant: str
+
+    def steps(self) -> int:
+        """Return the steps of its next second."""
+        assert self.program.stdout
+        steps: int = json.loads(self.program.stdout.readline())["steps"]
+        return steps
+
+
+@pytest.fixture
+def start(hetero: Run, environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[Start]:
+    programs: list[subprocess.Popen[str]] = []
+
+    def begin(*flags: str, memory: str = "1GiB") -> Job:
+        job = str(hetero_limiters.job("cuda"))
+        program = subprocess.Popen(
+            [*command, "run", *flags, "--", job, "--seconds", "60", "--memory", memory],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        programs.append(program)
+        while program.poll() is None:
+            for grant in json.loads(hetero("ps", "--json", "--seconds", "0.05").stdout)["items"]:
+                if program.pid in grant["processes"] and grant["shares"][0]["memory_used"]:
+                    return Job(program, grant["id"])
+        raise AssertionError(f"the job ended with {program.returncode}")
+
+    yield begin
+    for program in programs:
+        program.kill()
+        program.communicate()
+
+
+def share(hetero: Run, grant: str, *, seconds: float = 0.05) -> dict[str, float]:
+    items = json.loads(hetero("ps", "--json", "--seconds", str(seconds)).stdout)["items"]
+    (shares,) = [item["shares"] for item in items if item["id"] == grant]
+    found: dict[str, float] = shares[0]
+    return found
+
+
+def test_core_is_changed_in_the_running_program_both_ways(hetero: Run, start: Start) -> None:
+    job = start("--memory", "2Gi", "--core", "60")
+    job.steps()
+    at_sixty = job.steps()
+
+    assert 0 == hetero("set", job.grant, "--core", "20").returncode
+    job.steps()  # the second of the change
+    at_twenty = job.steps()
+    assert 0 == hetero("set", job.grant, "--core", "60").returncode
+    job.steps()
+    again = job.steps()
+
+    assert pytest.approx(20 / 60, abs=0.08) == at_twenty / at_sixty
+    assert pytest.approx(1, abs=0.12) == again / at_sixty
+
+
+def test_memory_is_changed_in_the_running_program_both_ways(hetero: Run, start: Start) -> None:
+    job = start("--memory", "2Gi", memory="1GiB")
+
+    lower = hetero("set", job.grant, "--memory", "1200Mi")
+    below_use = hetero("set", job.grant, "--memory", "1000Mi")
+
+    assert (0, "") == (lower.returncode, lower.stderr)
+    assert f"{job.grant}  " in lower.stdout
+    assert 3 == below_use.returncode
+    assert "uses 1 GiB" in below_use.stderr
+    assert (1200 << 20, 1 << 30) == tuple(
+        share(hetero, job.grant)[key] for key in ("memory", "memory_used")
+    )
+    assert 0 == hetero("set", job.grant, "--memory", "30Gi").returncode
+    assert 3 == hetero("run", "--memory", "3Gi", "--", "true").returncode
+
+
+def test_what_does_not_fit_beside_the_neighbours_is_refused(hetero: Run, start: Start) -> None:
+    job = start("--memory", "2Gi", "--core", "60")
+    start("--memory", "2Gi", "--core", "40")
+
+    more_core = hetero("set", job.grant, "--core", "61")
+    more_memory = hetero("set", job.grant, "--memory", "31Gi")
+    all_of_it = hetero("set", job.grant, "--memory", "100%")
+
+    assert (3, 3, 3) == (more_core.returncode, more_memory.returncode, all_of_it.returncode)
+    assert "has no more than 30 GiB and 60 of 100 core" in more_core.stderr
+    assert (2 << 30, 60) == tuple(share(hetero, job.grant)[key] for key in ("memory", "core"))
+
+
+def test_ps_shows_what_the_program_gets(hetero: Run, start: Start) -> None:
+    job = start("--memory", "2Gi", "--core", "30")
+    job.steps()
+
+    seen = share(hetero, job.grant, seconds=1)
+
+    assert pytest.approx(30, abs=5) == seen["core_used"]
+    assert (1 << 30, 0) == (seen["memory_used"], seen["denied"])
+
+
+def test_over_the_memory_is_the_drivers_own_error_and_is_counted(
+    hetero: Run, environ: Mapping[str, str]
+) -> None:
+    job = str(hetero_limiters.job("cuda"))
+    done = hetero("run", "--memory", "1Gi", "--", job, "--alloc", "1025MiB")
+
+    assert 1 == done.returncode
+    assert "OUT_OF_MEMORY" in done.stdout
+    assert 0 == hetero("run", "--memory", "1Gi", "--", job, "--alloc", "1024MiB").returncode
+
+
+def test_a_program_that_is_killed_gives_everything_back_within_a_second(
+    hetero: Run, start: Start
+) -> None:
+    job = start("--memory", "30Gi", "--core", "90")
+
+    job.program.send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    while hetero("run", "--memory", "30Gi", "--core", "90", "--", "true").returncode != 0:
+        assert time.monotonic() - began < 1
+
+
+def test_policy_off_runs_without_the_limiter(hetero: Run) -> None:
+    done = hetero("run", "--policy", "off", "--memory", "1Gi", "--", "env")
+
+    assert "LD_PRELOAD" not in done.stdout
+
+
+def test_a_preload_of_the_users_own_stays(hetero: Run, tmp_path: Path) -> None:
+    own = hetero_limiters.fake_drivers() / "libcuda.so.1"
+    done = hetero(
+        "run", "--memory", "1Gi", "--", "sh", "-c", "echo $LD_PRELOAD", LD_PRELOAD=str(own)
+    )
+
+    assert f"{hetero_limiters.library('cuda')}:{own}\n" == done.stdout
+
+
+def test_simulated_grants_stand_apart_from_real_ones(
+    hetero: Run, environ: Mapping[str, str], start: Start
+) -> None:
+    job = start("--memory", "2Gi")
+    state = Path(environ["HETERO_STATE"])
+
+    assert [job.grant] == [path.name for path in state.glob("sim-*/grants/*")]
+    view = json.loads(hetero("inventory", "--json").stdout)
+    assert str(hetero_limiters.rack("one").resolve()) == view["simulated"]
+    assert "no card below is real" in hetero("inventory").stdout
+    real = json.loads(hetero("inventory", "--json", HETERO_RACK="").stdout)
+    assert (None, []) == (real["simulated"], real["grants"])
+    # An uninstall would pull the limiter from under the simulated program as well.
+    assert 3 == hetero("doctor", "--uninstall-check", HETERO_RACK="").returncode
+
+
+def test_a_rack_that_is_not_there_is_one_line(hetero: Run) -> None:
+    done = hetero("inventory", HETERO_RACK="nowhere")
+
+    assert 2 == done.returncode
+    assert "HETERO_RACK=nowhere" in done.stderr
+    assert "mixed" in done.stderr  # the shipped ones are named
+    assert 1 == done.stderr.count(os.linesep)
