@@ -23,6 +23,15 @@ EXPORT cndevRet_t cndevRelease(void)
     return CNDEV_SUCCESS;
 }
 
+EXPORT const char *cndevGetErrorString(cndevRet_t errorId)
+{
+    static const char *const names[] = {
+        "success", "no driver", "low driver version", "unsupported API version", "uninitialized", "invalid argument",
+        "invalid device ID", "unknown error", "malloc failed", "insufficient space", "not supported", "invalid link",
+        "no devices", "no permission", "not found", "in use", "duplicate", "timeout", "in problem"};
+    return (unsigned)errorId < sizeof names / sizeof *names ? names[errorId] : "unknown error";
+}
+
 EXPORT cndevRet_t cndevGetDeviceCount(cndevCardInfo_t *cardNum)
 {
     FAULTS(NULL, cardNum, sizeof *cardNum);
@@ -64,7 +73,7 @@ EXPORT cndevRet_t cndevGetDeviceHandleByUUID(const char *uuid, cndevDevice_t *ha
 
 EXPORT const char *cndevGetCardNameStringByDevId(cndevDevice_t device)
 {
-    const struct shelf_card *card = at_slot(device);
+    const struct shelf_card *card = shelf_at((unsigned)device);
     int code;
     char noise[8] = "";
     if (shelf_meet(__func__, card, noise, 0, &code))
@@ -163,7 +172,7 @@ EXPORT cndevRet_t cndevTopologyGetRelationship(cndevTopologyRelationship_t *rela
         cndevTopologyRelationshipEnum_t relation;
     } words[] = {{"PIX", SINGLE}, {"PXB", MULTIPLE}, {"PHB", HOST_BRIDGE}, {"NODE", CPU}};
     VERSIONED(relationship);
-    const struct shelf_card *other = at_slot(device2);
+    const struct shelf_card *other = shelf_at((unsigned)device2);
     char word[16];
     if (!other)
         return CNDEV_ERROR_INVALID_DEVICE_ID;

@@ -8,15 +8,6 @@
 
 #include <stdlib.h>
 
-static inline const struct shelf_card *at_slot(int32_t slot)
-{
-    const struct shelf_card *card;
-    for (unsigned i = 0; (card = shelf_card(i)); i++)
-        if ((int32_t)card->place == slot)
-            return card;
-    return NULL;
-}
-
 static inline bool knows(int32_t version)
 {
     return version >= 5 && version <= atoi(shelf_driver("cndev", "6"));
@@ -26,7 +17,7 @@ static inline bool is_null(const void *out) { return !out; }
 
 /* The card a call is about, or the end of the call. A handle is the card's slot. */
 #define CARD(out)                                        \
-    const struct shelf_card *card = at_slot(device);     \
+    const struct shelf_card *card = shelf_at((unsigned)device);     \
     FAULTS(card, (out), sizeof *(out));                  \
     if (!shelf_opened())                                 \
         return CNDEV_ERROR_UNINITIALIZED;                \

@@ -33,7 +33,7 @@ static bool fits(const struct shelf_card *card, uint32_t core, uint64_t memory, 
 /* The instance that a handle names: its id, then its card's slot. Under the lock. */
 static struct shelf_slice *instance_of(cndevMluInstance_t handle)
 {
-    const struct shelf_card *card = at_slot(handle & 0xff);
+    const struct shelf_card *card = shelf_at((unsigned)(handle & 0xff));
     return card ? shelf_find(card, INSTANCE, (uint32_t)handle >> 8) : NULL;
 }
 
@@ -211,19 +211,40 @@ EXPORT cndevRet_t cndevDestroySMluInstanceByInstanceName(cndevDevice_t device, c
     return outcome;
 }
 
+/* Under the lock. */
+static cndevRet_t update(const struct shelf_card *card, struct shelf_slice *slice, const cndevSMluSet_t *quota)
+{
+    if (!slice)
+        return CNDEV_ERROR_NOT_FOUND;
+    if (!quota->mluQuota || !quota->memorySize)
+        return CNDEV_ERROR_INVALID_ARGUMENT;
+    if (!fits(card, quota->mluQuota, quota->memorySize, slice))
+        return CNDEV_ERROR_INSUFFICIENT_SPACE;
+    slice->core = quota->mluQuota;
+    slice->memory = quota->memorySize;
+    return CNDEV_SUCCESS;
+}
+
 EXPORT cndevRet_t cndevUpdateSMluInstanceQuotaByHandle(cndevMluInstance_t miHandle, cndevSMluSet_t *instance_quota)
 {
     cndevDevice_t device = miHandle & 0xff;
     VERSIONED(instance_quota);
     shelf_lock();
-    struct shelf_slice *slice = instance_of(miHandle);
-    bool fit = slice && fits(card, instance_quota->mluQuota, instance_quota->memorySize, slice);
-    if (fit) {
-        slice->core = instance_quota->mluQuota;
-        slice->memory = instance_quota->memorySize;
-    }
+    cndevRet_t outcome = update(card, instance_of(miHandle), instance_quota);
     shelf_unlock();
-    return !slice ? CNDEV_ERROR_NOT_FOUND : fit ? CNDEV_SUCCESS : CNDEV_ERROR_INSUFFICIENT_SPACE;
+    return outcome;
+}
+
+EXPORT cndevRet_t cndevUpdateSMluInstanceQuotaByInstanceName(cndevDevice_t device, char *instanceName,
+                                                             cndevSMluSet_t *instance_quota)
+{
+    VERSIONED(instance_quota);
+    if (!instanceName)
+        return CNDEV_ERROR_INVALID_ARGUMENT;
+    shelf_lock();
+    cndevRet_t outcome = update(card, named(card, INSTANCE, instanceName), instance_quota);
+    shelf_unlock();
+    return outcome;
 }
 
 EXPORT cndevRet_t cndevGetSMluInstanceInfo(cndevSMluInfo_t *miInfo, cndevMluInstance_t miHandle)

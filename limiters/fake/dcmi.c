@@ -186,18 +186,23 @@ EXPORT int dcmi_get_device_pcie_info_v2(int card_id, int device_id, struct dcmi_
     return DCMI_OK;
 }
 
-/* The five words of the rack's uuid, in hexadecimal; the card's own when it gives none. */
-EXPORT int dcmi_get_device_die_v2(int card_id, int device_id, enum dcmi_die_type input_type, struct dcmi_die_id *die_id)
+/* The five words of the rack's uuid, in hexadecimal; the card's own when it gives none. The older call. */
+EXPORT int dcmi_get_device_die(int card_id, int device_id, struct dcmi_die_id *die_id)
 {
     DEVICE(die_id);
     unsigned *die = die_id->soc_die;
+    if (sscanf(card->uuid, "%x %x %x %x %x", &die[0], &die[1], &die[2], &die[3], &die[4]) != 5)
+        for (unsigned i = 0; i < 5; i++)
+            die[i] = (unsigned)rack_hash(card->key + i, card->uuid, strlen(card->uuid));
+    return DCMI_OK;
+}
+
+EXPORT int dcmi_get_device_die_v2(int card_id, int device_id, enum dcmi_die_type input_type, struct dcmi_die_id *die_id)
+{
+    DEVICE(die_id);
     if (input_type != NDIE && input_type != VDIE)
         return DCMI_ERR_CODE_INVALID_PARAMETER;
-    if (sscanf(card->uuid, "%x %x %x %x %x", &die[0], &die[1], &die[2], &die[3], &die[4]) == 5)
-        return DCMI_OK;
-    for (unsigned i = 0; i < 5; i++)
-        die[i] = (unsigned)rack_hash(card->key + i, card->uuid, strlen(card->uuid));
-    return DCMI_OK;
+    return dcmi_get_device_die(card_id, device_id, die_id);
 }
 
 EXPORT int dcmi_get_device_memory_info_v3(int card_id, int device_id, struct dcmi_get_memory_info_stru *memory_info)

@@ -1,9 +1,13 @@
-/* Reads the rack's NVIDIA devices. */
+/* Reads the rack's NVIDIA devices, or those of a vendor whose driver speaks CUDA too. */
 #include "nvidia.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifndef VENDOR
+#define VENDOR "nvidia"
+#endif
 
 /* Measured on one H200 (driver 580.159.04): time slice between processes, loss at each change, memory bandwidth. */
 #define SLICE     UINT64_C(2090000)
@@ -12,7 +16,7 @@
 
 static const struct {
     int driver, cuda;
-} cuda_versions[] = {{580, 13000}, {570, 12080}, {550, 12040}, {535, 12020}, {525, 12000}, {0, 11040}};
+} cuda_versions[] = {{580, 13000}, {570, 12080}, {550, 12040}, {535, 12020}, {525, 12000}, {470, 11040}, {0, 10020}};
 
 static void derive_uuid(char uuid[48], const char *kind, uint64_t seed, unsigned index)
 {
@@ -132,7 +136,7 @@ static void read_device(struct nvidia *it, struct rack *rack, const struct rack_
 
 static void read_driver(struct nvidia *it, const struct rack_section *section)
 {
-    it->driver = rack_text(section, "nvidia", it->driver);
+    it->driver = rack_text(section, VENDOR, it->driver);
     for (unsigned i = sizeof cuda_versions / sizeof *cuda_versions; i-- > 0;)
         if (atoi(it->driver) >= cuda_versions[i].driver)
             it->cuda = cuda_versions[i].cuda;
@@ -150,7 +154,7 @@ static void read_kernel(struct nvidia *it, struct rack *rack, const struct rack_
 
 static bool ours(const struct rack_section *section)
 {
-    return !strcmp(section->kind, "device") && !strcmp(rack_text(section, "vendor", ""), "nvidia");
+    return !strcmp(section->kind, "device") && !strcmp(rack_text(section, "vendor", ""), VENDOR);
 }
 
 struct nvidia *nvidia_open(void)
@@ -188,7 +192,7 @@ struct nvidia *nvidia_open(void)
     default_links(it);
     if (rack->faults)
         return NULL;
-    uint64_t name = rack_hash(rack_hash(0, rack->path, strlen(rack->path)), "nvidia", 6); /* one state a vendor */
+    uint64_t name = rack_hash(rack_hash(0, rack->path, strlen(rack->path)), VENDOR, strlen(VENDOR)); /* one state a vendor */
     it->engine = engine_open(name, rack->fingerprint, cards, it->card_count);
     return it->engine ? it : NULL;
 }

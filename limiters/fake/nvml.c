@@ -1,6 +1,7 @@
 /* The fake libnvidia-ml.so.1: the rack's cards and who uses them, as NVML tells it. */
 #include "../nvml/abi.h"
 #include "nvidia.h"
+#include "shelf.h"
 
 #include <ctype.h>
 #include <pthread.h>
@@ -11,13 +12,20 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EXPORT __attribute__((visibility("default")))
+#ifndef VENDOR
+#define VENDOR "nvidia"
+#endif
+#ifndef LOST /* a card that is not well fell off the bus: NVML has no milder word for it */
+#define LOST(health) strcmp(health, "ok")
+#endif
 #define NO_INSTANCE 0xffffffffu
 
 struct nvmlDevice_st { /* a device, or a MIG instance of it */
     unsigned device;
     int instance; /* -1: the device itself */
 };
+
+const char shelf_vendor[] = VENDOR;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the three below */
 static struct nvidia *rack;                               /* read once, kept when the library is shut down */
@@ -43,17 +51,29 @@ static nvmlReturn_t init(void)
                 parts[device->first_card + j] = (struct nvmlDevice_st){i, (int)j};
         }
     }
+    if (rack && !shelf_opened())
+        shelf_open();
     initialized += rack != NULL;
     pthread_mutex_unlock(&lock);
     return rack ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-EXPORT nvmlReturn_t nvmlInit(void) { return init(); }
-EXPORT nvmlReturn_t nvmlInit_v2(void) { return init(); }
+EXPORT nvmlReturn_t nvmlInit(void)
+{
+    FAULTS(NULL, NULL, 0);
+    return init();
+}
+
+EXPORT nvmlReturn_t nvmlInit_v2(void)
+{
+    FAULTS(NULL, NULL, 0);
+    return init();
+}
 
 EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
+    FAULTS(NULL, NULL, 0);
     return init();
 }
 
@@ -84,7 +104,18 @@ EXPORT const char *nvmlErrorString(nvmlReturn_t result)
     }
 }
 
+/* What a call is about and what it fills in, for the faults it is told to show: unless it says otherwise, no card and
+ * nothing. */
+static const struct shelf_card *const about = NULL;
+static void *const noise = NULL;
+static const uint64_t noise_size = 0;
+#define FILLS_TEXT(pointer, size)                                                                                      \
+    void *const noise = (pointer);                                                                                     \
+    const uint64_t noise_size = (size)
+#define FILLS(pointer) FILLS_TEXT(pointer, sizeof *(pointer))
+
 #define STARTED                                                                                                        \
+    FAULTS(about, noise, noise_size);                                                                                  \
     if (!initialized)                                                                                                  \
     return NVML_ERROR_UNINITIALIZED
 #define NEEDS(condition)                                                                                               \
@@ -93,12 +124,15 @@ EXPORT const char *nvmlErrorString(nvmlReturn_t result)
 
 /* What NVML keeps in memory answers even for a card that fell off the bus; what it has to ask the card does not. */
 #define KNOWN(name, handle)                                                                                            \
+    const struct shelf_card *const about = initialized && valid(handle) ? shelf_at((handle)->device) : NULL;           \
     STARTED;                                                                                                           \
     NEEDS(valid(handle));                                                                                              \
+    if (!shelf_present(about))                                                                                         \
+        return NVML_ERROR_GPU_IS_LOST;                                                                                 \
     const struct nvidia_device *name = &rack->devices[(handle)->device]
 #define ALIVE(name, handle)                                                                                            \
     KNOWN(name, handle);                                                                                               \
-    if (strcmp(name->health, "ok"))                                                                                    \
+    if (LOST(name->health))                                                                                            \
     return NVML_ERROR_GPU_IS_LOST
 #define WHOLE(handle)                                                                                                  \
     if ((handle)->instance >= 0)                                                                                       \
@@ -128,6 +162,7 @@ static nvmlReturn_t put(char *to, unsigned size, const char *text)
 
 EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned size)
 {
+    FILLS_TEXT(version, size);
     STARTED;
     return put(version, size, rack->driver);
 }
@@ -170,6 +205,7 @@ EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned 
 
 EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
+    FILLS(count);
     STARTED;
     NEEDS(count);
     *count = rack->device_count;
@@ -183,7 +219,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *
     STARTED;
     NEEDS(handle && index < rack->device_count);
     *handle = &whole[index];
-    return NVML_SUCCESS;
+    return shelf_present(shelf_at(index)) ? NVML_SUCCESS : NVML_ERROR_GPU_IS_LOST;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *handle)
@@ -230,6 +266,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *address, nvmlDevic
 
 EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned size)
 {
+    FILLS_TEXT(name, size);
     char text[96];
     KNOWN(device, handle);
     if (handle->instance >= 0)
@@ -241,6 +278,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned 
 
 EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned size)
 {
+    FILLS_TEXT(uuid, size);
     KNOWN(device, handle);
     return put(uuid, size, handle->instance >= 0 ? card_of(handle)->uuid : device->uuid);
 }
@@ -256,6 +294,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned *index)
 
 EXPORT nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t handle, unsigned *minor)
 {
+    FILLS(minor);
     KNOWN(device, handle);
     (void)device;
     NEEDS(minor);
@@ -276,6 +315,7 @@ static void pci_of(const struct nvidia_device *device, nvmlPciInfo_t *pci)
 
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *pci)
 {
+    FILLS(pci);
     KNOWN(device, handle);
     NEEDS(pci);
     pci_of(device, pci);
@@ -284,6 +324,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *
 
 EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int *major, int *minor)
 {
+    FILLS(major);
     KNOWN(device, handle);
     NEEDS(major && minor);
     *major = device->major;
@@ -304,6 +345,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t handle, unsigned *mode
 
 EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t handle, unsigned *node)
 {
+    FILLS(node);
     ALIVE(device, handle);
     NEEDS(node);
     if (device->numa < 0)
@@ -371,6 +413,7 @@ static void memory_of(const struct nvidia_device *device, nvmlDevice_t handle, n
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory)
 {
+    FILLS(memory);
     ALIVE(device, handle);
     NEEDS(memory);
     memory_of(device, handle, memory);
@@ -379,6 +422,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *m
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory)
 {
+    FILLS(memory);
     ALIVE(device, handle);
     NEEDS(memory);
     if (memory->version != nvmlMemory_v2)
@@ -422,6 +466,7 @@ static unsigned percent(double share) { return share >= 1 ? 100 : (unsigned)(sha
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization)
 {
+    FILLS(utilization);
     ALIVE(device, handle);
     NEEDS(utilization);
     if (device->mig) /* as NVML has it */
@@ -557,6 +602,7 @@ static const struct nvidia_link *between(nvmlDevice_t one, nvmlDevice_t other)
 EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other,
                                                         nvmlGpuTopologyLevel_t *level)
 {
+    FILLS(level);
     ALIVE(device, one);
     NEEDS(valid(other) && level);
     (void)device;

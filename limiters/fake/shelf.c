@@ -233,6 +233,12 @@ bool shelf_present(const struct shelf_card *card)
     return it;
 }
 
+const struct shelf_card *shelf_at(unsigned place)
+{
+    struct shelf *it = shelf;
+    return it && place < it->count ? &it->cards[place] : NULL;
+}
+
 unsigned shelf_count(void)
 {
     unsigned count = 0;
@@ -290,7 +296,8 @@ bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint
         else if (does(section, "error") && sscanf(rack_text(section, "does", ""), "error %i", code) == 1)
             return true;
         else if (does(section, "garbage")) {
-            memset(out, 0xa5, size); /* no text, no length, no zero */
+            if (out)
+                memset(out, 0xa5, size); /* no text, no length, no zero */
             return true;
         }
     }

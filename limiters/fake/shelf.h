@@ -62,6 +62,7 @@ bool shelf_opened(void);
 void shelf_close(void); /* until opened again there are no cards */
 unsigned shelf_count(void);                        /* cards that are there now */
 const struct shelf_card *shelf_card(unsigned index); /* NULL: not opened, or no such card now */
+const struct shelf_card *shelf_at(unsigned place);   /* there now or not; NULL: not opened, or no such place */
 bool shelf_present(const struct shelf_card *card); /* still there: it has not vanished since it was handed out */
 const char *shelf_driver(const char *key, const char *fallback); /* what a [driver] says of key */
 
