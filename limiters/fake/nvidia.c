@@ -120,7 +120,8 @@ static void read_device(struct nvidia *it, struct rack *rack, const struct rack_
     if (uuid)
         snprintf(device->uuid, sizeof device->uuid, "%s", uuid);
     else
-        derive_uuid(device->uuid, "GPU", rack_hash(0, rack->path, strlen(rack->path)), index);
+        derive_uuid(device->uuid, "GPU", rack_hash(rack_hash(0, rack->path, strlen(rack->path)), VENDOR, strlen(VENDOR)),
+                    index);
     device->mig = rack_text(section, "mig", NULL);
     device->first_card = it->card_count;
     if (device->mig) {
