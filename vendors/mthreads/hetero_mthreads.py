@@ -48,6 +48,7 @@ _WAYS = {
     mtml.MTML_TOPOLOGY_NODE: "NODE",
     mtml.MTML_TOPOLOGY_SYSTEM: "SYS",
 }
+_MTLINK = "MtLink"
 
 
 @hetero.hookimpl
@@ -62,7 +63,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     with _library():
         count = _call(mtml.mtmlLibraryCountDevice)
         cards = hetero.each_card(_device, hetero.counted(count))
-        yield from hetero.linked(cards, _between)
+        yield from hetero.linked(cards, _between, {_MTLINK: 20})
 
 
 @hetero.hookimpl
@@ -168,4 +169,11 @@ def _device(index: int) -> Device:
 
 def _between(here: Device, there: Device) -> str | None:
     with _card(here.index) as one, _card(there.index) as other:
+        links = _said(mtml.mtmlDeviceGetMtLinkSpec, one)
+        for link in range(links.linkNum if links else 0):
+            if _call(mtml.mtmlDeviceGetMtLinkState, one, link) != mtml.MTML_MTLINK_STATE_UP:
+                continue
+            end = _call(mtml.mtmlDeviceGetMtLinkRemoteDevice, one, link)
+            if _call(mtml.mtmlDeviceGetUUID, end) == there.uuid:
+                return _MTLINK
         return _WAYS.get(_said(mtml.mtmlDeviceGetTopologyLevel, one, other))
