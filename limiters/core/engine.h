@@ -16,7 +16,7 @@ struct engine {
     void *(*home)(void *stream);    /* the context of a stream that has one of its own */
     void *(*make)(void *context);   /* a new mark; NULL when none can be had */
     void (*drop)(void *mark);
-    bool (*set)(void *mark, void *context, void *stream); /* after everything that is in the stream now */
+    bool (*set)(void *mark, void *stream); /* after everything that is in the stream now */
     bool (*passed)(void *mark);     /* a mark that cannot be asked counts as passed */
 };
 

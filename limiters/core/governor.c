@@ -158,7 +158,7 @@ static void mark(struct governor *governor, struct lane *lane)
         adapt(governor, governor->engine->now());
         governor->marked = count;
         void *fresh = governor->backlog < GOVERNOR_MARKS ? lane_mark(&governor->lanes, lane) : NULL;
-        if (fresh != NULL && governor->engine->set(fresh, lane->context, lane->key.stream)) {
+        if (fresh != NULL && governor->engine->set(fresh, lane->key.stream)) {
             unsigned at = (governor->oldest + governor->backlog) % GOVERNOR_MARKS;
             governor->marks[at].mark = fresh;
             governor->marks[at].lane = lane;

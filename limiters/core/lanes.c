@@ -68,7 +68,7 @@ void lane_flush(struct lanes *lanes, struct lane *lane)
 {
     /* Cleared first: a launch that comes between sets it again and is flushed the next time. */
     atomic_store_explicit(&lane->dirty, false, memory_order_seq_cst);
-    lane->pending = lanes->engine->set(lane->tail, lane->context, lane->key.stream);
+    lane->pending = lanes->engine->set(lane->tail, lane->key.stream);
 }
 
 void *lane_mark(struct lanes *lanes, struct lane *lane)

@@ -40,7 +40,7 @@ void turn_open(struct turn *turn, const char *directory, unsigned device)
     snprintf(path, sizeof path, "%s/turn.%u", directory, device);
     turn->at = 0;
     turn->file = open(path, O_RDWR | O_CLOEXEC);
-    if (turn->file < 0 && errno == ENOENT) {
+    if (turn->file < 0) {
         snprintf(path, sizeof path, "%s/usage", directory);
         turn->at = HETERO_REGION_LOCK_TURN(device);
         turn->file = open(path, O_RDWR | O_CLOEXEC);

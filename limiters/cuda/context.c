@@ -45,10 +45,8 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool re
     int active = 1;
     if (answer == CUDA_SUCCESS && !reset)
         answer = REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
-    if (answer == CUDA_SUCCESS && (reset || !active)) {
+    if (answer == CUDA_SUCCESS && (reset || !active))
         after_context_ended(context);
-        refund_pools(device_of(device));
-    }
     return answer;
 }
 

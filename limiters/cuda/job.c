@@ -165,11 +165,15 @@ static double measured(unsigned count)
     return best / 1e3;
 }
 
-/* A kernel's time is a constant and so much an iteration: two lengths tell both. */
+/* A kernel's time is a constant and so much an iteration: two lengths tell both, if they are long enough to tell apart and
+ * short enough to end within a driver's time slice, of some 2 ms. */
 static void calibrate(void)
 {
-    const unsigned low = 20000, high = 200000;
-    double short_one = measured(low), long_one = measured(high), each = (long_one - short_one) / (high - low);
+    unsigned low = 100;
+    double short_one = measured(low);
+    while (short_one < 50e-6 && low < 1000000000)
+        short_one = measured(low *= 4);
+    double each = (measured(4 * low) - short_one) / (3.0 * low);
     double count = each > 0 ? low + (asked.kernel_us / 1e6 - short_one) / each : low;
     iterations = count < 1 ? 1 : count > 4e9 ? 4000000000u : (unsigned)(count + 0.5);
 }

@@ -58,59 +58,81 @@ static void *home(void *stream)
 {
     CUcontext context = NULL;
     CUstreamCaptureMode mode = relax();
-    REAL(cuStreamGetCtx)(stream, &context);
+    if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        context = context_current();
     restore(mode);
     return context;
 }
 
-/* Marks belong to a context, and a default stream means the current one's. */
-static bool enter_context(void *context)
+/* An event, and the context it must be used in. */
+struct mark {
+    CUevent event;
+    CUcontext context;
+};
+
+/* The governor's thread has no context of its own, and a launcher's may be another. */
+static bool enter(CUcontext context, CUstreamCaptureMode *mode)
 {
-    return context != NULL && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+    if (context == NULL || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return false;
+    *mode = relax();
+    return true;
 }
 
-static void leave_context(void)
+static void leave(CUstreamCaptureMode mode)
 {
     CUcontext context;
+    restore(mode);
     REAL(cuCtxPopCurrent_v2)(&context);
 }
 
 static void *make_mark(void *context)
 {
-    CUevent event = NULL;
-    if (!enter_context(context))
+    CUstreamCaptureMode mode;
+    struct mark *mark = malloc(sizeof *mark);
+    if (mark == NULL || !enter(context, &mode)) {
+        free(mark);
         return NULL;
-    CUstreamCaptureMode mode = relax();
-    if (REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-        event = NULL;
-    restore(mode);
-    leave_context();
-    return event;
+    }
+    mark->context = context;
+    CUresult answer = REAL(cuEventCreate)(&mark->event, CU_EVENT_DISABLE_TIMING);
+    leave(mode);
+    if (answer == CUDA_SUCCESS)
+        return mark;
+    free(mark);
+    return NULL;
 }
 
-static void drop_mark(void *mark)
+static void drop_mark(void *mark_)
 {
-    CUstreamCaptureMode mode = relax();
-    REAL(cuEventDestroy_v2)(mark);
-    restore(mode);
+    CUstreamCaptureMode mode;
+    struct mark *mark = mark_;
+    if (enter(mark->context, &mode)) {
+        REAL(cuEventDestroy_v2)(mark->event);
+        leave(mode);
+    }
+    free(mark);
 }
 
-static bool set_mark(void *mark, void *context, void *stream)
+static bool set_mark(void *mark_, void *stream)
 {
-    if (!enter_context(context))
+    CUstreamCaptureMode mode;
+    struct mark *mark = mark_;
+    if (!enter(mark->context, &mode))
         return false;
-    CUstreamCaptureMode mode = relax();
-    bool set = !stream_capturing(stream) && REAL(cuEventRecord)(mark, stream) == CUDA_SUCCESS;
-    restore(mode);
-    leave_context();
+    bool set = !stream_capturing(stream) && REAL(cuEventRecord)(mark->event, stream) == CUDA_SUCCESS;
+    leave(mode);
     return set;
 }
 
-static bool mark_passed(void *mark)
+static bool mark_passed(void *mark_)
 {
-    CUstreamCaptureMode mode = relax();
-    bool passed = REAL(cuEventQuery)(mark) != CUDA_ERROR_NOT_READY;
-    restore(mode);
+    CUstreamCaptureMode mode;
+    struct mark *mark = mark_;
+    if (!enter(mark->context, &mode))
+        return true;
+    bool passed = REAL(cuEventQuery)(mark->event) != CUDA_ERROR_NOT_READY;
+    leave(mode);
     return passed;
 }
 

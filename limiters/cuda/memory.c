@@ -86,18 +86,6 @@ void refund_context(CUcontext context)
             refund(entry.device, entry.bytes);
 }
 
-static bool from_pool(const struct entry *entry, const void *device)
-{
-    return entry->kind == HELD_POINTER && entry->owner == NULL && entry->device == *(const int *)device;
-}
-
-void refund_pools(int device)
-{
-    struct entry entry;
-    while (device >= 0 && table_take_match(from_pool, &device, &entry))
-        refund(entry.device, entry.bytes);
-}
-
 /* ------------------------------------------------------------------------------------------------- what there is */
 
 CUresult memory_info(CUresult (*real)(size_t *, size_t *), size_t *free, size_t *total)

@@ -86,47 +86,48 @@ CUresult initialise(CUresult (*real)(unsigned), unsigned flags)
 
 /* ----------------------------------------------------------------------------------- the driver's lookup functions */
 
-/* "cuMemAlloc_v2_ptsz" is of the family "cuMemAlloc". */
-static bool of_family(const char *name, const char *family)
+/* Whether `name`, such as "cuMemAlloc_v2", is a version of `family`, such as "cuMemAlloc", with this ending. */
+static bool is_version(const char *name, const char *family, bool per_thread)
 {
     size_t length = strlen(family);
     const char *rest = name + length;
     if (strncmp(name, family, length) != 0)
         return false;
-    if (rest[0] == '_' && rest[1] == 'v' && rest[2] >= '0' && rest[2] <= '9' && rest[3] != '0')
+    if (rest[0] == '_' && rest[1] == 'v' && rest[2] >= '0' && rest[2] <= '9')
         rest += 3;
-    return *rest == '\0' || strcmp(rest, "_ptsz") == 0 || strcmp(rest, "_ptds") == 0;
+    return per_thread ? strcmp(rest, "_ptsz") == 0 || strcmp(rest, "_ptds") == 0 : *rest == '\0';
 }
 
-/* Ours for what the driver found under `name`. Which variant and version the driver chose is seen from the address;
- * one it hands out by another address than dlsym's is answered by name if only one of ours can be meant. */
-static void *ours_for(void *found, const char *name)
+/* Ours for what the driver found under `name`. The address tells which variant and version the driver chose. Should it
+ * hand out other addresses than dlsym does, the name decides, if it leaves no choice between versions. */
+static void *ours_for(void *found, const char *name, uint64_t flags)
 {
-    struct symbol *relative = NULL;
-    bool single = true;
+    bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+    struct symbol *named = NULL;
+    unsigned versions = 0;
     for (struct symbol *row = cuda_rows; row < cuda_rows + ROWS; row++) {
-        if (row->ours == NULL || !of_family(row->name, name))
+        if (row->ours == NULL)
             continue;
-        if (found == row->ours || found == symbol_real(&cuda_symbols, row))
+        if (found == symbol_real(&cuda_symbols, row))
             return row->ours;
-        single = relative == NULL;
-        relative = row;
+        if (is_version(row->name, name, per_thread)) {
+            named = row;
+            versions++;
+        }
     }
-    for (struct symbol *row = cuda_rows; row < cuda_rows + ROWS; row++) /* a name that stands for another function */
-        if (row->ours != NULL && found == symbol_real(&cuda_symbols, row))
-            return row->ours;
-    if (relative == NULL)
+    if (versions == 0)
         return found;
-    log_line(LOG_INFO, "%s: the driver's answer is unknown%s", name, single ? "" : ", and so is its version");
-    return single ? relative->ours : found;
+    log_line(versions == 1 ? LOG_INFO : LOG_ERROR, "%s: the driver's address is not dlsym's; %s", name,
+             versions == 1 ? named->name : "its version is unknown: not limited");
+    return versions == 1 ? named->ours : found;
 }
 
 CUresult proc_address(CUresult (*real)(const char *, void **, int, uint64_t), const char *name, void **found,
                       int version, uint64_t flags)
 {
     CUresult answer = real(name, found, version, flags);
-    if (answer == CUDA_SUCCESS && *found != NULL)
-        *found = ours_for(*found, name);
+    if (answer == CUDA_SUCCESS && found != NULL && *found != NULL)
+        *found = ours_for(*found, name, flags);
     return answer;
 }
 
@@ -137,6 +138,6 @@ CUresult proc_address_v2(CUresult (*real)(const char *, void **, int, uint64_t, 
     (void)none;
     CUresult answer = real(name, found, version, flags, result);
     if (answer == CUDA_SUCCESS && found != NULL && *found != NULL)
-        *found = ours_for(*found, name);
+        *found = ours_for(*found, name, flags);
     return answer;
 }

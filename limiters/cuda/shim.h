@@ -49,9 +49,8 @@ CUresult charge(int device, uint64_t bytes);
 void refund(int device, uint64_t bytes);
 /* The driver answered: keep the charge under (kind, key), or give it back. */
 CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *owner);
-/* Give back everything whose life ends with this context of the grant's device `device`. */
+/* Give back everything whose life ended with this context. */
 void refund_context(CUcontext context);
-void refund_pools(int device);
 
 /* --- launch.c */
 struct passage {

@@ -118,6 +118,7 @@ static const struct {
 } forms[] = { /* where the form is not "_v2 for whoever came after 4.0"; newest first */
     {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
     {"cuCtxCreate", 11040, "cuCtxCreate_v3"},
+    {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
     {"cuCtxGetDevice", 13000, "cuCtxGetDevice_v2"},
     {"cuCtxGetDevice", 2000, "cuCtxGetDevice"},
     {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
@@ -169,42 +170,39 @@ static void *exported(const char *name)
     return NULL;
 }
 
-static void *form(const char *name, const char *variant)
+/* The exported name for a plain one; NULL when it is younger than the version asked for. */
+static const char *form_of(const char *name, int version, char second[128])
 {
-    char full[128];
-    snprintf(full, sizeof full, "%s%s", name, variant);
-    return exported(full);
+    bool listed = false;
+    for (unsigned i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (!strcmp(forms[i].name, name)) {
+            listed = true;
+            if (version >= forms[i].since)
+                return forms[i].exported;
+        }
+    snprintf(second, 128, "%s_v2", name);
+    return listed ? NULL : version >= 4000 && exported(second) ? second : name;
 }
 
 static CUresult resolve(const char *name, int version, uint64_t flags, void **function,
                         CUdriverProcAddressQueryResult *status)
 {
-    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    char second[128];
-    const char *exact = NULL;
+    char second[128], own[136];
     if (!name || !function || flags > 2)
         return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < sizeof forms / sizeof *forms && !exact; i++)
-        if (!strcmp(forms[i].name, name)) {
-            found = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-            if (version >= forms[i].since)
-                exact = forms[i].exported;
-        }
-    snprintf(second, sizeof second, "%s_v2", name);
-    if (!exact && version >= 4000 && (form(second, "") || form(second, "_ptds")))
-        exact = second;
-    if (!exact && found != CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
-        exact = name;
+    const char *form = form_of(name, version, second);
     *function = NULL;
-    if (exact && flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) {
-        *function = form(exact, "_ptsz");
-        if (!*function)
-            *function = form(exact, "_ptds");
-    }
-    if (exact && !*function)
-        *function = form(exact, "");
+    if (form && flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+        for (int i = 0; i < 2 && !*function; i++) {
+            snprintf(own, sizeof own, "%s%s", form, i ? "_ptds" : "_ptsz");
+            *function = exported(own);
+        }
+    if (form && !*function)
+        *function = exported(form);
     if (status)
-        *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : found;
+        *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS
+                  : form    ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+                            : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
     return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 

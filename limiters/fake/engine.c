@@ -16,6 +16,7 @@
 #define ACCOUNTS  512u
 #define STRETCHES 1024u
 #define NOBODY    UINT32_MAX
+#define MAKING    ACCOUNTS /* the byte locked while the state is made */
 #define MAGIC     UINT64_C(0x3145474e45544848) /* layout 1 */
 
 static const uint64_t sample_period = 166666667; /* ns; what NVML documents at most for utilization: 1/6 s to 1 s */
@@ -57,7 +58,9 @@ struct state { /* the file */
 };
 
 struct engine {
+    char path[64];
     int fd; /* the lock byte of account i is byte i */
+    pid_t owner; /* a forked child is not */
     struct state *state;
     unsigned count;
     struct engine_card cards[ENGINE_CARDS];
@@ -109,57 +112,76 @@ static bool same_file(int fd, const char *path)
     return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino;
 }
 
-/* The state's file, locked against others who open it; a rack that was edited starts afresh in a new file. */
-static int open_state(const char *path, uint64_t fingerprint)
+/* Opens the state's file and holds it: shared by whoever uses it, so that the last one to leave can tell. */
+static int hold(const char *path)
 {
     for (;;) {
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd < 0)
-            return -1;
-        uint64_t head[2];
-        ssize_t got = -1;
-        if (flock(fd, LOCK_EX) == 0 && same_file(fd, path)) {
-            got = pread(fd, head, sizeof head, 0);
-            if (got == 0 || (got == sizeof head && head[0] == MAGIC && head[1] == fingerprint))
-                return fd;
-            unlink(path);
-        }
-        close(fd);
-        if (got < 0 && errno != EINTR && errno != 0 && errno != ENOENT)
-            return -1;
+        if (fd < 0 || (flock(fd, LOCK_SH) == 0 && same_file(fd, path)))
+            return fd;
+        close(fd); /* removed since it was opened */
     }
+}
+
+static void make_state(struct state *state, uint64_t fingerprint)
+{
+    make_lock(&state->lock);
+    for (unsigned i = 0; i < ENGINE_CARDS; i++) {
+        make_lock(&state->cards[i].lock);
+        state->cards[i].wheel = (struct wheel){.clock = engine_now(), .holder = NOBODY};
+    }
+    state->fingerprint = fingerprint;
+    state->magic = MAGIC;
+}
+
+/* Maps the state that fd holds, made anew in an empty file; NULL when it is not of this rack. */
+static struct state *map_state(int fd, uint64_t fingerprint)
+{
+    short type = F_WRLCK;
+    struct stat status;
+    engine.fd = fd;
+    struct state *state = MAP_FAILED;
+    if (byte_lock(F_OFD_SETLKW, MAKING, &type) && fstat(fd, &status) == 0 &&
+        (status.st_size || ftruncate(fd, sizeof *state) == 0))
+        state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (state != MAP_FAILED && !state->magic)
+        make_state(state, fingerprint);
+    type = F_UNLCK;
+    byte_lock(F_OFD_SETLK, MAKING, &type);
+    if (state != MAP_FAILED && (state->magic != MAGIC || state->fingerprint != fingerprint)) {
+        munmap(state, sizeof *state);
+        return NULL;
+    }
+    return state;
 }
 
 struct engine *engine_open(uint64_t name, uint64_t fingerprint, const struct engine_card *cards, unsigned count)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/dev/shm/hetero-rack-%u-%016llx", (unsigned)getuid(), (unsigned long long)name);
-    errno = 0;
-    int fd = open_state(path, fingerprint);
-    struct state *state = MAP_FAILED;
-    if (fd >= 0 && ftruncate(fd, sizeof *state) == 0)
-        state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (state == MAP_FAILED) {
-        fprintf(stderr, "%s: cannot keep the simulated cards' state: %s\n", path, strerror(errno));
-        if (fd >= 0)
-            close(fd);
+    snprintf(engine.path, sizeof engine.path, "/dev/shm/hetero-rack-%u-%016llx", (unsigned)getuid(),
+             (unsigned long long)name);
+    int fd;
+    struct state *state = NULL;
+    while ((fd = hold(engine.path)) >= 0 && !(state = map_state(fd, fingerprint))) {
+        unlink(engine.path); /* the rack was edited: those who run keep theirs, the rest start afresh */
+        close(fd);
+    }
+    if (fd < 0 || state == MAP_FAILED) {
+        fprintf(stderr, "%s: cannot keep the simulated cards' state: %s\n", engine.path, strerror(errno));
         return NULL;
     }
-    if (state->magic != MAGIC) {
-        make_lock(&state->lock);
-        for (unsigned i = 0; i < ENGINE_CARDS; i++) {
-            make_lock(&state->cards[i].lock);
-            state->cards[i].wheel = (struct wheel){.clock = engine_now(), .holder = NOBODY};
-        }
-        state->fingerprint = fingerprint;
-        state->magic = MAGIC;
-    }
-    flock(fd, LOCK_UN);
-    engine.fd = fd;
     engine.state = state;
+    engine.owner = getpid();
     engine.count = count;
     memcpy(engine.cards, cards, count * sizeof *cards);
     return &engine;
+}
+
+/* The last to leave removes the file. One that is killed leaves it to the next. */
+__attribute__((destructor)) static void leave(void)
+{
+    if (engine.state && engine.owner == getpid() && flock(engine.fd, LOCK_EX | LOCK_NB) == 0 &&
+        same_file(engine.fd, engine.path))
+        unlink(engine.path);
 }
 
 void engine_forget(struct engine *it)

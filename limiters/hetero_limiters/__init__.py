@@ -1,4 +1,4 @@
-"""Where the native parts are: the limiters, the fake drivers, the job programs and the example racks."""
+"""Where the native parts are: limiters, fake drivers, job programs, and the example racks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def library(api: str) -> Path:
 def fake_drivers() -> Path:
     """The directory to search for libraries first (LD_LIBRARY_PATH) to meet the fake drivers.
 
-    They simulate the rack file that $HETERO_RACK names; without it they answer as a machine without a driver.
+    They simulate the rack file that $HETERO_RACK names; without it they answer as a machine that
+    has no driver.
     """
     return _built(_HERE / "lib" / "fake")
 

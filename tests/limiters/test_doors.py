@@ -1,0 +1,135 @@
+"""Every way to get at a driver function leads to the limiter, and nothing else is touched."""
+
+from pathlib import Path
+
+import pytest
+from tenancy import LIMITER, MIB, Grant, Rack, Terms
+
+LIBC = """
+from driver import *
+libc = ctypes.CDLL(None)
+for lookup in (libc.dlsym, libc.dlvsym, libc.dlopen):
+    lookup.restype = c_void_p
+NEXT, DEFAULT = c_void_p(-1), c_void_p(0)
+limiter = ctypes.CDLL({limiter!r})
+def ours(name): return ctypes.cast(getattr(limiter, name), c_void_p).value
+driver = c_void_p(libc.dlopen(c_char_p(b"libcuda.so.1"), c_int(2)))
+def found(handle, name): return libc.dlsym(handle, c_char_p(name.encode()))
+"""
+
+
+@pytest.fixture
+def grant(tmp_path: Path) -> Grant:
+    return Rack.of(tmp_path).grant(Terms(memory=MIB))
+
+
+def _prelude() -> str:
+    return LIBC.format(limiter=str(LIMITER))
+
+
+def test_dlsym_answers_ours_on_every_handle_that_has_the_symbol(grant: Grant) -> None:
+    told = grant.run(
+        _prelude()
+        + """
+names = ["cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuMemcpyHtoD_v2_ptds", "cuGetProcAddress_v2"]
+everything = c_void_p(libc.dlopen(None, c_int(2)))
+handles = (driver, NEXT, DEFAULT, everything)
+tell([[found(handle, name) == ours(name) for name in names] for handle in handles])
+"""
+    )
+    assert [[True] * 4] * 4 == told
+
+
+def test_dlsym_leaves_other_names_and_other_libraries_alone(grant: Grant) -> None:
+    told = grant.run(
+        _prelude()
+        + """
+c = c_void_p(libc.dlopen(c_char_p(b"libc.so.6"), c_int(2)))
+printf = ctypes.cast(libc.printf, c_void_p).value
+real = ctypes.cast(cuda.cuDriverGetVersion, c_void_p).value
+tell([found(handle, "printf") == printf for handle in (c, NEXT, DEFAULT)]
+     + [found(c, "cuMemAlloc_v2"), found(driver, "cuNoSuchThing")]
+     + [found(driver, "cuDriverGetVersion") == real])
+"""
+    )
+    assert [True, True, True, None, None, True] == told
+
+
+def test_before_the_driver_is_loaded_its_names_are_not_there(grant: Grant) -> None:
+    told = grant.run(
+        """
+import ctypes, json
+libc = ctypes.CDLL(None)
+libc.dlsym.restype = ctypes.c_void_p
+name = ctypes.c_char_p(b"cuMemAlloc_v2")
+print(json.dumps([libc.dlsym(ctypes.c_void_p(0), name), libc.dlsym(ctypes.c_void_p(-1), name)]))
+"""
+    )
+    assert [None, None] == told
+
+
+def test_dlvsym_knows_the_same_doors(grant: Grant) -> None:
+    told = grant.run(
+        _prelude()
+        + """
+libc.dlvsym.argtypes = [c_void_p, c_char_p, c_char_p]
+c = c_void_p(libc.dlopen(c_char_p(b"libc.so.6"), c_int(2)))
+first = [libc.dlvsym(c, b"malloc", version) for version in (b"GLIBC_2.2.5", b"GLIBC_2.17")]
+tell([found(c, "malloc") in first, libc.dlvsym(c, b"cuMemAlloc_v2", b"GLIBC_2.2.5")])
+"""
+    )
+    assert [True, None] == told
+
+
+def test_the_drivers_own_lookup_answers_ours_in_the_variant_asked_for(grant: Grant) -> None:
+    told = grant.run(
+        _prelude()
+        + """
+call("cuInit", 0)
+def looked_up(name, version, flags, through="cuGetProcAddress_v2"):
+    pointer = c_void_p()
+    extra = [None] if through.endswith("_v2") else []
+    call(through, c_char_p(name.encode()), byref(pointer), c_int(version), flags, *extra)
+    return pointer.value
+asked = {
+    "cuMemAlloc_v2": looked_up("cuMemAlloc", 12000, 0),
+    "cuLaunchKernel": looked_up("cuLaunchKernel", 12000, 1),
+    "cuLaunchKernel_ptsz": looked_up("cuLaunchKernel", 12000, 2),
+    "cuMemcpyHtoD_v2_ptds": looked_up("cuMemcpyHtoD", 12000, 2),
+    "cuMemGetInfo_v2": looked_up("cuMemGetInfo", 12000, 0, "cuGetProcAddress"),
+    "cuGetProcAddress_v2": looked_up("cuGetProcAddress", 12000, 0),
+    "cuGraphInstantiateWithFlags": looked_up("cuGraphInstantiate", 12000, 0),
+    "cuStreamBeginCapture_v2": looked_up("cuStreamBeginCapture", 12000, 0),
+}
+real = ctypes.cast(cuda.cuDriverGetVersion, c_void_p).value
+untouched = looked_up("cuDriverGetVersion", 12000, 0) == real
+tell([[name for name, pointer in asked.items() if pointer != ours(name)], untouched])
+"""
+    )
+    assert [[], True] == told
+
+
+def test_a_pointer_from_the_drivers_lookup_is_limited(grant: Grant) -> None:
+    told = grant.run(
+        f"""
+from driver import *
+start()
+pointer = c_void_p()
+call("cuGetProcAddress", c_char_p(b"cuMemAlloc"), byref(pointer), c_int(12000), 0)
+allocate = ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t)(pointer.value)
+out = c_uint64()
+tell([allocate(ctypes.addressof(out), {MIB} + 1), allocate(ctypes.addressof(out), {MIB})])
+"""
+    )
+    assert [2, 0] == told
+
+
+def test_with_no_grant_every_door_leads_to_the_driver(grant: Grant) -> None:
+    told = grant.rack.run(
+        _prelude()
+        + """
+tell(found(driver, "cuMemAlloc_v2") == ours("cuMemAlloc_v2"))
+""",
+        LD_PRELOAD=str(LIMITER),
+    )
+    assert told is False

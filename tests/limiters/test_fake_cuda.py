@@ -1,0 +1,445 @@
+"""The fake CUDA driver through its ABI: memory, time, graphs, and who sees what."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from simulated import MIB, Machine
+
+START = "    cuda = Cuda()\n    cuda.start()\n"
+
+
+def test_memory_is_counted_and_given_back(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    pointer = cuda.made("cuMemAlloc_v2", 600 * MIB)
+    taken = cuda.used()
+    too_much = cuda.code("cuMemAlloc_v2", byref(c_uint64()), 425 * MIB)
+    just_right = cuda.made("cuMemAlloc_v2", 424 * MIB)
+    full = cuda.used()
+    cuda.cuMemFree_v2(just_right)
+    cuda.cuMemFree_v2(pointer)
+    say([taken, too_much, full, cuda.used(), cuda.code("cuMemFree_v2", pointer)])"""
+    )
+    assert [600 * MIB, 2, 1024 * MIB, 0, 1] == told
+
+
+@pytest.mark.parametrize(
+    ("take", "give", "size"),
+    [
+        ('made("cuMemAllocManaged", 64 * MIB, c_uint(1))', "cuMemFree_v2(it)", 64 * MIB),
+        (
+            'made("cuMemAllocPitch_v2", byref(c_size_t()), 1000, 1000, c_uint(4))',
+            "cuMemFree_v2(it)",
+            1024 * 1000,
+        ),
+        (
+            'made("cuArrayCreate_v2", byref(ArrayShape(1024, 1024, 0x20, 4)))',
+            "cuArrayDestroy(it)",
+            16 * MIB,
+        ),
+        (
+            'made("cuMemCreate", 64 * MIB, byref(AllocationProperties(1, 0, FIRST)), 0)',
+            "cuMemRelease(it)",
+            64 * MIB,
+        ),
+    ],
+    ids=["managed", "pitch", "array", "physical"],
+)
+def test_every_kind_of_memory_is_counted(machine: Machine, take: str, give: str, size: int) -> None:
+    told = machine.run(
+        START + f"    it = cuda.{take}\n    taken = cuda.used()\n"
+        f"    cuda.{give}\n    say([taken, cuda.used()])"
+    )
+    assert [size, 0] == told
+
+
+def test_what_is_written_is_read_back(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    one, other = cuda.made("cuMemAlloc_v2", 4096), cuda.made("cuMemAlloc_v2", 4096)
+    cuda.cuMemcpyHtoD_v2(one, b"hello card", 10)
+    cuda.cuMemcpyDtoDAsync_v2(other, one, 10, 0)
+    cuda.cuMemsetD8_v2(other + 5, ord("-"), 1)
+    back = ctypes.create_string_buffer(16)
+    cuda.cuMemcpyDtoH_v2(back, other, 10)
+    wild = cuda.code("cuMemcpyDtoH_v2", back, other + (1 << 40), 10)
+    say([back.value.decode(), wild])"""
+    )
+    assert ["hello-card", 1] == told
+
+
+def test_a_pool_keeps_what_it_may_and_gives_back_the_rest(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    pool = cuda.made("cuMemPoolCreate", byref(PoolProperties(1, 0, FIRST)))
+    threshold = c_uint64(64 * MIB)
+    cuda.cuMemPoolSetAttribute(pool, 4, byref(threshold))
+    it = cuda.made("cuMemAllocFromPoolAsync", 100 * MIB, pool, 0)
+    taken = cuda.used()
+    cuda.cuMemFreeAsync(it, 0)
+    kept = cuda.used()
+    cuda.cuStreamSynchronize(0)
+    settled = cuda.used()
+    cuda.cuMemPoolTrimTo(pool, 0)
+    trimmed = cuda.used()
+    cuda.made("cuMemAllocAsync", 10 * MIB, 0)
+    default = cuda.used()
+    too_much = cuda.code("cuMemAllocAsync", byref(c_uint64()), 2000 * MIB, 0)
+    say([taken, kept, settled, trimmed, default, too_much])"""
+    )
+    assert [128 * MIB, 128 * MIB, 64 * MIB, 0, 32 * MIB, 2] == told
+
+
+def test_physical_memory_is_mapped_and_outlives_its_handle(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    properties = AllocationProperties(1, 0, FIRST)
+    grain = cuda.made("cuMemGetAllocationGranularity", byref(properties), c_uint(0))
+    odd = cuda.code("cuMemCreate", byref(c_uint64()), MIB, byref(properties), 0)
+    block = cuda.made("cuMemCreate", 4 * MIB, byref(properties), 0)
+    place = cuda.made("cuMemAddressReserve", 8 * MIB, 0, 0, 0)
+    cuda.cuMemMap(place, 4 * MIB, 0, block, 0)
+    cuda.cuMemSetAccess(place, 4 * MIB, byref(Access(FIRST, 3)), 1)
+    cuda.cuMemRelease(block)
+    held = cuda.used()
+    cuda.cuMemcpyHtoD_v2(place + 3 * MIB, b"mapped", 6)
+    back = ctypes.create_string_buffer(8)
+    cuda.cuMemcpyDtoH_v2(back, place + 3 * MIB, 6)
+    mapped = cuda.code("cuMemAddressFree", place, 8 * MIB)
+    cuda.cuMemUnmap(place, 4 * MIB)
+    cuda.cuMemAddressFree(place, 8 * MIB)
+    say([grain, odd, held, back.value.decode(), mapped, cuda.used()])"""
+    )
+    assert [2 * MIB, 1, 4 * MIB, "mapped", 1, 0] == told
+
+
+def test_memory_is_shared_with_another_process_and_charged_once(machine: Machine) -> None:
+    owner = machine.start(
+        START
+        + """
+    import sys
+    it = cuda.made("cuMemAlloc_v2", 8 * MIB)
+    cuda.cuMemcpyHtoD_v2(it + MIB, b"from afar", 9)
+    handle = ctypes.create_string_buffer(64)
+    cuda.cuIpcGetMemHandle(handle, it)
+    print(handle.raw.hex(), flush=True)
+    sys.stdin.read()"""
+    )
+    assert owner.stdout is not None
+    handle = owner.stdout.readline().strip()
+    told = machine.run(
+        START
+        + f"""
+    class Handle(ctypes.Structure):
+        _fields_ = [("bytes", ctypes.c_char * 64)]
+    handle = Handle.from_buffer_copy(bytes.fromhex("{handle}"))
+    it = cuda.made("cuIpcOpenMemHandle_v2", handle, c_uint(1))
+    back = ctypes.create_string_buffer(16)
+    cuda.cuMemcpyDtoH_v2(back, it + MIB, 9)
+    used = cuda.used()
+    cuda.cuIpcCloseMemHandle(it)
+    say([back.value.decode(), used])"""
+    )
+    owner.communicate()
+    assert ["from afar", 8 * MIB] == told
+
+
+def test_a_context_costs_what_the_rack_says(tmp_path: Path) -> None:
+    rack = """
+        [device]
+        vendor = nvidia
+        model = Card
+        memory = 1 GiB
+        context = 300 MiB
+    """
+    use = "cuda = Cuda(); cuda.start(); say(cuda.used())"
+    machine = Machine(tmp_path, rack)
+    hold = 'cuda = Cuda(); cuda.start(); cuda.made("cuMemAlloc_v2", 500 * MIB)'
+    with machine.standing(hold):
+        start = "cuda = Cuda(); cuda.cuInit(0); "
+        retain = 'say(cuda.code("cuDevicePrimaryCtxRetain", byref(c_uint64()), 0))'
+        assert 2 == machine.run(start + retain)
+    assert 300 * MIB == machine.run(use)
+
+
+def test_a_killed_process_leaves_no_memory_behind(machine: Machine) -> None:
+    use = "cuda = Cuda(); cuda.start(); say(cuda.used())"
+    with machine.standing('cuda = Cuda(); cuda.start(); cuda.made("cuMemAlloc_v2", MIB)') as other:
+        assert MIB == machine.run(use)
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        assert 0 == machine.run(use)
+
+
+def test_a_killed_process_leaves_no_work_behind(machine: Machine) -> None:
+    """Half of the card is a neighbour's, who has queued a minute of work and is killed."""
+    with machine.standing(START + "    cuda.launch(cuda.kernel(), 60_000_000)\n") as other:
+        mine = machine.start(
+            START
+            + """
+    import time
+    kernel = cuda.kernel()
+    print("ready", flush=True)
+    start = time.monotonic()
+    cuda.launch(kernel, 400_000)
+    cuda.cuCtxSynchronize()
+    say(time.monotonic() - start)"""
+        )
+        assert mine.stdout is not None
+        mine.stdout.readline()
+        time.sleep(0.2)
+        other.kill()
+        shared = float(mine.stdout.readline())
+    mine.communicate()
+    assert 0.45 < shared < 0.75  # alone: 0.4; beside the neighbour to the end: 0.86
+
+
+def test_events_tell_the_time_of_the_card(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    kernel = cuda.kernel()
+    start, middle, end, idle = (cuda.made("cuEventCreate", c_uint(0)) for _ in range(4))
+    unrecorded = cuda.code("cuEventElapsedTime_v2", byref(ctypes.c_float()), start, end)
+    cuda.cuEventRecord(start, 0)
+    cuda.launch(kernel, 9998)
+    cuda.cuEventRecord(middle, 0)
+    cuda.launch(kernel, 19998)
+    cuda.cuEventRecord(end, 0)
+    early = cuda.code("cuEventQuery", end)
+    soon = cuda.code("cuEventElapsedTime_v2", byref(ctypes.c_float()), start, end)
+    cuda.cuEventSynchronize(end)
+    import time
+    time.sleep(0.01)
+    cuda.cuEventRecord(idle, 0)
+    say([unrecorded, early, soon, cuda.code("cuEventQuery", end),
+         cuda.milliseconds(start, middle), cuda.milliseconds(middle, end),
+         cuda.milliseconds(end, idle)])"""
+    )
+    assert [400, 600, 600, 0] == told[:4]
+    assert 10 == pytest.approx(told[4], abs=0.5)
+    assert 20 == pytest.approx(told[5], abs=0.001)
+    assert 10 <= told[6] < 1000
+
+
+def test_a_host_function_runs_when_the_card_gets_there(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    import time
+    kernel, seen = cuda.kernel(), []
+    function = ctypes.CFUNCTYPE(None, c_void_p)(lambda argument: seen.append(argument))
+    cuda.launch(kernel, 50_000)
+    cuda.cuLaunchHostFunc(0, function, 42)
+    before = list(seen)
+    cuda.cuStreamSynchronize(0)
+    say([before, seen])"""
+    )
+    assert [[], [42]] == told
+
+
+def test_a_query_by_the_thread_that_captures_spoils_the_capture(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    stream, other = (cuda.made("cuStreamCreate", c_uint(1)) for _ in range(2))
+    cuda.cuStreamBeginCapture_v2(stream, c_uint(1))
+    cuda.launch(cuda.kernel(), 1, stream)
+    queried = cuda.code("cuStreamQuery", other)
+    say([queried, cuda.code("cuStreamEndCapture", stream, byref(c_uint64()))])"""
+    )
+    assert [900, 901] == told
+
+
+def test_a_captured_graph_takes_as_long_as_its_kernels(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    kernel = cuda.kernel()
+    stream = cuda.made("cuStreamCreate", c_uint(1))
+    cuda.cuStreamBeginCapture_v2(stream, c_uint(1))
+    for _ in range(20):
+        cuda.launch(kernel, 998, stream)
+    graph, count = c_uint64(), c_size_t()
+    cuda.cuStreamEndCapture(stream, byref(graph))
+    cuda.cuGraphGetNodes(graph, None, byref(count))
+    exe = cuda.made("cuGraphInstantiateWithFlags", graph, 0)
+    start, end = cuda.made("cuEventCreate", c_uint(0)), cuda.made("cuEventCreate", c_uint(0))
+    cuda.cuEventRecord(start, stream)
+    cuda.cuGraphLaunch(exe, stream)
+    cuda.cuEventRecord(end, stream)
+    cuda.cuStreamSynchronize(stream)
+    say([count.value, cuda.milliseconds(start, end)])"""
+    )
+    assert 20 == told[0]
+    assert 20 == pytest.approx(told[1], abs=0.5)
+
+
+def test_memory_of_a_graph_is_taken_at_launch_and_kept_until_trimmed(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    graph = cuda.made("cuGraphCreate", c_uint(0))
+    wish = AllocNode(PoolProperties(1, 0, FIRST), None, 0, 64 * MIB, 0)
+    node = cuda.made("cuGraphAddMemAllocNode", graph, None, 0, byref(wish))
+    exe = cuda.made("cuGraphInstantiateWithFlags", graph, 0)
+    before = cuda.used()
+    cuda.cuGraphLaunch(exe, 0)
+    launched = cuda.used()
+    again = cuda.code("cuGraphLaunch", exe, 0)
+    cuda.cuMemFreeAsync(wish.pointer, 0)
+    freed = cuda.used()
+    cuda.cuDeviceGraphMemTrim(0)
+    say([before, launched, again, freed, cuda.used()])"""
+    )
+    assert [0, 64 * MIB, 1, 64 * MIB, 0] == told
+
+
+def test_an_allocation_inside_a_capture_becomes_a_node(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    stream = cuda.made("cuStreamCreate", c_uint(1))
+    cuda.cuStreamBeginCapture_v2(stream, c_uint(0))
+    pointer = cuda.made("cuMemAllocAsync", 32 * MIB, stream)
+    cuda.cuMemsetD8Async(pointer, 7, 1024, stream)
+    cuda.cuMemFreeAsync(pointer, stream)
+    graph, count = c_uint64(), c_size_t(3)
+    cuda.cuStreamEndCapture(stream, byref(graph))
+    nodes = (c_uint64 * 3)()
+    cuda.cuGraphGetNodes(graph, nodes, byref(count))
+    types = (c_uint * 3)()
+    for i, node in enumerate(nodes):
+        cuda.cuGraphNodeGetType(node, byref(types, 4 * i))
+    exe = cuda.made("cuGraphInstantiateWithFlags", graph, 0)
+    cuda.cuGraphLaunch(exe, stream)
+    cuda.cuGraphLaunch(exe, stream)
+    say([list(types), cuda.used()])"""
+    )
+    assert [[10, 2, 11], 32 * MIB] == told
+
+
+def test_a_query_from_another_thread_spoils_a_global_capture(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    import threading
+    kernel, event = cuda.kernel(), cuda.made("cuEventCreate", c_uint(0))
+    cuda.cuEventRecord(event, 0)
+    stream = cuda.made("cuStreamCreate", c_uint(1))
+    def captured(mode, relax):
+        cuda.cuStreamBeginCapture_v2(stream, c_uint(mode))
+        cuda.launch(kernel, 1, stream)
+        codes = []
+        def query():
+            if relax:
+                cuda.cuThreadExchangeStreamCaptureMode(byref(c_uint(2)))
+            codes.append(cuda.code("cuEventQuery", event))
+        thread = threading.Thread(target=query)
+        thread.start()
+        thread.join()
+        return codes + [cuda.code("cuStreamEndCapture", stream, byref(c_uint64()))]
+    say([captured(0, False), captured(0, True), captured(1, False)])"""
+    )
+    assert [[900, 901], [0, 0], [0, 0]] == told
+
+
+def test_handles_that_are_none_are_recognised(machine: Machine) -> None:
+    told = machine.run(
+        """
+    cuda = Cuda()
+    before = cuda.code("cuDeviceGetCount", byref(c_uint64()))
+    cuda.cuInit(0)
+    contextless = cuda.code("cuMemAlloc_v2", byref(c_uint64()), 1)
+    cuda.start()
+    stream = cuda.made("cuStreamCreate", c_uint(0))
+    cuda.cuStreamDestroy_v2(stream)
+    module = cuda.made("cuModuleLoadData", PTX)
+    say([before, contextless, cuda.code("cuDeviceGet", byref(c_uint64()), 7),
+         cuda.code("cuStreamSynchronize", stream), cuda.code("cuEventQuery", 12345),
+         cuda.code("cuModuleGetFunction", byref(c_uint64()), module, b"other"),
+         cuda.code("cuModuleLoadData", byref(c_uint64()), b"no image at all"),
+         cuda.code("cuCtxSetCurrent", stream)])"""
+    )
+    assert [3, 201, 101, 400, 400, 500, 200, 201] == told
+
+
+def test_a_forked_child_has_no_driver_and_takes_nothing_from_its_parent(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    import os
+    cuda.made("cuMemAlloc_v2", MIB)
+    child = os.fork()
+    if not child:
+        os._exit(cuda.code("cuMemAlloc_v2", byref(c_uint64()), 1) * 10 + cuda.code("cuInit", 0))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    say([status, cuda.used()])"""
+    )
+    assert [33, MIB] == told
+
+
+THREE = "\n".join(
+    f"[device]\nvendor = nvidia\nmodel = Card\nmemory = {n} GiB\nuuid = GPU-{n}{n}000000-0000"
+    for n in (1, 2, 3)
+)
+
+
+@pytest.mark.parametrize(
+    ("visible", "sizes"),
+    [
+        ("2,0", [3, 1]),
+        ("GPU-22,GPU-11000000-0000", [2, 1]),
+        ("1,7,0", [2]),
+        ("GPU-,0", []),
+        ("0,0,1", [1]),
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_visible_devices_are_taken_in_order_until_one_is_none(
+    tmp_path: Path, visible: str, sizes: list[int]
+) -> None:
+    told = Machine(tmp_path, THREE).run(
+        """
+    cuda = Cuda()
+    code = cuda.code("cuInit", 0)
+    count = cuda.made("cuDeviceGetCount") if not code else 0
+    sizes = [cuda.made("cuDeviceTotalMem_v2", c_uint(i)) // GIB for i in range(count)]
+    say([code, sizes])""",
+        CUDA_VISIBLE_DEVICES=visible,
+    )
+    assert [0 if sizes else 100, sizes] == told
+
+
+def test_every_way_in_leads_to_the_same_function(machine: Machine) -> None:
+    told = machine.run(
+        """
+    cuda = Cuda()
+    def named(name):
+        return ctypes.cast(getattr(cuda.library, name), c_void_p).value
+    def asked(name, version, flags=0):
+        found, status = c_uint64(), c_uint()
+        code = cuda.code("cuGetProcAddress_v2", name, byref(found), c_uint(version), flags,
+                         byref(status))
+        return [code, status.value, found.value]
+    say([
+        asked(b"cuMemAlloc", 12000) == [0, 0, named("cuMemAlloc_v2")],
+        asked(b"cuStreamSynchronize", 12000, 2) == [0, 0, named("cuStreamSynchronize_ptsz")],
+        asked(b"cuMemcpyHtoD", 12000, 2) == [0, 0, named("cuMemcpyHtoD_v2_ptds")],
+        asked(b"cuCtxCreate", 11000) == [0, 0, named("cuCtxCreate_v2")],
+        asked(b"cuCtxCreate", 13000) == [0, 0, named("cuCtxCreate_v4")],
+        asked(b"cuGraphInstantiate", 12000) == [0, 0, named("cuGraphInstantiateWithFlags")],
+        asked(b"cuGraphAddNode", 11000),
+        asked(b"cuNothing", 12000),
+    ])"""
+    )
+    assert [True] * 6 + [[500, 2, 0], [500, 1, 0]] == told

@@ -1,0 +1,79 @@
+"""hetero-job-cuda, and by it how simulated cards share their time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from simulated import GIB, Machine
+
+
+def finished(process: Any) -> list[dict[str, Any]]:
+    out, error = process.communicate(timeout=30)
+    assert "" == error
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_one_job_alone_has_the_whole_card(machine: Machine) -> None:
+    *seconds, whole = finished(
+        machine.job("--iterations", "498", "--seconds", "1.5", "--memory", "256MiB")
+    )
+    assert [1] == [each["second"] for each in seconds]
+    assert {"steps", "seconds", "rate", "memory"} == set(whole)
+    assert 256 << 20 == whole["memory"]
+    assert 2000 == pytest.approx(whole["rate"], rel=0.05)
+
+
+def test_a_job_finds_the_length_it_was_asked_for_even_beside_another(machine: Machine) -> None:
+    jobs = [machine.job("--kernel-us", "400", "--seconds", "1.5") for _ in range(2)]
+    one, other = (finished(job)[-1]["rate"] for job in jobs)
+    lost = 150 / (2090 + 150)  # a change of turns in a slice and a change
+    assert 2500 * (1 - lost) == pytest.approx(one + other, rel=0.1)
+    assert one == pytest.approx(other, rel=0.15)
+
+
+def test_a_job_of_graphs_takes_as_long_as_its_kernels(machine: Machine) -> None:
+    whole = finished(
+        machine.job("--graph", "10", "--iterations", "98", "--seconds", "1", "--in-flight", "2")
+    )[-1]
+    assert 1000 == pytest.approx(whole["rate"], rel=0.05)
+
+
+def test_a_job_says_how_an_allocation_went(machine: Machine) -> None:
+    job = machine.job("--alloc", "1GiB", "--alloc", "1.001GiB", "--alloc", "1MB")
+    assert [
+        {"allocated": GIB},
+        {"error": "CUDA_ERROR_OUT_OF_MEMORY", "code": 2},
+        {"allocated": 1_000_000},
+    ] == finished(job)
+    assert 1 == job.returncode
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bogus"], "--bogus: unknown, or without its value (--help lists the options)"),
+        (["--memory", "lots"], "--memory: expected a size such as 1GiB or 500MB, not 'lots'"),
+        (["--seconds", "x"], "--seconds: expected a number of at least 0, not 'x'"),
+        (["--in-flight", "0"], "--in-flight: expected a number of at least 1, not '0'"),
+        (["more"], "'more': not an option (--help lists them)"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_status_2(
+    machine: Machine, options: list[str], message: str
+) -> None:
+    job = machine.job(*options)
+    out, error = job.communicate(timeout=30)
+    assert (2, "", f"hetero-job-cuda: {message}\n") == (job.returncode, out, error)
+
+
+def test_a_job_without_a_device_says_so(machine: Machine) -> None:
+    machine.rack.write_text("")
+    job = machine.job("--seconds", "1")
+    out, error = job.communicate(timeout=30)
+    assert (1, "", "hetero-job-cuda: cuInit: CUDA_ERROR_NO_DEVICE (100)\n") == (
+        job.returncode,
+        out,
+        error,
+    )

@@ -1,0 +1,78 @@
+"""What the built limiter asks of the system it is loaded on, and what it shows to programs."""
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+from tenancy import LIMITER, REGION_BYTES, Terms, packed_grant
+
+LIMITERS = Path(__file__).parents[2] / "limiters"
+
+
+def _answered(definitions: Path) -> set[str]:
+    """The symbols that an api.def says we answer."""
+    names = set()
+    for line in definitions.read_text().splitlines():
+        found = re.match(r"(PTSZ_|PTDS_)?(OWN|GATED)\((\w+)", line)
+        if found:
+            variant, _, name = found.groups()
+            names.add(name)
+            if variant:
+                names.add(name + "_" + variant.strip("_").lower())
+    return names
+
+
+def test_the_library_needs_no_symbol_newer_than_glibc_2_17() -> None:
+    with LIMITER.open("rb") as file:
+        section = ELFFile(file).get_section_by_name(".gnu.version_r")
+        assert isinstance(section, GNUVerNeedSection)
+        versions = {v.name for _, needed in section.iter_versions() for v in needed}
+
+    numbers = [tuple(map(int, v.removeprefix("GLIBC_").split("."))) for v in versions]
+    assert numbers
+    assert max(numbers) <= (2, 17), sorted(versions)
+
+
+def test_the_library_shows_what_it_answers_and_nothing_else() -> None:
+    with LIMITER.open("rb") as file:
+        symbols = ELFFile(file).get_section_by_name(".dynsym")
+        shown = {s.name for s in symbols.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
+
+    answered = _answered(LIMITERS / "cuda/api.def") | _answered(LIMITERS / "nvml/api.def")
+    assert answered | {"dlsym", "dlvsym"} == shown
+
+
+def test_the_library_is_linked_to_no_driver() -> None:
+    with LIMITER.open("rb") as file:
+        dynamic = ELFFile(file).get_section_by_name(".dynamic")
+        assert isinstance(dynamic, DynamicSection)
+        needed = {tag.needed for tag in dynamic.iter_tags("DT_NEEDED")}
+
+    assert needed <= {"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-aarch64.so.1"}
+
+
+@pytest.mark.parametrize("definitions", ["cuda/api.def", "nvml/api.def"])
+def test_every_symbol_has_one_line(definitions: str) -> None:
+    text = (LIMITERS / definitions).read_text()
+    names = re.findall(r"^(?:PTSZ_|PTDS_)?(?:OWN|GATED|USED)\((\w+)", text, re.MULTILINE)
+
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_the_core_includes_no_driver_header() -> None:
+    for source in (LIMITERS / "core").glob("*.[ch]"):
+        text = source.read_text()
+        included = re.findall(r'#include "([^"]+)"', text)
+        assert all("/" not in name and name != "abi.h" for name in included), source
+        assert not re.search(r"cuda|nvml|nvidia", text, re.IGNORECASE), source
+
+
+def test_the_layouts_are_what_the_headers_say() -> None:
+    assert len(packed_grant([Terms()])) == 2112
+    assert len(Terms().packed()) == 128
+    assert struct.calcsize("<QII64s6Q") == 128
+    assert REGION_BYTES == 128 + 16 * 64 + 256 * 192

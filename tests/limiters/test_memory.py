@@ -1,0 +1,504 @@
+"""Memory under a grant: exact to the byte on every path, across threads and processes."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tenancy import MIB, UUIDS, Grant, Rack, Terms
+
+PATHS = (
+    "plain",
+    "managed",
+    "pitch",
+    "async",
+    "async of a thread",
+    "pool",
+    "block",
+    "array",
+    "array 3d",
+    "mipmap",
+    "graph",
+    "child graph",
+)
+
+
+@pytest.fixture
+def rack(tmp_path: Path) -> Rack:
+    return Rack.of(tmp_path)
+
+
+@pytest.fixture
+def grant(rack: Rack) -> Grant:
+    return rack.grant(Terms(memory=64 * MIB))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_path_is_exact_to_the_byte_and_over_it_is_out_of_memory(
+    grant: Grant, path: str
+) -> None:
+    told = grant.run(
+        f"""
+from driver import *
+start()
+grain, limit = PATHS[{path!r}][2], {64 * MIB}
+full = take({path!r}, limit)
+free_when_full = info()[0]
+refused = [take({path!r}, grain), take("plain", 1)]
+give({path!r}, full)
+free_after = info()[0]
+most = take({path!r}, limit - grain)
+refused.append(take({path!r}, 2 * grain))
+last = take({path!r}, grain)
+tell([free_when_full, refused, free_after, info()[0], last == OUT_OF_MEMORY])
+"""
+    )
+    assert [0, [2, 2, 2], 64 * MIB, 0, False] == told
+
+
+def test_an_allocation_that_the_driver_refuses_is_not_charged(rack: Rack) -> None:
+    grant = rack.grant(Terms(memory=4096 * MIB))
+    told = grant.run(
+        f"""
+from driver import *
+start()
+tell([take("plain", {2048 * MIB}), take("block", {2048 * MIB}), take("array", {2048 * MIB})])
+"""
+    )
+    assert [2, 2, 2] == told
+    assert (0, 0) == (grant.usage().used, grant.usage().denied)
+
+
+def test_a_block_is_charged_until_it_is_released_and_unmapped(grant: Grant) -> None:
+    told = grant.run(
+        f"""
+from driver import *
+start()
+size, left = {8 * MIB}, lambda: info()[0] >> 20
+def reserve(size):
+    address = c_uint64()
+    call("cuMemAddressReserve", byref(address), size, 0, 0, 0)
+    return address.value
+seen = [left()]
+handle, address = block(size), reserve(4 * size)
+call("cuMemMap", address, size, 0, handle, 0)
+call("cuMemMap", address + size, size, 0, handle, 0)
+call("cuMemRelease", handle)
+seen.append(left())
+again = c_uint64()
+call("cuMemRetainAllocationHandle", byref(again), c_void_p(address + size + 4096))
+call("cuMemUnmap", address, 2 * size)
+seen.append(left())
+call("cuMemRelease", again.value)
+seen.append(left())
+other = block(size)
+call("cuMemMap", address, size, 0, other, 0)
+call("cuMemUnmap", address, size)
+seen.append(left())
+call("cuMemRelease", other)
+seen.append(left())
+tell(seen)
+"""
+    )
+    assert [64, 56, 56, 64, 56, 64] == told
+
+
+def test_a_block_goes_where_its_properties_say_without_a_context(tmp_path: Path) -> None:
+    grant = Rack.of(tmp_path, cards=2).grant(
+        Terms(memory=8 * MIB, uuid=UUIDS[0]), Terms(memory=16 * MIB, uuid=UUIDS[1])
+    )
+    told = grant.run(
+        f"""
+from driver import *
+call("cuInit", 0)
+contexts = [start(0), start(1)]
+call("cuCtxSetCurrent", None)
+ON_CARD.id = 1
+tell([take("block", {32 * MIB}), take("block", {16 * MIB}) > 1000, take("block", {2 * MIB})])
+"""
+    )
+    assert [2, True, 2] == told
+    assert (0, 16 * MIB) == (grant.usage(0).peak, grant.usage(1).peak)
+
+
+def test_host_memory_and_imports_are_not_charged(grant: Grant) -> None:
+    told = grant.run(
+        f"""
+from driver import *
+start()
+pinned = c_void_p()
+call("cuMemAllocHost_v2", byref(pinned), {256 * MIB})
+tell(info()[0])
+"""
+    )
+    assert 64 * MIB == told
+
+
+def test_a_capture_is_charged_when_its_graph_is_instantiated(grant: Grant) -> None:
+    told = grant.run(
+        f"""
+from driver import *
+start()
+stream, graph, made = c_void_p(), c_void_p(), c_void_p()
+call("cuStreamCreate", byref(stream), c_uint(1))
+def captured(size):
+    call("cuStreamBeginCapture_v2", stream, c_int(0))
+    pointer = c_uint64()
+    call("cuMemAllocAsync", byref(pointer), size, stream)
+    call("cuMemFreeAsync", pointer.value, stream)
+    call("cuStreamEndCapture", stream, byref(graph))
+    return graph
+captured({40 * MIB})
+seen = [info()[0] >> 20]
+call("cuGraphInstantiateWithFlags", byref(made), graph, 0)
+seen.append(info()[0] >> 20)
+call("cuGraphLaunch", made, stream)
+call("cuStreamSynchronize", stream)
+seen.append(cuda.cuGraphInstantiateWithFlags(byref(c_void_p()), captured({40 * MIB}), c_uint64(0)))
+call("cuGraphExecDestroy", made)
+seen.append(info()[0] >> 20)
+tell(seen)
+"""
+    )
+    assert [64, 24, 2, 64] == told
+
+
+@pytest.mark.parametrize("end", ["cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2"])
+def test_what_lived_in_a_context_is_given_back_with_it(grant: Grant, end: str) -> None:
+    told = grant.run(
+        f"""
+from driver import *
+start()
+take("plain", {10 * MIB}), take("managed", {10 * MIB}), take("array", {10 * MIB})
+call({end!r}, c_int(0))
+start()
+tell(info()[0])
+"""
+    )
+    assert 64 * MIB == told
+
+
+def test_a_context_of_ones_own_gives_back_only_its_own(grant: Grant) -> None:
+    told = grant.run(
+        f"""
+from driver import *
+start()
+take("plain", {10 * MIB})
+own = c_void_p()
+call("cuCtxCreate_v2", byref(own), c_uint(0), c_int(0))
+take("plain", {20 * MIB})
+seen = [info()[0] >> 20]
+call("cuCtxDestroy_v2", own)
+start()
+seen.append(info()[0] >> 20)
+tell(seen)
+"""
+    )
+    assert [34, 54] == told
+
+
+def test_freeing_what_is_not_ours_is_the_drivers_business(grant: Grant) -> None:
+    code = """
+from driver import *
+start()
+strange = [("cuMemFree_v2", 12345), ("cuMemRelease", 12345), ("cuMemFree_v2", 0)]
+tell([getattr(cuda, name)(c_uint64(what)) for name, what in strange])
+"""
+    assert grant.rack.run(code) == grant.run(code)
+
+
+def test_the_grant_is_what_the_driver_and_nvml_show(grant: Grant) -> None:
+    told = grant.run(
+        f"""
+from driver import *
+start()
+take("plain", {10 * MIB})
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+nvml.nvmlInit_v2()
+card = c_void_p()
+nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(0), byref(card))
+first, second = (c_uint64 * 3)(), (c_uint64 * 5)(40 | 2 << 24)
+assert nvml.nvmlDeviceGetMemoryInfo(card, byref(first)) == 0
+assert nvml.nvmlDeviceGetMemoryInfo_v2(card, byref(second)) == 0
+tell([info(), total_memory(0), list(first), [second[1], second[3], second[4]]])
+"""
+    )
+    total, used, free = 64 * MIB, 10 * MIB, 54 * MIB
+    assert [[free, total], total, [total, free, used], [total, free, used]] == told
+
+
+def test_two_devices_keep_their_limits_under_any_order(tmp_path: Path) -> None:
+    grant = Rack.of(tmp_path, cards=2).grant(
+        Terms(memory=32 * MIB, uuid=UUIDS[0]), Terms(memory=96 * MIB, uuid=UUIDS[1])
+    )
+    code = """
+from driver import *
+seen = []
+for device in (0, 1):
+    start(device)
+    seen.append([info()[1] >> 20, total_memory(device) >> 20, take("plain", (info()[1]) + 1)])
+tell(seen)
+"""
+    first, second = [32, 32, 2], [96, 96, 2]
+    assert [first, second] == grant.run(code)
+    assert [first, second] == grant.run(code, CUDA_VISIBLE_DEVICES="0,1")
+    assert [second, first] == grant.run(code, CUDA_VISIBLE_DEVICES="1,0")
+    assert [second, first] == grant.run(code, CUDA_VISIBLE_DEVICES=",".join(reversed(UUIDS)))
+
+
+def test_a_visible_device_outside_the_grant_has_nothing(tmp_path: Path) -> None:
+    grant = Rack.of(tmp_path, cards=2).grant(Terms(uuid=UUIDS[1]))
+    told = grant.run(
+        """
+from driver import *
+start()
+kernel = spin_kernel()
+try:
+    launch(kernel, 1)
+    code = 0
+except Refused as refused:
+    code = refused.code
+tell([info(), total_memory(0), take("plain", 1), take("block", 2 << 20), code])
+"""
+    )
+    assert [[0, 0], 0, 2, 2, 800] == told
+
+
+def test_a_limit_changed_in_place_holds_at_once(grant: Grant) -> None:
+    program = grant.start(
+        f"""
+from driver import *
+start()
+tell(take("plain", {60 * MIB}) > 1000)
+input()
+tell([info()[1] >> 20, take("plain", {60 * MIB}) > 1000])
+input()
+tell([info()[0], info()[1] >> 20, take("plain", 1)])
+"""
+    )
+    assert program.stdout
+    assert program.stdin
+    assert json.loads(program.stdout.readline()) is True
+    grant.set(Terms(memory=128 * MIB))
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert [128, True] == json.loads(program.stdout.readline())
+    grant.set(Terms(memory=32 * MIB))
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert [0, 32, 2] == json.loads(program.stdout.readline())
+    program.communicate()
+
+
+def test_eight_racing_processes_are_never_over_the_limit(rack: Rack) -> None:
+    grant = rack.grant(Terms(memory=64 * MIB))
+    racers = [
+        grant.start(
+            f"""
+from driver import *
+import random, time
+context = start()
+end = time.monotonic() + 1.5
+refused = 0
+def race(number):
+    global refused
+    call("cuCtxSetCurrent", context)
+    dice = random.Random({process} * 10 + number)
+    while time.monotonic() < end:
+        path = dice.choice(["plain", "async", "block", "managed"])
+        what = take(path, dice.randrange(1, 12) * {2 * MIB})
+        if what == OUT_OF_MEMORY:
+            refused += 1
+        else:
+            give(path, what)
+in_threads(4, race)
+tell(refused)
+"""
+        )
+        for process in range(8)
+    ]
+    most = 0
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        most = max(most, grant.usage().used)
+        time.sleep(0.001)
+    refused = [int(racer.communicate(timeout=60)[0]) for racer in racers]
+
+    assert all(racer.returncode == 0 for racer in racers)
+    assert sum(refused) > 0
+    assert 32 * MIB <= most <= 64 * MIB
+    assert grant.usage().peak <= 64 * MIB
+    assert "[67108864, 67108864]" == json.dumps(
+        grant.run("from driver import *; start(); tell(info())")
+    )
+
+
+def test_the_cards_own_count_never_passes_the_limit(rack: Rack) -> None:
+    grant = rack.grant(Terms(memory=64 * MIB))
+    racers = [
+        grant.start(
+            f"""
+from driver import *
+import random, time
+start()
+dice, end = random.Random({process}), time.monotonic() + 1.5
+while time.monotonic() < end:
+    what = take("plain", dice.randrange(1, 24) * {2 * MIB})
+    if what != OUT_OF_MEMORY:
+        give("plain", what)
+tell(0)
+"""
+        )
+        for process in range(4)
+    ]
+    least = rack.run(
+        """
+from driver import *
+import time
+start()
+least, end = info()[0], time.monotonic() + 1.2
+while time.monotonic() < end:
+    least = min(least, info()[0])
+tell(least)
+"""
+    )
+    for racer in racers:
+        assert racer.communicate(timeout=60)[0] == "0\n"
+    assert 1024 * MIB - 64 * MIB <= least < 1024 * MIB
+
+
+def test_kill_9_gives_everything_back(grant: Grant) -> None:
+    program = grant.start(
+        f"""
+from driver import *
+start()
+tell(take("plain", {50 * MIB}) > 1000)
+input()
+"""
+    )
+    assert program.stdout
+    assert "true\n" == program.stdout.readline()
+    other = "from driver import *; start(); tell([info()[0] >> 20, take('plain', 60 << 20) == 2])"
+    assert [14, True] == grant.run(other)
+    program.send_signal(signal.SIGKILL)
+    program.communicate()
+
+    assert [64, False] == grant.run(other)
+
+
+def test_a_forked_child_has_an_account_of_its_own(grant: Grant) -> None:
+    told = grant.run(
+        f"""
+from driver import *
+import os
+ready, go = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    start()
+    held = take("plain", {20 * MIB}) > 1000
+    os.write(ready[1], b"1" if held else b"0")
+    os.read(go[0], 1)
+    os._exit(0)
+start()
+seen = [os.read(ready[0], 1).decode(), info()[0] >> 20]
+take("plain", {30 * MIB})
+seen.append(info()[0] >> 20)
+os.write(go[1], b"x")
+os.waitpid(child, 0)
+seen.append(info()[0] >> 20)
+tell(seen)
+"""
+    )
+    assert ["1", 44, 14, 34] == told
+
+
+def test_a_child_that_outlives_its_parent_does_not_hold_the_parents_memory(grant: Grant) -> None:
+    told = grant.run(
+        f"""
+from driver import *
+import os
+start()
+take("plain", {50 * MIB})
+if os.fork() == 0:
+    os.close(1), os.close(2)
+    import time
+    time.sleep(2)
+    os._exit(0)
+tell(info()[0] >> 20)
+"""
+    )
+    assert 14 == told
+    assert 64 == grant.run("from driver import *; start(); tell(info()[0] >> 20)")
+
+
+def test_with_no_grant_nothing_changes(rack: Rack, grant: Grant) -> None:
+    environment = {"LD_PRELOAD": grant.environment["LD_PRELOAD"]}
+    code = f"""
+from driver import *
+start()
+tell([info(), total_memory(0), take("plain", {512 * MIB}) > 1000, info()])
+"""
+    assert rack.run(code) == rack.run(code, **environment)
+
+
+def test_policy_off_passes_the_device_through(rack: Rack) -> None:
+    grant = rack.grant(Terms(memory=MIB, core=100, policy="off"))
+    code = f"""
+from driver import *
+start()
+kernel = spin_kernel()
+launch(kernel, 1)
+tell([info(), total_memory(0), take("plain", {512 * MIB}) > 1000, info()])
+"""
+    assert rack.run(code) == grant.run(code)
+    assert (0, 0) == (grant.usage().used, grant.usage().launches)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda good: b"",
+        lambda good: good[:2000],
+        lambda good: b"X" + good[1:],
+        lambda good: good[:8] + b"\x02" + good[9:],
+        lambda good: good[:12] + b"\x11" + good[13:],
+        lambda good: good[:12] + b"\0" + good[13:],
+        lambda good: good[:64] + b"G" * 64 + good[128:],
+        lambda good: good[:64] + b"nothing" + good[71:],
+        lambda good: good[:136] + b"\0" * 4 + good[140:],
+        lambda good: good[:140] + b"\x09" + good[141:],
+    ],
+)
+def test_a_grant_that_is_garbage_refuses_everything(grant: Grant, spoil: object) -> None:
+    assert callable(spoil)
+    path = grant.directory / "grant"
+    path.write_bytes(spoil(path.read_bytes()))
+    told = grant.run(
+        """
+from driver import *
+first = cuda.cuInit(c_uint(0))
+tell([first, cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(1)), cuda.cuGraphLaunch(None, None),
+      cuda.cuLaunchKernel(None, *[c_uint(1)] * 7, None, None, None)])
+"""
+    )
+    assert [800, 800, 800, 800] == told
+
+
+def test_a_grant_that_is_missing_refuses_everything(grant: Grant) -> None:
+    (grant.directory / "grant").unlink()
+    assert 800 == grant.run("from driver import *; tell(cuda.cuInit(c_uint(0)))")
+
+
+def test_a_usage_region_that_is_missing_refuses_everything(grant: Grant) -> None:
+    (grant.directory / "usage").unlink()
+    assert 800 == grant.run("from driver import *; tell(cuda.cuInit(c_uint(0)))")
+
+
+def test_nothing_is_printed_unless_asked(grant: Grant) -> None:
+    code = "from driver import *; start(); tell(take('plain', 1 << 40))"
+    quiet, told = grant.start(code), grant.start(code, HETERO_LOG="info")
+    assert ("2\n", "") == quiet.communicate()
+    out, errors = told.communicate()
+    assert "2\n" == out
+    assert "refused" in errors

@@ -1,0 +1,326 @@
+"""Core shares on a simulated card, which slices time between processes as the driver does."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tenancy import Grant, Job, Rack, Terms
+
+KERNELS = {
+    "kernels": ("--kernel-us", "500", "--in-flight", "8"),
+    "long kernels": ("--kernel-us", "4000", "--in-flight", "4"),
+    "graphs": ("--kernel-us", "20", "--graph", "50", "--in-flight", "4"),
+}
+
+
+@pytest.fixture
+def rack(tmp_path: Path) -> Rack:
+    return Rack.of(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Steps per second of each job with the card to itself and no limiter."""
+    rack = Rack.of(tmp_path_factory.mktemp("native"))
+    return {
+        kind: Job.start(rack.environment, [*job, "--seconds", "0.5"]).rate()
+        for kind, job in KERNELS.items()
+    }
+
+
+def _start(grant: Grant, kind: str = "kernels", seconds: float = 1.2) -> Job:
+    return grant.job(*KERNELS[kind], "--warmup", "0.2", "--seconds", str(seconds))
+
+
+@pytest.mark.parametrize(
+    ("kind", "core"), [("kernels", 30), ("kernels", 60), ("long kernels", 60), ("graphs", 30)]
+)
+def test_a_tenant_alone_gets_its_share_and_no_more(
+    rack: Rack, native: dict[str, float], kind: str, core: int
+) -> None:
+    rate = _start(rack.grant(Terms(core=100 * core)), kind).rate()
+    assert core == pytest.approx(100 * rate / native[kind], abs=5)
+
+
+@pytest.mark.parametrize("kind", ["kernels", "graphs"])
+def test_two_tenants_of_one_card_get_a_share_each(
+    rack: Rack, native: dict[str, float], kind: str
+) -> None:
+    grants = [rack.grant(Terms(core=100 * core), name=str(core)) for core in (30, 60)]
+    jobs = [_start(grant, kind, seconds=2) for grant in grants]
+    shares = [100 * job.rate() / native[kind] for job in jobs]
+    assert [30, 60] == pytest.approx(shares, abs=5)
+
+
+def test_two_processes_of_one_grant_share_its_share(rack: Rack) -> None:
+    grant = rack.grant(Terms(core=4000), turns=False)
+    with _start(grant, seconds=10), _start(grant, seconds=10):
+        time.sleep(0.5)
+        before, begin = grant.usage().gpu_ns, time.monotonic_ns()
+        time.sleep(1.5)
+        spent = grant.usage().gpu_ns - before
+        share = 100 * spent / (time.monotonic_ns() - begin)
+    assert 40 == pytest.approx(share, abs=5)
+
+
+def test_a_whole_card_costs_nothing_and_starts_no_thread(rack: Rack) -> None:
+    grant = rack.grant(Terms(core=10000))
+    told = grant.run(
+        """
+from driver import *
+import os
+start()
+kernel = spin_kernel()
+for _ in range(100):
+    launch(kernel, 10)
+call("cuCtxSynchronize")
+tell(len(os.listdir("/proc/self/task")))
+"""
+    )
+    assert 1 == told
+    assert (0, 0) == (grant.usage().launches, grant.usage().gpu_ns)
+
+
+def test_launches_and_time_are_charged_to_the_grant(rack: Rack) -> None:
+    grant = rack.grant(Terms(core=5000))
+    grant.run(
+        """
+from driver import *
+start()
+kernel = spin_kernel()
+for _ in range(200):
+    launch(kernel, 500)
+call("cuCtxSynchronize")
+tell(0)
+"""
+    )
+    assert 95_000_000 <= grant.usage().gpu_ns <= 130_000_000
+    assert 190 <= grant.usage().launches <= 200
+
+
+def test_an_elastic_tenant_gets_what_nobody_wants_and_gives_it_back(
+    rack: Rack, native: dict[str, float]
+) -> None:
+    elastic = rack.grant(Terms(core=3000, policy="elastic"), name="elastic")
+    assert _start(elastic).rate() > 0.9 * native["kernels"]
+
+    with _start(elastic, seconds=10):
+        rate = _start(rack.grant(Terms(core=6000), name="fixed")).rate()
+    assert 60 == pytest.approx(100 * rate / native["kernels"], abs=5)
+
+
+def test_a_high_priority_tenant_keeps_its_share_beside_elastic_ones(
+    rack: Rack, native: dict[str, float]
+) -> None:
+    low = [rack.grant(Terms(core=2000, policy="elastic"), name=f"low{n}") for n in range(2)]
+    high = rack.grant(Terms(core=5000, high=True), name="high")
+    with _start(low[0], seconds=10), _start(low[1], seconds=10):
+        rate = _start(high).rate()
+    assert 50 == pytest.approx(100 * rate / native["kernels"], abs=5)
+
+
+def test_a_share_changed_in_place_holds_within_half_a_second(rack: Rack) -> None:
+    grant = rack.grant(Terms(core=2000))
+    program = grant.start(
+        """
+from driver import *
+import sys, time
+start()
+kernel = spin_kernel()
+for line in sys.stdin:
+    steps, end = 0, time.monotonic() + 0.5
+    while time.monotonic() < end:
+        launch(kernel, 500)
+        call("cuCtxSynchronize")
+        steps += 1
+    tell(steps)
+"""
+    )
+    assert program.stdin
+    assert program.stdout
+    steps = []
+    for core in (2000, 10000, 10000, 2000, 2000):
+        grant.set(Terms(core=core))
+        program.stdin.write("\n")
+        program.stdin.flush()
+        steps.append(json.loads(program.stdout.readline()))
+    program.communicate()
+    limited, _, lifted, _, again = steps
+    assert 3 * limited < lifted
+    assert 3 * again < lifted
+
+
+def test_a_tenant_killed_in_its_turn_holds_nobody_up(rack: Rack, native: dict[str, float]) -> None:
+    victim = _start(rack.grant(Terms(core=9900), name="victim"), seconds=30)
+    time.sleep(0.3)
+    victim.process.send_signal(signal.SIGKILL)
+    victim.process.communicate()
+    rate = _start(rack.grant(Terms(core=3000), name="other")).rate()
+    assert 30 == pytest.approx(100 * rate / native["kernels"], abs=5)
+
+
+def test_threads_and_streams_of_every_kind_are_limited_together(rack: Rack) -> None:
+    grant = rack.grant(Terms(core=5000))
+    seconds = grant.run(
+        """
+from driver import *
+import time
+context = start()
+kernel = spin_kernel()
+def work(number):
+    call("cuCtxSetCurrent", context)
+    stream = c_void_p()
+    call("cuStreamCreate", byref(stream), c_uint(1))
+    for _ in range(100):
+        launch(kernel, 250)
+        launch(kernel, 250, stream)
+        launch(kernel, 250, None, "cuLaunchKernel_ptsz")
+    call("cuStreamSynchronize", stream)
+    call("cuStreamDestroy_v2", stream)
+begin = time.monotonic()
+in_threads(4, work)
+call("cuCtxSynchronize")
+tell(time.monotonic() - begin)
+"""
+    )
+    # 1200 launches of 250 us are 0.3 s of device time, of which the last turn is not waited for.
+    assert 0.55 < seconds < 0.9
+    assert 1200 == grant.usage().launches
+
+
+def test_copies_and_fills_are_device_work_too(rack: Rack) -> None:
+    grant = rack.grant(Terms(core=2000, memory=512 << 20))
+    grant.run(
+        """
+from driver import *
+start()
+size = 16 << 20
+memory = take("plain", size)
+for _ in range(40):
+    call("cuMemsetD8Async", memory, ctypes.c_ubyte(1), size, None)
+call("cuMemsetD32_v2", memory, c_uint(1), size // 4)
+call("cuCtxSynchronize")
+tell(0)
+"""
+    )
+    assert 41 == grant.usage().launches
+    assert grant.usage().gpu_ns > 0
+
+
+def test_nothing_of_ours_enters_a_capture(rack: Rack) -> None:
+    told = rack.grant(Terms(core=3000)).run(
+        """
+from driver import *
+context = start()
+kernel = spin_kernel()
+stop = threading.Event()
+def others():
+    call("cuCtxSetCurrent", context)
+    call("cuThreadExchangeStreamCaptureMode", byref(c_int(2)))
+    stream = c_void_p()
+    call("cuStreamCreate", byref(stream), c_uint(1))
+    while not stop.is_set():
+        launch(kernel, 100, stream)
+thread = threading.Thread(target=others)
+thread.start()
+stream, side, event = c_void_p(), c_void_p(), c_void_p()
+call("cuStreamCreate", byref(stream), c_uint(1))
+call("cuStreamCreate", byref(side), c_uint(1))
+call("cuEventCreate", byref(event), c_uint(2))
+counts = []
+for _ in range(20):
+    graph, count, made = c_void_p(), c_size_t(), c_void_p()
+    for _ in range(3):
+        launch(kernel, 50, stream)
+        launch(kernel, 50, side)
+    call("cuStreamBeginCapture_v2", stream, c_int(0))
+    launch(kernel, 10, stream)
+    call("cuEventRecord", event, stream)
+    call("cuStreamWaitEvent", side, event, c_uint(0))
+    for _ in range(5):
+        launch(kernel, 10, side)
+    call("cuEventRecord", event, side)
+    call("cuStreamWaitEvent", stream, event, c_uint(0))
+    launch(kernel, 10, stream)
+    call("cuStreamEndCapture", stream, byref(graph))
+    call("cuGraphGetNodes", graph, None, byref(count))
+    counts.append(count.value)
+    call("cuGraphInstantiateWithFlags", byref(made), graph, 0)
+    call("cuGraphLaunch", made, stream)
+    call("cuStreamSynchronize", stream)
+stop.set()
+thread.join()
+tell(counts)
+"""
+    )
+    assert [7] * 20 == told
+
+
+@pytest.mark.parametrize(
+    "end", ["cuDevicePrimaryCtxReset_v2(c_int(0))", "cuDevicePrimaryCtxRelease_v2(c_int(0))"]
+)
+def test_a_context_can_end_in_the_middle_of_a_turn(rack: Rack, end: str) -> None:
+    told = rack.grant(Terms(core=5000)).run(
+        f"""
+from driver import *
+answers = []
+for _ in range(30):
+    start()
+    kernel = spin_kernel()
+    stream = c_void_p()
+    call("cuStreamCreate", byref(stream), c_uint(1))
+    for _ in range(5):
+        launch(kernel, 100, stream)
+        launch(kernel, 100)
+    answers.append(cuda.{end})
+tell(answers)
+"""
+    )
+    assert [0] * 30 == told
+
+
+def test_exit_with_work_in_flight_is_prompt(rack: Rack) -> None:
+    code = """
+from driver import *
+start()
+kernel = spin_kernel()
+for _ in range(40):
+    launch(kernel, 500)
+tell(0)
+"""
+    begin = time.monotonic()
+    for _ in range(5):
+        grant = rack.grant(Terms(core=5000), name=f"grant{time.monotonic_ns()}")
+        assert 0 == grant.run(code)
+    assert time.monotonic() - begin < 5
+
+
+def test_a_child_forked_while_the_parent_runs_can_use_the_card(rack: Rack) -> None:
+    told = rack.grant(Terms(core=5000)).run(
+        """
+from driver import *
+import os
+reading, writing = os.pipe()
+children = []
+for _ in range(4):
+    if os.fork() == 0:
+        start()
+        kernel = spin_kernel()
+        for _ in range(20):
+            launch(kernel, 200)
+        call("cuCtxSynchronize")
+        os.write(writing, b"x")
+        os._exit(0)
+start()
+kernel = spin_kernel()
+for _ in range(50):
+    launch(kernel, 200)
+if os.fork() == 0:
+    os._exit(0)
+call("cuCtxSynchronize")
+tell(len(os.read(reading, 4)) > 0 and [os.wait()[1] for _ in range(5)])
+"""
+    )
+    assert [0] * 5 == told
