@@ -117,7 +117,7 @@ def _shape(
 ) -> Portion | None:
     """The first menu entry that covers the ask, preferring one whose counters are still free."""
     # All of the core is the whole card, whatever the menu is ordered by.
-    measured = core if CORE in templated.by or core == device.capacity[CORE] else 0
+    measured = core if CORE in templated.by or core == device.of_card(CORE) else 0
     covering = [
         template
         for template in templated.menu

@@ -70,7 +70,9 @@ def rack(
 class MemoryVendor:
     """A vendor whose devices are whatever it was given: for tests without a driver."""
 
-    def __init__(self, devices: Sequence[Device], *, name: str = "memory") -> None:
+    def __init__(
+        self, devices: Sequence[Device], *, name: str = "memory", limiter: str | None = None
+    ) -> None:
         self.devices = list(devices)
         self.usage: dict[str, Usage] = {}
         self._vendor = Vendor(
@@ -81,6 +83,7 @@ class MemoryVendor:
                 Model(match="*", granularity=Fractional(), slots=10),
             ),
             visible=(f"{name.upper()}_VISIBLE_DEVICES",),
+            limiter=limiter,
         )
 
     @hookimpl

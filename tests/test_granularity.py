@@ -172,7 +172,7 @@ def test_memory_unset_takes_the_card_for_itself() -> None:
     device = card(80 * GiB, PERCENT_AND_MIB)
     got = cut(device, Ask(core=30))
 
-    assert (80 * GiB, 10) == (got.takes[MEMORY], got.takes[SLOTS])
+    assert {MEMORY: 80 * GiB, CORE: 30, SLOTS: 10} == got.takes
     assert 30 == got.core
 
 
@@ -197,6 +197,16 @@ def test_several_cards_stay_shares_or_become_whole_as_declared() -> None:
     assert 3000 * MiB == cut(shares, ASK, count=2).takes[MEMORY]
     assert whole.capacity == cut(whole, ASK, count=2).takes
     assert templated.capacity == cut(templated, ASK, count=2).takes
+
+
+def test_percentages_are_of_the_card_itself_where_the_node_promises_more_than_it_has() -> None:
+    once = card(80 * GiB, PERCENT_AND_MIB)
+    twice = evolve(once, capacity={CORE: 200, MEMORY: 160 * GiB, SLOTS: 10}, card=once.capacity)
+
+    half, full = cut(twice, Ask(memory_percent=50, core=50)), cut(twice, Ask(memory=GiB, core=100))
+
+    assert {MEMORY: 40 * GiB, CORE: 50, SLOTS: 1} == half.takes
+    assert {MEMORY: GiB, CORE: 100, SLOTS: 10} == full.takes
 
 
 # --- a card that is partitioned already and only comes in parts --------------------------------

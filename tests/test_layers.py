@@ -99,7 +99,7 @@ RANKS = {
     "registry": 5,
     **dict.fromkeys(("fit", "policy"), 6),
     **dict.fromkeys(("node", "testing"), 7),
-    **dict.fromkeys(("cli", "kube"), 8),
+    **dict.fromkeys(("cli", "kube", "__main__"), 8),
 }
 
 

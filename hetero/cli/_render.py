@@ -120,6 +120,12 @@ def age(since: str) -> str:
     return f"{seconds} s"
 
 
+def few(pids: tuple[int, ...]) -> str:
+    """Return the first processes of a grant and how many more there are."""
+    more = f" +{len(pids) - 3}" if len(pids) > 3 else ""
+    return " ".join(map(str, pids[:3])) + more or UNKNOWN
+
+
 def divides(device: Device) -> str:
     """Return how a device divides, in words."""
     match device.granularity:

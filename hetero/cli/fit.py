@@ -10,9 +10,8 @@ from rich.text import Text
 
 from hetero.cli._render import json_option, show, table
 from hetero.cli._request import request_from, request_options
-from hetero.errors import NotFound, Refused
 from hetero.model import CORE, MEMORY, Allocation, Refusal
-from hetero.node.node import Node
+from hetero.node.node import Node, refused
 from hetero.units import format_memory
 
 
@@ -27,14 +26,13 @@ def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
       hetero fit --memory 3000Mi --core 30
       hetero fit --count 2 --memory 40Gi --explain
     """
-    node = Node.here()
-    answer = node.fit(request_from(**flags))
-    if isinstance(answer, Refusal) and not as_json and not explain:
-        raise (NotFound if answer.missing else Refused)(answer.sentence)
+    request = request_from(**flags)
+    answer = Node.here().fit(request)
+    error = refused(answer, request) if isinstance(answer, Refusal) else None
+    if error and not as_json and not explain:
+        raise error
     show(lambda: answer, render, as_json=as_json)
-    if isinstance(answer, Refusal):
-        return NotFound.code if answer.missing else Refused.code
-    return 0
+    return error.code if error else 0
 
 
 def render(answer: Allocation | Refusal) -> RenderableType:

@@ -13,6 +13,7 @@ from hetero.cli._render import (
     age,
     core_of,
     divides,
+    few,
     held_core,
     held_memory,
     json_option,
@@ -104,7 +105,7 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
                 grant.policy.value,
                 grant.user,
                 age(grant.since),
-                " ".join(map(str, grant.processes)) or UNKNOWN,
+                few(grant.processes),
                 one_line(grant.label or shlex.join(grant.command)),
             )
     return made

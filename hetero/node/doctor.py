@@ -134,4 +134,9 @@ def _ledger(node: Node) -> Iterator[Finding]:
             yield Finding(
                 f"grant {entry.id}", Verdict.NOTE, "stands by processes this user cannot see"
             )
-    yield Finding("ledger", Verdict.OK, f"{len(look.standing)} grants stand, nothing stale")
+    stand = f"{len(look.standing)} grants stand"
+    if look.stale:
+        stale = ", ".join(look.stale)
+        yield Finding("ledger", Verdict.BAD, f"{stand}; dead ones cannot be removed: {stale}")
+    else:
+        yield Finding("ledger", Verdict.OK, f"{stand}, nothing stale")

@@ -7,6 +7,7 @@ import select
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 #: (device, inode): what a file is, whatever path or mount it is seen through.
@@ -57,28 +58,32 @@ def _held(pid: int, wanted: Collection[_File]) -> set[_File]:
     return held.intersection(wanted)
 
 
-def end(pids: Iterable[int], *, grace: float) -> None:
-    """Ask the processes to end, then make them: SIGTERM, and SIGKILL after `grace` seconds.
+def end(files: Iterable[Path], *, grace: float) -> None:
+    """Ask the files' holders to end, then make them: SIGTERM, and SIGKILL after `grace` seconds.
 
-    Each is addressed by a pidfd, so that a number that was reused in between is left alone.
+    A pidfd stands for the process itself: one that let go meanwhile, or took over the number of
+    one that did, is left alone. So is this process, which ends by itself.
     """
-    waiting: list[int] = []
-    for pid in pids:
-        try:
-            waiting.append(os.pidfd_open(pid))
-        except ProcessLookupError:
-            continue
+    name, paths = "", tuple(files)
+    processes = []
     try:
-        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, grace)):
+        for pid in holders({name: paths})[name]:
+            if pid == os.getpid():
+                continue
+            with suppress(ProcessLookupError):
+                processes.append((pid, os.pidfd_open(pid)))
+        still = holders({name: paths})[name]
+        waiting = [process for pid, process in processes if pid in still]
+        for number in (signal.SIGTERM, signal.SIGKILL):
             for process in waiting:
-                try:
+                with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(process, number)
-                except ProcessLookupError:
-                    continue
-            deadline = time.monotonic() + seconds
+            deadline = time.monotonic() + grace
             for process in waiting:
-                left = max(0.0, deadline - time.monotonic())
-                select.select([process], [], [], left)
+                # Readable means ended; poll has no limit on the descriptor's number.
+                poll = select.poll()
+                poll.register(process, select.POLLIN)
+                poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
     finally:
-        for process in waiting:
+        for _, process in processes:
             os.close(process)

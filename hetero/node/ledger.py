@@ -32,7 +32,7 @@ from hetero.model import Allocation, Mount
 from hetero.node import grant, region
 from hetero.node.grant import Limit
 from hetero.node.locks import is_held, lock, try_lock
-from hetero.node.state import prepare
+from hetero.node.state import make, prepare
 
 ALLOCATION, GRANT, USAGE, ALIVE = "allocation.json", "grant", "usage", "alive"
 
@@ -68,10 +68,11 @@ class Unreadable:
 
 @frozen(kw_only=True)
 class Look:
-    """What one look at the ledger found."""
+    """What one look at the ledger found; `stale` are dead grants that could not be swept."""
 
     standing: tuple[Standing, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
+    stale: tuple[str, ...] = ()
 
 
 @frozen
@@ -135,7 +136,7 @@ class Ledger:
         draft, final = self._grants / f".{identity}", self._grants / identity
         descriptor = -1
         try:
-            draft.mkdir(mode=0o755)
+            make(draft, mode=0o755)
             # Locked before others may open it: a stranger's lock could keep ours out.
             descriptor = _create(draft / ALIVE, mode=0o600)
             if not try_lock(descriptor):
@@ -217,8 +218,10 @@ class Ledger:
     def _read(self) -> Look:
         standing: list[Standing] = []
         unreadable: list[Unreadable] = []
+        stale: list[str] = []
         for identity in self._names():
             if not self.stands(identity):
+                stale.append(identity)
                 continue
             path = self.directory(identity) / ALLOCATION
             try:
@@ -229,7 +232,7 @@ class Ledger:
                 unreadable.append(Unreadable(id=identity, reason=str(error)))
             else:
                 standing.append(entry)
-        return Look(standing=tuple(standing), unreadable=tuple(unreadable))
+        return Look(standing=tuple(standing), unreadable=tuple(unreadable), stale=tuple(stale))
 
     def _sweep(self) -> Look:
         """With the lock held: remove what nobody holds, mend limits a killed change left, look."""

@@ -98,7 +98,7 @@ class Node:
             self._reconcile(discovery, look)
             answer = fit(inventory_of(discovery, look), request)
             if isinstance(answer, Refusal):
-                raise refused(answer, request, discovery)
+                raise refused(answer, request)
             try:
                 edits = self.enforce(answer, devices)
                 answer = with_parts(answer, edits.parts)
@@ -146,25 +146,26 @@ class Node:
                 f"`hetero release --force {identity}` ends them"
             )
         for _ in range(3):  # a process may start another while we end it
-            pids = self.processes([identity])[identity]
-            end(pids, grace=grace)
-            if identity not in {e.id for e in self.ledger.look().standing}:
+            end(self._files(identity), grace=grace)
+            holding = self.processes([identity])[identity]
+            if holding == (os.getpid(),):
+                return  # asked from within the grant: it is free when this program ends
+            if not self.ledger.stands(identity):
+                self.ledger.look()  # sweeps it
                 return
         raise Refused(f"grant {identity} is still in use by {self._who(identity)}")
 
     def processes(self, identities: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """Return the processes that hold each grant, as far as this user can see."""
-        return holders(
-            {
-                identity: [self.directory(identity) / name for name in (ALIVE, USAGE)]
-                for identity in identities
-            }
-        )
+        return holders({identity: self._files(identity) for identity in identities})
 
     def directory(self, identity: str) -> Path:
         """Return the directory of a grant that this user sees."""
         own = self.ledger.directory(identity)
         return own if self.system is None or own.exists() else self.system.directory(identity)
+
+    def _files(self, identity: str) -> list[Path]:
+        return [self.directory(identity) / name for name in (ALIVE, USAGE)]
 
     def with_system(self, look: Look) -> Look:
         """Return `look` and what root gave out."""
@@ -174,6 +175,7 @@ class Node:
         return Look(
             standing=look.standing + shared.standing,
             unreadable=look.unreadable + shared.unreadable,
+            stale=look.stale,
         )
 
     @property
@@ -222,15 +224,13 @@ class Node:
         return f"process {named}" if pids else "processes this user cannot see"
 
 
-def refused(refusal: Refusal, request: Request, discovery: Discovery) -> NotFound | Refused:
+def refused(refusal: Refusal, request: Request) -> NotFound | Refused:
     """Return the error for a refusal, with what the asker may not have meant to ask."""
     if refusal.missing:
         return NotFound(refusal.missing)
     sentence = refusal.sentence
     if all(ask.memory is None and ask.memory_percent is None for ask in request.asks):
         sentence += " (memory was not given, so all of a card's was asked)"
-    broken = [row for row in discovery.rows if row.state == "broken"]
-    sentence += "".join(f"; vendor {row.name} is broken: {row.reason}" for row in broken)
     return Refused(sentence)
 
 

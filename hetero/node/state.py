@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hetero.errors import HeteroError
@@ -49,13 +50,22 @@ def prepare(path: Path) -> None:
     """
     mode = 0o755 if os.geteuid() == 0 else 0o700
     try:
-        path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
-        path.mkdir(mode=mode, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.parent.mkdir(parents=True, exist_ok=True)
+            make(path.parent, mode=mode)
+        make(path, mode=mode)
         check(path)
         for part in ("grants", "turns"):
-            (path / part).mkdir(mode=mode, exist_ok=True)
+            make(path / part, mode=mode)
     except OSError as error:
         raise HeteroError(
             f"state directory {path}: {error.strerror}: "
             "set HETERO_STATE to a directory this user can write"
         ) from None
+
+
+def make(path: Path, *, mode: int) -> None:
+    """Make a directory of exactly this mode, whatever the umask; one that is there stays."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        path.chmod(mode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["fake_drivers", "job", "library", "rack"]
+__all__ = ["fake_drivers", "job", "library", "rack", "timing"]
 
 _HERE = Path(__file__).parent
 
@@ -26,6 +26,11 @@ def fake_drivers() -> Path:
 def job(api: str) -> Path:
     """The program that keeps a device with this API busy and says how fast it went."""
     return _built(_HERE / "lib" / f"hetero-job-{api}")
+
+
+def timing(api: str) -> Path:
+    """The program that says what calls of the driver with this API cost."""
+    return _built(_HERE / "lib" / f"hetero-timing-{api}")
 
 
 def rack(name: str) -> Path:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from attrs import frozen
@@ -51,6 +54,36 @@ def taken(node: Node, device: str) -> tuple[int, int, int]:
     return memory, core, slots
 
 
+def killed_after(lines: int, action: Callable[[], object]) -> bool:
+    """Run the action in a child that kills itself on its `lines`th line in the node's code.
+
+    Return False when the action ended before that.
+    """
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        assert status in (0, signal.SIGKILL)
+        return status != 0
+    left = lines
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if "/hetero/node/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(None)
+        os._exit(0)
+
+
 @frozen
 class Process:
     """A process that holds a grant, until it is killed or told to end."""
@@ -65,8 +98,10 @@ class Process:
 
 @pytest.fixture
 def make_node(tmp_path: Path) -> MakeNode:
-    def make(*memory: int, name: str = "state", slots: int = 10) -> Node:
-        vendor = MemoryVendor(rack(*(memory or (16 * GiB,)), slots=slots))
+    def make(
+        *memory: int, name: str = "state", slots: int = 10, limiter: str | None = None
+    ) -> Node:
+        vendor = MemoryVendor(rack(*(memory or (16 * GiB,)), slots=slots), limiter=limiter)
         return Node(registry=Registry.of(vendor), ledger=Ledger(tmp_path / name))
 
     return make

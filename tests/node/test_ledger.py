@@ -11,9 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 from attrs import evolve
@@ -22,15 +21,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from hetero.errors import HeteroError, Refused
-from hetero.model import Request
+from hetero.model import Ask, Request
 from hetero.node.grant import read_limits, store_limits
 from hetero.node.ledger import Hold, Ledger
 from hetero.node.node import Node
+from hetero.node.resize import resize
 from hetero.registry import Registry
 from hetero.testing import MemoryVendor, rack
 from hetero.units import GiB
 
-from .conftest import MakeNode, Process, admit, let_go, request, standing, taken
+from .conftest import (
+    MakeNode,
+    Process,
+    admit,
+    killed_after,
+    let_go,
+    request,
+    standing,
+    taken,
+)
 
 Spawn = Callable[[Node, Request], Process]
 
@@ -108,36 +117,6 @@ def test_looking_at_a_ledger_that_is_not_there_makes_nothing(make_node: MakeNode
 
 
 # --- killed in the middle -------------------------------------------------------------------
-
-
-def killed_after(lines: int, action: Callable[[], object]) -> bool:
-    """Run the action in a child that kills itself on its `lines`th line in the node's code.
-
-    Return False when the action ended before that.
-    """
-    pid = os.fork()
-    if pid:
-        _, status = os.waitpid(pid, 0)
-        assert status in (0, signal.SIGKILL)
-        return status != 0
-    left = lines
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left
-        if "/hetero/node/" not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(None)
-        os._exit(0)
 
 
 def test_an_admission_killed_at_any_line_leaves_nothing(make_node: MakeNode) -> None:
@@ -274,7 +253,7 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.path = Path(os.environ["PYTEST_LEDGER"])
         shutil.rmtree(self.path, ignore_errors=True)
-        vendor = MemoryVendor(rack(16 * GiB, 8 * GiB, slots=3))
+        vendor = MemoryVendor(rack(16 * GiB, 8 * GiB, slots=3), limiter="cuda")
         self.node = Node(registry=Registry.of(vendor), ledger=Ledger(self.path))
         self.expected: set[str] = set()
 
@@ -303,6 +282,16 @@ class LedgerMachine(RuleBasedStateMachine):
         if hold is not None:
             self.node.ledger.give_back(hold)
             self.expected.discard(hold.standing.id)
+
+    @rule(
+        hold=holds,
+        memory=st.one_of(st.none(), st.integers(1, 17 * GiB)),
+        core=st.one_of(st.none(), st.integers(1, 100)),
+    )
+    def change(self, hold: Hold | None, memory: int | None, core: int | None) -> None:
+        if hold is not None:
+            with suppress(Refused):
+                resize(self.node, hold.standing.id, Ask(memory=memory, core=core))
 
     @rule(line=st.integers(1, 400))
     def be_killed(self, line: int) -> None:

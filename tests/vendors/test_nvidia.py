@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
+import hetero_limiters
 import pytest
 from contract import contract_holds, on_rack
 
@@ -388,9 +389,14 @@ def test_usage_is_read_from_nvml_and_every_opening_is_closed(tmp_path: Path) -> 
     assert "[1, -1, 1, -1, 1, -1] 0 0.0\n" == printed
 
 
-@pytest.mark.parametrize("rack", [ONE, FOUR, MIG], ids=["one", "four", "mig"])
+@pytest.mark.parametrize("rack", [FOUR, MIG], ids=["four", "mig"])
 def test_the_contract_holds(tmp_path: Path, rack: str) -> None:
     file = tmp_path / "test.rack"
     file.write_text(dedent(rack))
 
     assert "8 passed" in contract_holds("hetero_nvidia", file)
+
+
+@pytest.mark.parametrize("name", ["mixed", "one"])
+def test_the_contract_holds_on_the_racks_that_are_shipped(name: str) -> None:
+    assert "8 passed" in contract_holds("hetero_nvidia", hetero_limiters.rack(name))

@@ -1,0 +1,136 @@
+"""`hetero bench memory`: do programs meet their memory limit as they would meet a smaller card?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+from attrs import frozen
+from rich.table import Table
+
+from hetero.errors import HeteroError
+from hetero.units import MiB, format_memory, parse_memory
+from hetero_benchmarks import report
+from hetero_benchmarks.probe import PROBES
+from hetero_benchmarks.trial import Grant, Machine, Program, find_machine
+
+NAME = "hetero bench memory"
+
+#: What a process's context may cost on the card beyond the grant (518 MiB on an H200).
+CONTEXT = 1024 * MiB
+
+
+@frozen(kw_only=True)
+class Check:
+    """One truth: `passed` None means that what it needs is absent."""
+
+    program: str
+    check: str
+    passed: bool | None
+    saw: str
+
+    @property
+    def verdict(self) -> str:
+        """The word for it."""
+        return "ABSENT" if self.passed is None else "PASS" if self.passed else "FAIL"
+
+
+@frozen(kw_only=True)
+class Memory:
+    """The whole report."""
+
+    command: str
+    machine: Machine
+    limit: int
+    checks: tuple[Check, ...]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the benchmark and return its exit code: 1 if anything failed."""
+    return report.call(memory, argv, name=NAME)
+
+
+@click.command()
+@click.option(
+    "--limit",
+    callback=lambda _context, _option, text: parse_memory(text),
+    default="20000Mi",
+    show_default=True,
+    help="The grant's memory; at least 1000Mi.",
+)
+@click.option("--uuid", help="The card, by the start of its UUID. Default: the first one.")
+@click.option(
+    "--json",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the report here.",
+)
+@click.pass_obj
+def memory(command: str, limit: int, uuid: str | None, file: Path | None) -> int:
+    """Try a memory limit from inside: the driver API, nvidia-smi, PyTorch, CuPy and JAX.
+
+    Each is a program under `hetero run --memory LIMIT`. What is not installed is ABSENT. While a
+    program holds all it can get, the card is also looked at from outside, with nvidia-smi.
+    """
+    machine = find_machine(uuid)
+    checks: list[Check] = []
+    for name in PROBES:
+        report.progress(f"{PROBES[name].says} within {format_memory(limit)}")
+        checks += _probe(name, machine, limit)
+        result = Memory(command=command, machine=machine, limit=limit, checks=tuple(checks))
+        report.save(result, file)
+    table = Table(title=f"Within {format_memory(limit)}", title_justify="left")
+    for heading in ("program", "check", "verdict", "saw"):
+        table.add_column(heading)
+    for check in checks:
+        table.add_row(check.program, check.check, check.verdict, check.saw)
+    report.show(machine, table)
+    return int(any(check.passed is False for check in checks))
+
+
+def _probe(name: str, machine: Machine, limit: int) -> Iterator[Check]:
+    """Run one probe and give what it found, from inside and from outside."""
+    probe = PROBES[name]
+    words = (sys.executable, "-m", "hetero_benchmarks.probe", name, str(limit))
+    grant = Grant(memory=str(limit))
+    before = _used(machine)
+    try:
+        with Program(words, machine, grant, name=name, environment=probe.environment) as program:
+            for line in program.lines():
+                told = json.loads(line)
+                if "holding" in told:
+                    if before is not None:
+                        yield _outside(probe.says, before, _used(machine), limit)
+                    program.tell("go on")
+                elif "absent" in told:
+                    yield Check(
+                        program=probe.says, check="it runs", passed=None, saw=told["absent"]
+                    )
+                else:
+                    yield Check(program=probe.says, **told)
+    except HeteroError as error:
+        yield Check(program=probe.says, check="it runs", passed=False, saw=str(error))
+
+
+def _outside(program: str, before: int, now: int | None, limit: int) -> Check:
+    more = (now or 0) - before
+    return Check(
+        program=program,
+        check="from outside, the card holds no more than the grant and a context",
+        passed=now is not None and more <= limit + CONTEXT,
+        saw=format_memory(max(more, 0)),
+    )
+
+
+def _used(machine: Machine) -> int | None:
+    """Return the bytes in use on the card as nvidia-smi says outside any grant, if it is there."""
+    query = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+    try:
+        told = subprocess.check_output((*query, "-i", machine.uuid), text=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    return int(told) * MiB

@@ -1,0 +1,188 @@
+"""The programs that try a memory limit from inside, as `python -m hetero_benchmarks.probe NAME`.
+
+A probe prints one JSON line `{"check": …, "passed": …, "saw": …}` for each truth it tried. While it
+holds all it could get it prints `{"holding": bytes}` and waits for a line, so that the card can be
+looked at from outside.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+import hetero_limiters
+from attrs import field, frozen
+
+from hetero.units import MiB, format_memory
+
+
+@frozen(kw_only=True)
+class Probe:
+    """`run` is given the limit in bytes and raises ImportError or FileNotFoundError if it cannot.
+
+    `says` is what is tried, `environment` what the program is started with.
+    """
+
+    run: Callable[[int], None]
+    says: str
+    environment: Mapping[str, str] = field(factory=dict)
+
+
+def _report(check: str, passed: bool, saw: str) -> None:
+    print(json.dumps({"check": check, "passed": passed, "saw": saw}), flush=True)
+
+
+def _hold(size: int) -> None:
+    print(json.dumps({"holding": size}), flush=True)
+    sys.stdin.readline()
+
+
+def driver(limit: int) -> None:
+    """Allocate through the driver API, which simulated cards have too."""
+    for size, fits in ((limit - 100 * MiB, True), (limit + MiB, False)):
+        command = [str(hetero_limiters.job("cuda")), "--alloc", f"{size // MiB}MiB"]
+        told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
+        answer = json.loads(told)
+        saw = str(answer.get("error") or f"{answer['allocated']} bytes")
+        if fits:
+            _report(f"{format_memory(size)} are granted", answer.get("allocated") == size, saw)
+        else:
+            refused = saw == "CUDA_ERROR_OUT_OF_MEMORY"
+            _report(f"{format_memory(size)} are refused as out of memory", refused, saw)
+
+
+def smi(limit: int) -> None:
+    """Ask nvidia-smi, which shows people how much memory there is."""
+    told = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    totals = re.findall(r"/\s*(\d+)MiB", told)
+    shown = str(limit // MiB) in totals
+    _report("nvidia-smi shows the grant", shown, " ".join(f"{each}MiB" for each in totals))
+
+
+def torch(limit: int) -> None:
+    """Fill the grant with tensors, go past it, go on, and free."""
+    import torch
+
+    within = limit - 100 * MiB
+    free, total = torch.cuda.mem_get_info()
+    _report("cuMemGetInfo shows the grant", total == limit, f"{free} of {total} bytes free")
+
+    def tensors(size: int) -> list[torch.Tensor]:
+        count, rest = divmod(size, 100 * MiB)
+        sizes = [100 * MiB] * count + ([rest] if rest else [])
+        return [torch.ones(part, dtype=torch.uint8, device="cuda") for part in sizes]
+
+    held = tensors(within)
+    size = sum(tensor.numel() for tensor in held)
+    _report(f"{format_memory(within)} of tensors succeed", size == within, format_memory(size))
+    _hold(size)
+    held.clear()
+    torch.cuda.empty_cache()
+    over = limit + MiB
+    try:
+        torch.empty(over, dtype=torch.uint8, device="cuda")
+        saw = "it succeeded"
+    except torch.cuda.OutOfMemoryError as error:
+        saw = f"{type(error).__name__}: {error}".splitlines()[0]
+    check = f"{format_memory(over)} fail with torch's OutOfMemoryError"
+    _report(check, saw.startswith("OutOfMemoryError"), saw)
+    total_of_ones = int(torch.ones(1000, device="cuda").sum())
+    _report("the process goes on", total_of_ones == 1000, f"a sum of 1000 ones is {total_of_ones}")
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0]
+    again = sum(tensor.numel() for tensor in tensors(within))
+    _report(
+        "freed memory comes back", again == within, f"{format_memory(free)} free, then refilled"
+    )
+
+
+def _fill(limit: int, allocate: Callable[[int], object], full: type[Exception], least: int) -> None:
+    """Allocate until the library says that it is full, and compare what it got with the limit."""
+    size = 256 * MiB
+    held: list[object] = []
+    while len(held) * size <= limit:
+        try:
+            held.append(allocate(size))
+        except full:
+            break
+    got = len(held) * size
+    _hold(got)
+    check = f"it gets at least {format_memory(least)} and stops at the limit"
+    _report(check, least <= got <= limit, format_memory(got))
+    held.clear()
+    gc.collect()
+
+
+def torch_segments(limit: int) -> None:
+    """Fill the grant with PyTorch's expandable segments, which map physical memory piecewise."""
+    import torch
+
+    left = torch.ones(1024, 1024, device="cuda")
+    ended = float((left @ left)[0, 0])
+    _report("it starts and computes", ended == 1024, f"{ended}")
+
+    def allocate(size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    _fill(limit, allocate, torch.cuda.OutOfMemoryError, limit * 9 // 10)
+
+
+def cupy(limit: int) -> None:
+    """Fill the grant through CuPy's memory pool."""
+    import cupy
+
+    left = cupy.ones((1024, 1024), dtype=cupy.float32)
+    ended = float((left @ left)[0, 0])
+    _report("it starts and computes", ended == 1024, f"{ended}")
+
+    def allocate(size: int) -> object:
+        return cupy.empty(size, dtype=cupy.uint8)
+
+    _fill(limit, allocate, cupy.cuda.memory.OutOfMemoryError, limit * 9 // 10)
+
+
+def jax(limit: int) -> None:
+    """Fill what JAX takes beforehand: three quarters of the memory it believes the card has."""
+    import jax
+    import jax.numpy
+
+    card = jax.devices("gpu")[0]
+    left = jax.numpy.ones((1024, 1024), device=card)
+    ended = float((left @ left)[0, 0])
+    _report("it starts and computes", ended == 1024, f"{ended}")
+
+    def allocate(size: int) -> object:
+        made = jax.numpy.empty(size, dtype=jax.numpy.uint8, device=card)
+        return made.block_until_ready()
+
+    _fill(limit, allocate, jax.errors.JaxRuntimeError, limit * 6 // 10)
+
+
+PROBES: Mapping[str, Probe] = {
+    "driver": Probe(run=driver, says="the driver API"),
+    "smi": Probe(run=smi, says="nvidia-smi"),
+    "torch": Probe(run=torch, says="PyTorch"),
+    "torch-segments": Probe(
+        run=torch_segments,
+        says="PyTorch, expandable segments",
+        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    ),
+    "cupy": Probe(run=cupy, says="CuPy"),
+    "jax": Probe(run=jax, says="JAX"),
+}
+
+
+def main(name: str, limit: int) -> None:
+    """Run one probe, or print that what it needs is absent."""
+    try:
+        PROBES[name].run(limit)
+    except (ImportError, FileNotFoundError) as error:
+        print(json.dumps({"absent": str(error)}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

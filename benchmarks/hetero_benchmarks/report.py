@@ -1,0 +1,54 @@
+"""How every benchmark is called and speaks: its progress, its tables and its JSON."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from hetero import codec
+from hetero.units import format_memory
+from hetero_benchmarks.trial import Machine
+
+
+def call(command: click.Command, argv: Sequence[str], *, name: str) -> int:
+    """Run a benchmark's command and return its exit code; its `obj` is its command line.
+
+    Errors are left to whoever called: `hetero` tells all of them in one way.
+    """
+    line = shlex.join([*name.split(), *argv])
+    return command.main(list(argv), prog_name=name, standalone_mode=False, obj=line) or 0
+
+
+def progress(line: str) -> None:
+    """Tell the person who waits what is going on."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def show(machine: Machine, *tables: Table, notes: Sequence[str] = ()) -> None:
+    """Print where it was measured, the tables and their notes."""
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    simulated = " (SIMULATED card)" if machine.simulated else ""
+    versions = ", ".join(f"{name} {number}" for name, number in machine.versions.items())
+    console.print(
+        f"{machine.card}{simulated}, {format_memory(machine.memory)}, driver "
+        f"{machine.driver or 'unknown'}; {versions}; {machine.processors} processors, Linux "
+        f"{machine.kernel}; {machine.date}"
+    )
+    for table in tables:
+        console.print(table)
+    for note in notes:
+        console.print(note)
+
+
+def save(report: object, file: Path | None) -> None:
+    """Write the report as JSON, whole or not at all, if a file was named."""
+    if file is not None:
+        part = file.with_name(f"{file.name}.part")
+        part.write_text(codec.dumps(report) + "\n")
+        part.replace(file)

@@ -1,0 +1,213 @@
+"""Starts programs natively or under a grant of one card, and says which card and software it was.
+
+Everything here meets hetero as a user does: through `hetero inventory --json` and `hetero run`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, cast
+
+from attrs import frozen
+
+from hetero.errors import HeteroError, NotFound
+from hetero.node.simulation import simulation
+from hetero_benchmarks.job import JOBS
+from hetero_benchmarks.rates import Batch, Pace, Window, pace
+
+#: Seconds after the cue that are not measured: the queues fill and the limiter finds its rhythm.
+LEAD = 1.0
+#: Seconds a program may take beside the measuring before it is taken to hang.
+PATIENCE = 300.0
+
+HETERO = (sys.executable, "-m", "hetero")
+_PACKAGES = ("hetero", "hetero-limiters", "torch", "torchvision", "cupy-cuda13x", "jax")
+
+
+@frozen(kw_only=True)
+class Machine:
+    """What was measured on, and when."""
+
+    card: str
+    uuid: str
+    memory: int
+    driver: str | None
+    simulated: bool
+    date: str
+    kernel: str
+    processors: int
+    versions: Mapping[str, str]
+
+
+@frozen(kw_only=True)
+class Grant:
+    """What `hetero run` is asked for; `core` None asks for no share of the core."""
+
+    memory: str
+    core: int | None = None
+
+
+@frozen(kw_only=True)
+class Trial:
+    """One job, natively (`core` None) or at a share."""
+
+    job: str
+    core: int | None = None
+
+    def __str__(self) -> str:
+        return self.job + (" unlimited" if self.core is None else f" at {self.core} %")
+
+
+def find_machine(uuid: str | None = None) -> Machine:
+    """Return this machine with the card whose UUID starts with `uuid`, or with its first card."""
+    asked = subprocess.run((*HETERO, "inventory", "--json"), stdout=subprocess.PIPE, check=False)
+    if asked.returncode:
+        raise NotFound("hetero inventory found no card to measure on")
+    document = json.loads(asked.stdout)
+    devices = [row["device"] for row in document["devices"]]
+    cards = [device for device in devices if device["uuid"].startswith(uuid or "")]
+    if not cards:
+        raise NotFound(f"no card {uuid or ''} here: see hetero inventory and hetero doctor")
+    card = cards[0]
+    return Machine(
+        card=card["model"],
+        uuid=card["uuid"],
+        memory=card["capacity"]["memory"],
+        driver=card["attributes"].get("driver"),
+        simulated=document["simulated"] is not None,
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        kernel=platform.release(),
+        processors=os.cpu_count() or 1,
+        versions=dict(_versions()),
+    )
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    yield "python", platform.python_version()
+    for package in _PACKAGES:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            continue
+
+
+class Program:
+    """A program started on the machine's card, natively or under `grant`; it ends with the block.
+
+    It is killed when it has not ended after `patience` seconds. Every method raises `HeteroError`
+    with the program's last words if it failed or hung.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str | Path],
+        machine: Machine,
+        grant: Grant | None,
+        *,
+        name: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        patience: float = PATIENCE,
+    ) -> None:
+        self._name = name
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
+        self._process = subprocess.Popen(
+            _command(words, machine, grant),
+            env={**os.environ, **environment} if grant else _native_environment(machine),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+        )
+        self._input = cast(IO[str], self._process.stdin)
+        self._output = cast(IO[str], self._process.stdout)
+        self._watchdog = threading.Timer(patience, self._process.kill)
+        self._watchdog.start()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watchdog.cancel()
+        self._process.kill()
+        self._process.communicate()
+        self._complaints.close()
+
+    def line(self) -> str:
+        """Return the next line of its output."""
+        line = self._output.readline()
+        if not line:
+            raise self._failed()
+        return line
+
+    def lines(self) -> Iterator[str]:
+        """Give its output as it comes, until it has ended well."""
+        yield from self._output
+        if self._process.wait():
+            raise self._failed()
+
+    def tell(self, line: str) -> None:
+        """Give it a line of input."""
+        try:
+            print(line, file=self._input, flush=True)
+        except BrokenPipeError:
+            raise self._failed() from None
+
+    def _failed(self) -> HeteroError:
+        code = self._process.wait()
+        self._complaints.seek(0)
+        words = self._complaints.read().strip().splitlines() or ["it said nothing"]
+        ended = "hung and was killed" if code == -signal.SIGKILL else f"ended with status {code}"
+        return HeteroError(f"{self._name} {ended}: {words[-1]}")
+
+
+def run_together(trials: Sequence[Trial], machine: Machine, *, seconds: float) -> tuple[Pace, ...]:
+    """Return the pace of each trial's job, all of them measured over the same `seconds`."""
+    with ExitStack() as stack:
+        programs = [stack.enter_context(_start(trial, machine, seconds)) for trial in trials]
+        for program in programs:
+            program.line()  # it is ready
+        begun = time.monotonic() + LEAD
+        window = Window(begun, begun + seconds)
+        for program in programs:
+            program.tell(str(window.end))
+        return tuple(pace(_batches(program), window) for program in programs)
+
+
+def _start(trial: Trial, machine: Machine, seconds: float) -> Program:
+    job = JOBS[trial.job]
+    grant = None if trial.core is None else Grant(memory=job.memory, core=trial.core)
+    words = (sys.executable, "-m", "hetero_benchmarks.job", trial.job)
+    return Program(words, machine, grant, name=str(trial), patience=PATIENCE + seconds)
+
+
+def _batches(program: Program) -> list[Batch]:
+    return [Batch(**json.loads(line)) for line in program.lines()]
+
+
+def _command(words: Sequence[str | Path], machine: Machine, grant: Grant | None) -> list[str]:
+    if grant is None:
+        return [str(word) for word in words]
+    core = [] if grant.core is None else ["--core", str(grant.core)]
+    limits = ["--uuid", machine.uuid, "--memory", grant.memory, *core]
+    return [*HETERO, "run", *limits, "--", *(str(word) for word in words)]
+
+
+def _native_environment(machine: Machine) -> dict[str, str]:
+    """Return the environment in which a program meets that card with nothing of ours in between."""
+    simulated = simulation(os.environ)
+    drivers = simulated.environment(os.environ) if simulated else {}
+    return {**os.environ, **drivers, "CUDA_VISIBLE_DEVICES": machine.uuid}

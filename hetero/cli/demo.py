@@ -1,0 +1,89 @@
+"""hetero demo: what sharing a card looks like, in under a minute."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from hetero.cli.inventory import render
+from hetero.node.demo import SHARES, Demo, Ending, stage
+
+
+@click.command()
+@click.option("--real", is_flag=True, help="On this machine's own card, not a simulated one.")
+@click.option(
+    "--seconds",
+    type=click.IntRange(min=2),
+    default=6,
+    show_default=True,
+    help="How long the two programs are measured.",
+)
+def command(*, real: bool, seconds: int) -> None:
+    """Share one card between two programs and show what each of them gets.
+
+    Then let one go over its memory, and ask for more than is left. Without
+    --real everything happens on simulated drivers: the limiter, the ledger and
+    the commands are the real ones, the card is not.
+    """
+    # What goes to a file or a pipe is wide enough for the tables.
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=110)
+    with stage(real=real) as demo:
+        if not real:
+            console.print(
+                "The cards in this demo are SIMULATED: no real card is used or measured.\n",
+                style="yellow",
+            )
+        _title(console, "What is there", "hetero inventory")
+        console.print(render(demo.view()))
+        _two_programs(console, demo, seconds)
+        _title(console, "A program that wants twice the memory it was granted")
+        _ending(console, demo.over_memory())
+        _title(console, "Afterwards the card is empty again", "hetero inventory")
+        console.print(render(demo.view()))
+    if not real:
+        console.print(
+            "\nThe cards were SIMULATED. With a real one: hetero demo --real", style="yellow"
+        )
+
+
+def _two_programs(console: Console, demo: Demo, seconds: int) -> None:
+    name = f"{demo.device.model} {demo.device.uuid[:12]}"
+    _title(console, f"Two programs share the {name}")
+    with console.status("one alone, for comparison"):
+        rate = demo.alone(2)
+    console.print(f"alone a program makes {rate:.0f} steps/s; at once, measured for {seconds} s:")
+    refusal: Ending | None = None
+    view = None
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(bar_width=50),
+        TextColumn("got {task.completed:5.1f} %"),
+    )
+    with Progress(*columns, console=console) as bars:
+        tasks = [
+            bars.add_task(f"--memory {demo.memory}Mi --core {share}", total=100) for share in SHARES
+        ]
+        for got in demo.together(rate, seconds):
+            for task, program in zip(tasks, got, strict=True):
+                bars.update(task, completed=program.got)
+            if refusal is None and all(program.got for program in got):
+                refusal = demo.over_core()
+                view = demo.view()
+    if refusal is not None and view is not None:
+        _title(console, "While they ran, a third one asked for more than is left")
+        _ending(console, refusal)
+        _title(console, "and the card was held by", "hetero inventory")
+        console.print(render(view))
+
+
+def _title(console: Console, text: str, shown: str | None = None) -> None:
+    console.print(f"\n[bold]{text}[/bold]" + (f"  [dim]$ {shown}[/dim]" if shown else ""))
+
+
+def _ending(console: Console, ending: Ending) -> None:
+    console.print(f"[dim]$ {ending.command}[/dim]")
+    console.print(ending.said, markup=False)
+    console.print(f"exit status {ending.code}")

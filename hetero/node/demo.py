@@ -1,0 +1,201 @@
+"""What `hetero demo` shows, done for real: two programs on a card, one too large, one too many."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from attrs import field, frozen
+
+from hetero.errors import NotFound
+from hetero.model import MEMORY, Device
+from hetero.node.native import native
+from hetero.node.node import Node
+from hetero.node.observe import NodeView, observe_node
+from hetero.units import MiB
+
+#: The shares the two programs ask for, in percent of the card's core.
+SHARES = (30, 60)
+#: The rack that is simulated where no real card is asked for: several sizes of card.
+RACK = "mixed"
+
+
+@frozen(kw_only=True)
+class Got:
+    """What a program got of the card so far, in percent of what it does there alone."""
+
+    asked: int
+    got: float
+
+
+@frozen(kw_only=True)
+class Ending:
+    """How a command ended: its line for people, and its exit status."""
+
+    command: str
+    code: int
+    said: str
+
+
+@frozen
+class Demo:
+    """A card, the program that keeps it busy, and the environment `hetero` is called in."""
+
+    device: Device
+    job: Path
+    environ: Mapping[str, str] = field(repr=False)
+
+    @property
+    def memory(self) -> int:
+        """What each program asks for, in MiB: an eighth of the card."""
+        return self.device.capacity[MEMORY] // 8 // MiB
+
+    def view(self) -> NodeView:
+        """Return the node as `hetero inventory` sees it."""
+        return observe_node(Node.here())
+
+    def alone(self, seconds: int) -> float:
+        """Return the steps per second of the program that has the whole card."""
+        with self._run("--", *self._busy(seconds, self.memory)) as process:
+            lines = [json.loads(line) for line in process.stdout or ()]
+        if process.returncode or not lines:
+            raise NotFound(f"the program could not use the card (exit {process.returncode})")
+        return float(lines[-1]["rate"])
+
+    def together(self, rate: float, seconds: int) -> Iterator[tuple[Got, ...]]:
+        """Run a program at each of SHARES at once; give what they got, again every half second.
+
+        `rate` is what one alone does; the last value covers the seconds they all ran.
+        """
+        with ExitStack() as stack:
+            counts = [
+                _Count(
+                    stack.enter_context(
+                        self._run(
+                            *("--memory", f"{self.memory}Mi", "--core", str(share), "--"),
+                            *self._busy(seconds, self.memory // 2),
+                        )
+                    )
+                )
+                for share in SHARES
+            ]
+            while any(count.running for count in counts):
+                time.sleep(0.5)
+                yield tuple(
+                    Got(asked=share, got=100 * count.rate / rate)
+                    for share, count in zip(SHARES, counts, strict=True)
+                )
+
+    def over_memory(self) -> Ending:
+        """Let a program allocate twice what it was granted."""
+        return self._end(
+            *("run", "--memory", f"{self.memory}Mi", "--"),
+            *(str(self.job), "--alloc", f"{2 * self.memory}MiB"),
+        )
+
+    def over_core(self) -> Ending:
+        """Ask for a share of the same card that is no longer there."""
+        left = 100 - sum(SHARES)
+        return self._end(
+            *("run", "--device", self.device.uuid[:12], "--memory", f"{self.memory}Mi"),
+            *("--core", str(left + 10), "--", "true"),
+        )
+
+    def _busy(self, seconds: int, memory: int) -> Sequence[str]:
+        # A warm-up of its own, so that neither program is measured while the other starts.
+        timing = ("--warmup", "1", "--seconds", str(seconds))
+        return (str(self.job), *timing, "--memory", f"{memory}MiB")
+
+    def _hetero(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "hetero", *arguments]
+
+    @contextmanager
+    def _run(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run a program on the demo's card; whatever happens, it has ended afterwards."""
+        command = self._hetero("run", "--device", self.device.uuid, *arguments)
+        with subprocess.Popen(
+            command, env=dict(self.environ), stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                yield process
+                process.wait()
+            finally:
+                process.kill()
+
+    def _end(self, *arguments: str) -> Ending:
+        done = subprocess.run(
+            self._hetero(*arguments),
+            env=dict(self.environ),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        shown = [Path(word).name if word == str(self.job) else word for word in arguments]
+        return Ending(
+            command=" ".join(("hetero", *shown)),
+            code=done.returncode,
+            said=(done.stdout + done.stderr).strip(),
+        )
+
+
+class _Count:
+    """Reads a program's lines as they come; `rate` is its steps a second so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._seconds = 0
+        self._steps = 0
+        self._final: float | None = None
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def running(self) -> bool:
+        return self._reader.is_alive()
+
+    @property
+    def rate(self) -> float:
+        if self._final is not None:
+            return self._final
+        return self._steps / self._seconds if self._seconds else 0.0
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            said = json.loads(line)
+            if "rate" in said:
+                self._final = float(said["rate"])
+            else:
+                self._seconds = said["second"]
+                self._steps += said["steps"]
+
+
+@contextmanager
+def stage(*, real: bool) -> Iterator[Demo]:
+    """Set the demo up: on a simulated rack with books of its own, or on an empty real card.
+
+    Raises `NotFound` when there is no card to show it on.
+    """
+    with ExitStack() as stack:
+        if not real:
+            os.environ.setdefault("HETERO_RACK", RACK)
+            os.environ["HETERO_STATE"] = stack.enter_context(TemporaryDirectory(prefix="hetero-"))
+        node = Node.here()
+        view = observe_node(node)
+        for row in view.devices:
+            api = node.registry.vendor(row.device.vendor).limiter
+            if api is not None and row.device.usable and not any(row.held.values()):
+                job = Path(native().job(api))
+                yield Demo(row.device, job, dict(os.environ))
+                return
+        raise NotFound(
+            "no empty card with a limiter here: `hetero inventory` shows what there is"
+            + ("; without --real the demo simulates one" if real else "")
+        )
