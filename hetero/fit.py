@@ -22,6 +22,9 @@ from hetero.model import (
 )
 from hetero.policy import Order, binpack
 
+_NOT_CHOSEN = "not chosen"
+#: What a verdict says whoever made the device.
+_PLAIN = (FITS, _NOT_CHOSEN)
 _NAMES = {CORE: "core", MEMORY: "memory", SLOTS: "slots"}
 
 
@@ -37,7 +40,7 @@ def fit(inventory: Inventory, request: Request, *, order: Order = binpack) -> Al
         return Refusal(wanted=len(request.asks), verdicts={}, missing=missing)
     candidates = [
         {
-            device.uuid: "not chosen"
+            device.uuid: _NOT_CHOSEN
             if ask.device is not None and device not in _named(inventory, ask.device)
             else _offer(device, ask, request, free[device.uuid])
             for device in inventory.devices
@@ -63,10 +66,8 @@ def fit(inventory: Inventory, request: Request, *, order: Order = binpack) -> Al
             best = (cost, _allocation(request, devices, chosen))
     if best is not None:
         return best[1]
-    return Refusal(
-        wanted=len(request.asks),
-        verdicts={uuid: _verdict([offers[uuid] for offers in candidates]) for uuid in devices},
-    )
+    verdicts = {uuid: _verdict([offers[uuid] for offers in candidates]) for uuid in devices}
+    return Refusal(wanted=len(request.asks), verdicts=_by_vendor(verdicts, devices))
 
 
 def _missing(inventory: Inventory, request: Request) -> str | None:
@@ -101,7 +102,7 @@ def _offer(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         (request.uuid, device.uuid, False),
     ):
         if not _chosen(choice, name, whole=whole):
-            return "not chosen"
+            return _NOT_CHOSEN
     if not device.usable:
         return f"unhealthy ({device.health})"
     cut = portion(device, ask, count=len(request.asks), free=free)
@@ -187,9 +188,18 @@ def _allocation(
     )
 
 
+def _by_vendor(verdicts: Mapping[str, str], devices: Mapping[str, Device]) -> dict[str, str]:
+    """Return the verdicts, saying whose device lacks what where there are several vendors'."""
+    several = len({device.vendor for device in devices.values()}) > 1
+    return {
+        uuid: f"{devices[uuid].vendor} {said}" if several and said not in _PLAIN else said
+        for uuid, said in verdicts.items()
+    }
+
+
 def _verdict(offers: list[Portion | str]) -> str:
     """Return the device's verdict over all asks: that it fits one, or the first reason it gave."""
     reasons = [offer for offer in offers if isinstance(offer, str)]
     if len(reasons) < len(offers):
         return FITS
-    return next((reason for reason in reasons if reason != "not chosen"), "not chosen")
+    return next((reason for reason in reasons if reason != _NOT_CHOSEN), _NOT_CHOSEN)

@@ -139,6 +139,7 @@ def hetero_enforce(
     program counts what it sees from 0, which is what tensor parallel jobs expect.
     """
     grant, first = allocation.grants[0], devices[0]
+    devices = sorted(devices, key=lambda device: device.index)
     physical = [device.attributes["physical"] for device in devices]
     logical = ",".join(str(n) for n in range(len(devices)))
     env = {"ASCEND_VISIBLE_DEVICES": ",".join(physical), "ASCEND_RT_VISIBLE_DEVICES": logical}
