@@ -29,6 +29,7 @@ from hetero.fit import fit
 from hetero.model import Allocation, Ask, Choice, Device, Inventory, Refusal, Request
 from hetero.node.node import with_parts
 from hetero.registry import Discovery, Registry
+from hetero.units import GiB
 
 T = TypeVar("T")
 
@@ -127,6 +128,10 @@ def request(
         vendor=Choice((vendor,) if vendor else ()),
         model=Choice((model,) if model else ()),
     )
+
+
+#: A share that every card that can be cut can give.
+SHARE = request(Ask(memory=4 * GiB, core=20))
 
 
 class Machine:

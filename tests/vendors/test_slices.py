@@ -16,7 +16,7 @@ import hetero_metax
 import hetero_mthreads
 import pytest
 from attrs import evolve
-from racks import LIBRARIES, Machine, Rack, card, request
+from racks import LIBRARIES, SHARE, Machine, Rack, card, request
 
 from hetero.errors import NotFound
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Policy
@@ -32,7 +32,6 @@ CARDS = {
 }
 #: Those whose slices are the driver's own; Hygon's are files.
 IN_DRIVER = ["ascend", "cambricon", "metax"]
-SHARE = request(Ask(memory=4 * GiB, core=20))
 
 
 def slices(machine: Machine, device: Device) -> set[str]:

@@ -7,7 +7,7 @@ initialised and not before. What MTML will not say of a card is None.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,11 @@ def _card(index: int) -> Iterator[Any]:
     card = _call(mtml.mtmlLibraryInitDeviceByIndex, index)
     try:
         yield card
+    except mtml.MTMLError as error:  # of freeing what belonged to a card that is gone
+        raise DriverError(f"error {error.value} ({error})", error.value) from None
     finally:
-        mtml.mtmlLibraryFreeDevice(card)
+        with suppress(mtml.MTMLError):
+            mtml.mtmlLibraryFreeDevice(card)
 
 
 def _call(ask: Callable[..., Any], *of: Any) -> Any:
