@@ -180,7 +180,7 @@ class VendorContract:
             assert device == codec.loads(codec.dumps(device), Device, source="contract")
 
     def test_enforcing_a_whole_card_names_it(self, tmp_path: Path) -> None:
-        """Some edit must confine a container to what it was granted."""
+        """Some edit must confine a container to what it was granted, and leave nothing behind."""
         registry = self._registry()
         for device in registry.discover().devices:
             if not device.usable:
@@ -197,6 +197,7 @@ class VendorContract:
             )
             edits = registry.enforce(Allocation(grants=(grant,)), [device], directory=tmp_path)
             assert edits != Edits()
+            assert registry.reconcile([device], (), directory=tmp_path) == ()
 
 
 __all__ = ["MemoryVendor", "VendorContract", "rack"]

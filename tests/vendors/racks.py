@@ -6,6 +6,7 @@ its own. The plugins themselves are imported before, which needs no driver.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import pickle
@@ -75,11 +76,12 @@ def fault(call: str, does: str, **more: str) -> str:
 
 
 class Rack:
-    """A rack file, whose slices last until `forget`."""
+    """A rack file in a directory; what the drivers keep of it is removed when the tests end."""
 
-    def __init__(self, path: Path, text: str) -> None:
-        self.path = path.resolve()
-        self.path.write_text(text)
+    def __init__(self, directory: Path, *texts: str) -> None:
+        self.path = (directory / "test.rack").resolve()
+        self.path.write_text("".join(texts))
+        atexit.register(self._forget)
 
     def meet(self, ask: Callable[[], T], *, without: Iterable[str] = ()) -> T:
         """Return what `ask` finds in a process of its own that meets the simulated drivers."""
@@ -105,10 +107,11 @@ class Rack:
         assert fine, found
         return found  # type: ignore[no-any-return]
 
-    def forget(self) -> None:
-        """Remove what the drivers keep of the rack: one file for each vendor, named by its path."""
-        for seed in (1, 0):
-            name = _fnv(seed, bytes(self.path))
+    def _forget(self) -> None:
+        # One file for each vendor, named by the rack's path; the engine's by the vendor as well.
+        names = {_fnv(1, bytes(self.path))}
+        names |= {_fnv(_fnv(0, bytes(self.path)), name.encode()) for name in PLUGINS}
+        for name in names:
             for kept in Path("/dev/shm").glob(f"hetero-*-{name:016x}"):
                 kept.unlink(missing_ok=True)
 

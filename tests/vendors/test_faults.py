@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ import hetero.registry
 from hetero.errors import NotFound
 from hetero.model import Device
 from hetero.registry import Discovery, VendorRow
-
-MakeRack = Callable[..., Rack]
 
 MODELS = {
     "nvidia": ("NVIDIA L4", "24 GiB"),
@@ -87,13 +84,13 @@ def broken(found: Discovery, vendor: str) -> str:
     return str(row.reason)
 
 
-def test_seven_are_well_without_a_fault(make_rack: MakeRack) -> None:
-    others_are_well(make_rack(RACK).meet(discover), "nobody")
+def test_seven_are_well_without_a_fault(tmp_path: Path) -> None:
+    others_are_well(Rack(tmp_path, RACK).meet(discover), "nobody")
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
-def test_a_library_that_is_missing_is_absent(make_rack: MakeRack, vendor: str) -> None:
-    found = make_rack(RACK).meet(discover, without=[vendor])
+def test_a_library_that_is_missing_is_absent(tmp_path: Path, vendor: str) -> None:
+    found = Rack(tmp_path, RACK).meet(discover, without=[vendor])
 
     others_are_well(found, vendor)
     row = rows(found)[vendor]
@@ -102,9 +99,9 @@ def test_a_library_that_is_missing_is_absent(make_rack: MakeRack, vendor: str) -
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
-def test_an_error_names_the_call_and_its_code(make_rack: MakeRack, vendor: str) -> None:
+def test_an_error_names_the_call_and_its_code(tmp_path: Path, vendor: str) -> None:
     code = ERROR.get(vendor, "7")
-    rack = make_rack(RACK, fault(COUNT[vendor], f"error {code}", vendor=vendor))
+    rack = Rack(tmp_path, RACK, fault(COUNT[vendor], f"error {code}", vendor=vendor))
     said = broken(rack.meet(discover), vendor)
 
     if vendor != "nvidia":  # its binding gives an error's text alone
@@ -114,24 +111,24 @@ def test_an_error_names_the_call_and_its_code(make_rack: MakeRack, vendor: str) 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
 def test_a_driver_that_hangs_is_given_up_on(
-    make_rack: MakeRack, monkeypatch: pytest.MonkeyPatch, vendor: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str
 ) -> None:
     monkeypatch.setattr(hetero.registry, "LOOK", 1.0)
-    rack = make_rack(RACK, fault(COUNT[vendor], "hang", vendor=vendor))
+    rack = Rack(tmp_path, RACK, fault(COUNT[vendor], "hang", vendor=vendor))
 
     assert f"{vendor}: discover: no answer within 1 s" == broken(rack.meet(discover), vendor)
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
-def test_noise_instead_of_an_answer_is_told(make_rack: MakeRack, vendor: str) -> None:
-    rack = make_rack(RACK, fault(IDENTITY[vendor], "garbage", vendor=vendor))
+def test_noise_instead_of_an_answer_is_told(tmp_path: Path, vendor: str) -> None:
+    rack = Rack(tmp_path, RACK, fault(IDENTITY[vendor], "garbage", vendor=vendor))
 
     broken(rack.meet(discover), vendor)
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
-def test_a_symbol_nothing_works_without_is_named(make_rack: MakeRack, vendor: str) -> None:
-    rack = make_rack(RACK, fault(MEMORY[vendor], "missing", vendor=vendor))
+def test_a_symbol_nothing_works_without_is_named(tmp_path: Path, vendor: str) -> None:
+    rack = Rack(tmp_path, RACK, fault(MEMORY[vendor], "missing", vendor=vendor))
     said = broken(rack.meet(discover), vendor)
 
     if vendor not in ("nvidia", "ascend"):  # "Function Not Found"; its other memory call
@@ -139,9 +136,9 @@ def test_a_symbol_nothing_works_without_is_named(make_rack: MakeRack, vendor: st
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
-def test_what_an_older_library_cannot_say_is_not_said(make_rack: MakeRack, vendor: str) -> None:
+def test_what_an_older_library_cannot_say_is_not_said(tmp_path: Path, vendor: str) -> None:
     call, field = NEWER[vendor]
-    found = make_rack(RACK, fault(call, "missing", vendor=vendor)).meet(discover)
+    found = Rack(tmp_path, RACK, fault(call, "missing", vendor=vendor)).meet(discover)
 
     others_are_well(found, "nobody")
     mine = [device for device in found.devices if device.vendor == vendor]
@@ -149,32 +146,32 @@ def test_what_an_older_library_cannot_say_is_not_said(make_rack: MakeRack, vendo
     assert all(device.usable for device in mine)
 
 
-def test_an_older_interface_version_is_spoken(make_rack: MakeRack) -> None:
-    five = make_rack(RACK, "\n[driver]\ncndev = 5\n").meet(discover)
+def test_an_older_interface_version_is_spoken(tmp_path: Path) -> None:
+    five = Rack(tmp_path, RACK, "\n[driver]\ncndev = 5\n").meet(discover)
 
     others_are_well(five, "nobody")
 
 
-def test_an_interface_version_nobody_knows_is_one_line(make_rack: MakeRack) -> None:
-    rack = make_rack(RACK, fault("cndevGetDeviceCount", "error 3", vendor="cambricon"))
+def test_an_interface_version_nobody_knows_is_one_line(tmp_path: Path) -> None:
+    rack = Rack(tmp_path, RACK, fault("cndevGetDeviceCount", "error 3", vendor="cambricon"))
 
     assert "speaks none of the interface versions (6, 5)" in broken(
         rack.meet(discover), "cambricon"
     )
 
 
-def test_older_dcmi_calls_serve_where_the_newer_are_missing(make_rack: MakeRack) -> None:
-    found = make_rack(RACK, fault("dcmi_*_v2", "missing", vendor="ascend")).meet(discover)
+def test_older_dcmi_calls_serve_where_the_newer_are_missing(tmp_path: Path) -> None:
+    found = Rack(tmp_path, RACK, fault("dcmi_*_v2", "missing", vendor="ascend")).meet(discover)
 
     others_are_well(found, "ascend")
     assert "dcmi_get_device_chip_info_v2" in str(rows(found)["ascend"].reason)
 
 
 @pytest.mark.parametrize("vendor", [v for v in PLUGINS if v not in ("nvidia", "mthreads")])
-def test_a_card_that_cannot_be_read_costs_that_card(make_rack: MakeRack, vendor: str) -> None:
+def test_a_card_that_cannot_be_read_costs_that_card(tmp_path: Path, vendor: str) -> None:
     code = ERROR.get(vendor, "7")
     bad = fault(IDENTITY[vendor], f"error {code}", vendor=vendor, device="1")
-    found = make_rack(RACK, bad).meet(discover)
+    found = Rack(tmp_path, RACK, bad).meet(discover)
 
     others_are_well(found, vendor)
     row = rows(found)[vendor]
@@ -184,14 +181,14 @@ def test_a_card_that_cannot_be_read_costs_that_card(make_rack: MakeRack, vendor:
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
-def test_a_card_that_vanishes_is_gone_at_the_next_look(make_rack: MakeRack, vendor: str) -> None:
+def test_a_card_that_vanishes_is_gone_at_the_next_look(tmp_path: Path, vendor: str) -> None:
     gone = fault(IDENTITY[vendor], "vanish", vendor=vendor, device="1")
 
     def twice() -> tuple[Discovery, Discovery]:
         asked = registry()
         return asked.discover(), asked.discover()
 
-    before, after = make_rack(RACK, gone).meet(twice)
+    before, after = Rack(tmp_path, RACK, gone).meet(twice)
 
     others_are_well(before, "nobody")
     others_are_well(after, vendor)
@@ -200,7 +197,7 @@ def test_a_card_that_vanishes_is_gone_at_the_next_look(make_rack: MakeRack, vend
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
-def test_two_cards_of_one_serial_are_one_line(make_rack: MakeRack, vendor: str) -> None:
+def test_two_cards_of_one_serial_are_one_line(tmp_path: Path, vendor: str) -> None:
     uuid = {
         "ascend": "1 2 3 4 5",
         "nvidia": "GPU-00000000-0000-4000-8000-000000000001",
@@ -208,7 +205,7 @@ def test_two_cards_of_one_serial_are_one_line(make_rack: MakeRack, vendor: str) 
     }.get(vendor, "00000000-0000-4000-8000-000000000003")
     same = {"serial": "77"} if vendor == "hygon" else {"uuid": uuid}
     twins = card(vendor, *MODELS[vendor], **same) * 2
-    found = make_rack(RACK, twins).meet(discover)
+    found = Rack(tmp_path, RACK, twins).meet(discover)
 
     others_are_well(found, vendor)
     row = rows(found)[vendor]
@@ -218,9 +215,9 @@ def test_two_cards_of_one_serial_are_one_line(make_rack: MakeRack, vendor: str) 
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
-def test_what_is_wrong_with_a_card_is_its_health(make_rack: MakeRack, vendor: str) -> None:
+def test_what_is_wrong_with_a_card_is_its_health(tmp_path: Path, vendor: str) -> None:
     ill = {"nvidia": "XID 79", "iluvatar": "ecc"}.get(vendor, "failed")
-    found = make_rack(RACK, card(vendor, *MODELS[vendor], health=ill)).meet(discover)
+    found = Rack(tmp_path, RACK, card(vendor, *MODELS[vendor], health=ill)).meet(discover)
     mine: list[Device] = [device for device in found.devices if device.vendor == vendor]
 
     others_are_well(found, vendor)
@@ -229,7 +226,7 @@ def test_what_is_wrong_with_a_card_is_its_health(make_rack: MakeRack, vendor: st
 
 @pytest.mark.parametrize("vendor", ["ascend", "cambricon", "metax"])
 def test_a_driver_that_hangs_while_cutting_is_given_up_on(
-    make_rack: MakeRack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vendor: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vendor: str
 ) -> None:
     monkeypatch.setattr(hetero.registry, "CUT", 1.0)
     call = {
@@ -244,6 +241,6 @@ def test_a_driver_that_hangs_while_cutting_is_given_up_on(
             Machine(tmp_path, vendor).take(SHARE)
         return str(error.value)
 
-    rack = make_rack(card(vendor, *MODELS[vendor], **on), fault(call, "hang", vendor=vendor))
+    rack = Rack(tmp_path, card(vendor, *MODELS[vendor], **on), fault(call, "hang", vendor=vendor))
 
     assert f"{vendor}: enforce: no answer within 1 s" == rack.meet(cut)

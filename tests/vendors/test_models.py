@@ -6,7 +6,7 @@ HAMi's FAQ on granularity, and each vendor's device plugin.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 
 import hetero_limiters
 import pytest
@@ -26,8 +26,6 @@ from hetero.model import (
     Refusal,
 )
 from hetero.units import GiB, MiB
-
-MakeRack = Callable[..., Rack]
 
 #: vendor, the model as its driver says it, memory of the card
 CARDS = {
@@ -78,10 +76,8 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Device]:
     found: dict[str, Device] = {}
     for vendor in PLUGINS:
         names = [name for name, (whose, _, _) in CARDS.items() if whose == vendor]
-        path = tmp_path_factory.mktemp(vendor) / "all.rack"
-        rack = Rack(path, "".join(on_rack(name) for name in names))
+        rack = Rack(tmp_path_factory.mktemp(vendor), *map(on_rack, names))
         devices = rack.meet(lambda vendor=vendor: discover(vendor)).devices  # type: ignore[misc]
-        rack.forget()
         found.update(zip(names, devices, strict=True))
     return found
 
@@ -219,7 +215,7 @@ def test_core_that_is_not_named_comes_with_the_memory(cards: dict[str, Device], 
     card = cards[name]
     quarter = Ask(memory=card.capacity[MEMORY] // 4)
     _, _, core = cut(card, quarter)
-    standing = []
+    standing: list[Allocation] = []
     while isinstance(
         answer := fit(Inventory((card,), tuple(standing)), request(quarter)), Allocation
     ):
@@ -264,8 +260,8 @@ def test_the_fifth_10_gib_of_a_910b3_is_refused_for_memory(cards: dict[str, Devi
     assert "0 of 1 device fit: 1 lack memory" == fifth.sentence
 
 
-def test_two_npus_with_1_gib_each_are_two_whole_cards(make_rack: MakeRack) -> None:
-    rack = make_rack(on_rack("910B3"), on_rack("910B3"))
+def test_two_npus_with_1_gib_each_are_two_whole_cards(tmp_path: Path) -> None:
+    rack = Rack(tmp_path, on_rack("910B3"), on_rack("910B3"))
     devices = rack.meet(lambda: discover("ascend")).devices
     answer = fit(Inventory(devices), request(Ask(memory=GiB), count=2))
 
@@ -274,14 +270,14 @@ def test_two_npus_with_1_gib_each_are_two_whole_cards(make_rack: MakeRack) -> No
 
 
 @pytest.fixture
-def modules(make_rack: MakeRack) -> tuple[Device, ...]:
+def modules(tmp_path: Path) -> tuple[Device, ...]:
     """Two modules of two dies each, as 910C are sold."""
     dies = [
         card("ascend", "Ascend910", "65536 MiB", card=str(module), chip=str(chip))
         for module in (0, 1)
         for chip in (0, 1)
     ]
-    return make_rack(*dies).meet(lambda: discover("ascend")).devices
+    return Rack(tmp_path, *dies).meet(lambda: discover("ascend")).devices
 
 
 def test_a_910c_is_two_dies_of_one_group(modules: tuple[Device, ...]) -> None:
@@ -313,7 +309,7 @@ def test_a_pair_of_910c_dies_is_one_module(modules: tuple[Device, ...]) -> None:
 
 
 def test_a_module_with_a_slice_on_one_die_is_not_given_whole(modules: tuple[Device, ...]) -> None:
-    slices = []
+    slices: list[Allocation] = []
     for _ in range(5):  # four on the first die, one on the next
         answer = fit(Inventory(modules, tuple(slices)), request(Ask(memory=10 * GiB)))
         assert isinstance(answer, Allocation)

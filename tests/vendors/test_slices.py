@@ -22,8 +22,6 @@ from hetero.errors import NotFound
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Policy
 from hetero.units import GiB, MiB
 
-MakeRack = Callable[..., Rack]
-
 CARDS = {
     "ascend": card("ascend", "910B3", "64 GiB", core="20"),
     "hygon": card("hygon", "K100_AI", "64 GiB"),
@@ -64,9 +62,7 @@ def die_after(doing: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("vendor", CARDS)
-def test_a_slice_is_named_in_its_grant_and_lives_as_long(
-    make_rack: MakeRack, tmp_path: Path, vendor: str
-) -> None:
+def test_a_slice_is_named_in_its_grant_and_lives_as_long(tmp_path: Path, vendor: str) -> None:
     def live() -> list[set[str]]:
         machine = Machine(tmp_path, vendor)
         (device,) = machine.devices
@@ -81,12 +77,12 @@ def test_a_slice_is_named_in_its_grant_and_lives_as_long(
         assert () == machine.reconcile()
         return [both, one, slices(machine, device)]
 
-    assert [2, 1, 0] == [len(found) for found in make_rack(CARDS[vendor]).meet(live)]
+    assert [2, 1, 0] == [len(found) for found in Rack(tmp_path, CARDS[vendor]).meet(live)]
 
 
 @pytest.mark.parametrize("vendor", CARDS)
 def test_a_slice_whose_maker_was_killed_is_gone_at_the_next_look(
-    make_rack: MakeRack, tmp_path: Path, vendor: str
+    tmp_path: Path, vendor: str
 ) -> None:
     def crash() -> tuple[set[str], set[str]]:
         die_after(lambda: Machine(tmp_path, vendor).take(SHARE))
@@ -95,15 +91,13 @@ def test_a_slice_whose_maker_was_killed_is_gone_at_the_next_look(
         assert () == machine.reconcile()
         return left, slices(machine, machine.devices[0])
 
-    left, after = make_rack(CARDS[vendor]).meet(crash)
+    left, after = Rack(tmp_path, CARDS[vendor]).meet(crash)
 
     assert (1, set()) == (len(left), after)
 
 
 @pytest.mark.parametrize("vendor", IN_DRIVER)
-def test_a_slice_in_use_is_never_destroyed(
-    make_rack: MakeRack, tmp_path: Path, vendor: str
-) -> None:
+def test_a_slice_in_use_is_never_destroyed(tmp_path: Path, vendor: str) -> None:
     identity = {"ascend": 100, "cambricon": 1, "metax": 0}[vendor]
 
     def use() -> tuple[int, int]:
@@ -124,26 +118,22 @@ def test_a_slice_in_use_is_never_destroyed(
         assert () == machine.reconcile()
         return during, len(slices(machine, machine.devices[0]))
 
-    assert (1, 0) == make_rack(CARDS[vendor]).meet(use)
+    assert (1, 0) == Rack(tmp_path, CARDS[vendor]).meet(use)
 
 
 @pytest.mark.parametrize("vendor", CARDS)
-def test_another_ledgers_slices_are_left_alone(
-    make_rack: MakeRack, tmp_path: Path, vendor: str
-) -> None:
+def test_another_ledgers_slices_are_left_alone(tmp_path: Path, vendor: str) -> None:
     def share() -> int:
         theirs, ours = (Machine(tmp_path / name, vendor) for name in ("theirs", "ours"))
         theirs.take(SHARE)
         assert () == ours.reconcile()
         return len(slices(theirs, theirs.devices[0]))
 
-    assert 1 == make_rack(CARDS[vendor]).meet(share)
+    assert 1 == Rack(tmp_path, CARDS[vendor]).meet(share)
 
 
 @pytest.mark.parametrize("vendor", CARDS)
-def test_a_full_card_of_slices_is_emptied_and_filled_again(
-    make_rack: MakeRack, tmp_path: Path, vendor: str
-) -> None:
+def test_a_full_card_of_slices_is_emptied_and_filled_again(tmp_path: Path, vendor: str) -> None:
     def fill() -> list[int]:
         machine = Machine(tmp_path, vendor)
         counts = []
@@ -156,11 +146,11 @@ def test_a_full_card_of_slices_is_emptied_and_filled_again(
         return counts
 
     full = 4 if vendor in ("ascend", "hygon") else 5  # by template and slots; by core
-    assert [full] * 3 == make_rack(CARDS[vendor]).meet(fill)
+    assert [full] * 3 == Rack(tmp_path, CARDS[vendor]).meet(fill)
 
 
 @pytest.mark.parametrize("vendor", ["cambricon", "metax"])
-def test_a_slice_is_resized_in_place(make_rack: MakeRack, tmp_path: Path, vendor: str) -> None:
+def test_a_slice_is_resized_in_place(tmp_path: Path, vendor: str) -> None:
     def size(machine: Machine) -> tuple[int, int]:
         if vendor == "cambricon":
             cndev, version = hetero_cambricon._open()
@@ -177,13 +167,13 @@ def test_a_slice_is_resized_in_place(make_rack: MakeRack, tmp_path: Path, vendor
         machine.resize(taken, **{MEMORY: 8 * GiB, CORE: 50})
         return [before, size(machine)]
 
-    assert [(4096, 20), (8192, 50)] == make_rack(CARDS[vendor]).meet(resize)
+    assert [(4096, 20), (8192, 50)] == Rack(tmp_path, CARDS[vendor]).meet(resize)
 
 
 # --- each vendor's own way -----------------------------------------------------------------------
 
 
-def test_a_vnpu_is_noted_before_it_is_made(make_rack: MakeRack, tmp_path: Path) -> None:
+def test_a_vnpu_is_noted_before_it_is_made(tmp_path: Path) -> None:
     def stop_before_creation() -> tuple[list[str], list[str]]:
         machine = Machine(tmp_path, "ascend")
         noted: list[str] = []
@@ -195,28 +185,26 @@ def test_a_vnpu_is_noted_before_it_is_made(make_rack: MakeRack, tmp_path: Path) 
             call(library, function, *arguments)
 
         call = type(hetero_ascend._DCMI.open()).call
-        type(hetero_ascend._DCMI.open()).call = create  # type: ignore[method-assign]
+        type(hetero_ascend._DCMI.open()).call = create  # type: ignore[method-assign, assignment]
         part = machine.take(SHARE).grants[0].part
         return noted, [str(part)]
 
-    noted, made = make_rack(CARDS["ascend"]).meet(stop_before_creation)
+    noted, made = Rack(tmp_path, CARDS["ascend"]).meet(stop_before_creation)
 
     assert noted == made
 
 
-def test_a_vnpu_that_was_noted_and_never_made_leaves_no_note(
-    make_rack: MakeRack, tmp_path: Path
-) -> None:
+def test_a_vnpu_that_was_noted_and_never_made_leaves_no_note(tmp_path: Path) -> None:
     (tmp_path / "ascend").mkdir()
     (tmp_path / "ascend" / "103").touch()
 
-    assert () == make_rack(CARDS["ascend"]).meet(lambda: Machine(tmp_path, "ascend").reconcile())
+    assert () == Rack(tmp_path, CARDS["ascend"]).meet(
+        lambda: Machine(tmp_path, "ascend").reconcile()
+    )
     assert [] == list((tmp_path / "ascend").iterdir())
 
 
-def test_in_a_container_the_vendors_runtime_makes_the_vnpu(
-    make_rack: MakeRack, tmp_path: Path
-) -> None:
+def test_in_a_container_the_vendors_runtime_makes_the_vnpu(tmp_path: Path) -> None:
     def enforce() -> tuple[dict[str, str], set[str]]:
         machine = Machine(tmp_path, "ascend")
         answer = machine.fit(SHARE)
@@ -227,7 +215,7 @@ def test_in_a_container_the_vendors_runtime_makes_the_vnpu(
         assert "/usr/local/Ascend/driver/lib64" in [mount.target for mount in edits.mounts]
         return dict(edits.env), slices(machine, machine.devices[0])
 
-    env, made = make_rack(CARDS["ascend"]).meet(enforce)
+    env, made = Rack(tmp_path, CARDS["ascend"]).meet(enforce)
 
     assert set() == made
     assert {
@@ -239,7 +227,7 @@ def test_in_a_container_the_vendors_runtime_makes_the_vnpu(
 
 @pytest.mark.parametrize(("container", "seen"), [(True, "0,1"), (False, "1,2")])
 def test_a_tensor_parallel_job_counts_its_npus_as_its_runtime_does(
-    make_rack: MakeRack, tmp_path: Path, container: bool, seen: str
+    tmp_path: Path, container: bool, seen: str
 ) -> None:
     def enforce() -> dict[str, str]:
         machine = Machine(tmp_path, "ascend")
@@ -251,12 +239,12 @@ def test_a_tensor_parallel_job_counts_its_npus_as_its_runtime_does(
         )
         return dict(edits.env)
 
-    env = make_rack(CARDS["ascend"] * 3).meet(enforce)
+    env = Rack(tmp_path, CARDS["ascend"] * 3).meet(enforce)
 
     assert ("1,2", seen) == (env["ASCEND_VISIBLE_DEVICES"], env["ASCEND_RT_VISIBLE_DEVICES"])
 
 
-def test_vdev_files_say_what_the_kernel_driver_needs(make_rack: MakeRack, tmp_path: Path) -> None:
+def test_vdev_files_say_what_the_kernel_driver_needs(tmp_path: Path) -> None:
     """Two cards, four shares each: masks disjoint, counts true, numbers and pipes their own."""
 
     def write() -> list[dict[str, Any]]:
@@ -271,7 +259,7 @@ def test_vdev_files_say_what_the_kernel_driver_needs(make_rack: MakeRack, tmp_pa
             found.append({**dict(lines), "mask": masks[0] | masks[1] << 64, "file": path.name})
         return found
 
-    vdevs = make_rack(CARDS["hygon"] * 2).meet(write)
+    vdevs = Rack(tmp_path, CARDS["hygon"] * 2).meet(write)
 
     assert 8 == len(vdevs)
     assert all(int(v["cu_count"]) == v["mask"].bit_count() for v in vdevs)
@@ -284,9 +272,7 @@ def test_vdev_files_say_what_the_kernel_driver_needs(make_rack: MakeRack, tmp_pa
         assert 4 == len({v["pipe_id"] for v in mine})
 
 
-def test_a_vdev_is_mounted_under_its_own_name_and_keeps_its_size(
-    make_rack: MakeRack, tmp_path: Path
-) -> None:
+def test_a_vdev_is_mounted_under_its_own_name_and_keeps_its_size(tmp_path: Path) -> None:
     def confine() -> tuple[str, str, str]:
         machine = Machine(tmp_path, "hygon")
         answer = machine.fit(SHARE)
@@ -297,15 +283,13 @@ def test_a_vdev_is_mounted_under_its_own_name_and_keeps_its_size(
             machine.resize(taken, **{MEMORY: GiB})
         return edits.mounts[0].source, edits.mounts[0].target, str(error.value)
 
-    source, target, refusal = make_rack(CARDS["hygon"]).meet(confine)
+    source, target, refusal = Rack(tmp_path, CARDS["hygon"]).meet(confine)
 
     assert (f"{tmp_path}/hygon/vdev0.conf", "/etc/vdev/docker/vdev0.conf") == (source, target)
     assert "hygon: enforce: card 0: a vdev keeps the size it was made with" == refusal
 
 
-def test_an_smlu_profile_is_reused_and_goes_with_its_last_instance(
-    make_rack: MakeRack, tmp_path: Path
-) -> None:
+def test_an_smlu_profile_is_reused_and_goes_with_its_last_instance(tmp_path: Path) -> None:
     def profiles() -> int:
         cndev, version = hetero_cambricon._open()
         ids = hetero_cambricon._Ids(version=version)
@@ -324,10 +308,10 @@ def test_an_smlu_profile_is_reused_and_goes_with_its_last_instance(
             counts.append(profiles())
         return counts
 
-    assert [1, 1, 2, 2, 1, 0] == make_rack(CARDS["cambricon"]).meet(count)
+    assert [1, 1, 2, 2, 1, 0] == Rack(tmp_path, CARDS["cambricon"]).meet(count)
 
 
-def test_slices_of_one_metax_card_share_it_alike(make_rack: MakeRack, tmp_path: Path) -> None:
+def test_slices_of_one_metax_card_share_it_alike(tmp_path: Path) -> None:
     def share() -> str:
         machine = Machine(tmp_path, "metax")
         machine.take(evolve(SHARE, policy=Policy.ELASTIC))
@@ -335,14 +319,12 @@ def test_slices_of_one_metax_card_share_it_alike(make_rack: MakeRack, tmp_path: 
             machine.take(SHARE)
         return str(error.value)
 
-    said = make_rack(CARDS["metax"]).meet(share)
+    said = Rack(tmp_path, CARDS["metax"]).meet(share)
 
     assert said.startswith("metax: enforce: card 0: its slices share it by another policy")
 
 
-def test_an_sgpu_that_was_not_yet_named_is_found_by_its_note(
-    make_rack: MakeRack, tmp_path: Path
-) -> None:
+def test_an_sgpu_that_was_not_yet_named_is_found_by_its_note(tmp_path: Path) -> None:
     def crash() -> tuple[int, int, int]:
         mxsml, made = hetero_metax._MXSML.open(), ctypes.c_uint()
         mxsml.call("mxSmlSetDeviceSchedClass", 0, 1)
@@ -355,7 +337,7 @@ def test_an_sgpu_that_was_not_yet_named_is_found_by_its_note(
             call(library, function, *arguments)
 
         def make() -> None:
-            type(mxsml).call = no_name  # type: ignore[method-assign]
+            type(mxsml).call = no_name  # type: ignore[method-assign, assignment]
             Machine(tmp_path, "metax").take(SHARE)
 
         die_after(make)
@@ -364,21 +346,21 @@ def test_an_sgpu_that_was_not_yet_named_is_found_by_its_note(
         left = hetero_metax._slices(mxsml, 0)
         return before, len(left), left[0]
 
-    assert (2, 1, 0) == make_rack(CARDS["metax"]).meet(crash)
+    assert (2, 1, 0) == Rack(tmp_path, CARDS["metax"]).meet(crash)
 
 
-def test_a_metax_card_whose_sgpu_mode_is_off_is_whole(make_rack: MakeRack, tmp_path: Path) -> None:
+def test_a_metax_card_whose_sgpu_mode_is_off_is_whole(tmp_path: Path) -> None:
     def whole() -> tuple[dict[str, str], int]:
         machine = Machine(tmp_path, "metax")
         edits = machine.registry.enforce(machine.take(SHARE), machine.devices, directory=tmp_path)
         return dict(edits.env), machine.devices[0].capacity[SLOTS]
 
-    env, slots = make_rack(card("metax", "MXC500", "64 GiB")).meet(whole)
+    env, slots = Rack(tmp_path, card("metax", "MXC500", "64 GiB")).meet(whole)
 
     assert ({"CUDA_VISIBLE_DEVICES": "0"}, 1) == (env, slots)
 
 
-def test_an_s4000_share_is_told_to_the_vendors_runtime(make_rack: MakeRack, tmp_path: Path) -> None:
+def test_an_s4000_share_is_told_to_the_vendors_runtime(tmp_path: Path) -> None:
     policy = tmp_path / "sgpu_km" / "0" / "policy"
     policy.parent.mkdir(parents=True)
     policy.write_text("0")
@@ -391,7 +373,7 @@ def test_an_s4000_share_is_told_to_the_vendors_runtime(make_rack: MakeRack, tmp_
         edits = machine.registry.enforce(answer, machine.devices, directory=tmp_path)
         return dict(edits.env), machine.devices[0].rung.value
 
-    env, rung = make_rack(card("mthreads", "MTT S4000", "48 GiB")).meet(confine)
+    env, rung = Rack(tmp_path, card("mthreads", "MTT S4000", "48 GiB")).meet(confine)
 
     assert ("partition", "2") == (rung, policy.read_text())
     assert str(4096 * MiB) == env["MTHREADS_QOS_MEMORY_LIMIT"]
