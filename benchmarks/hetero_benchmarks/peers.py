@@ -34,9 +34,9 @@ BESIDE: Mapping[tuple[str, int], tuple[str, str]] = {
 
 #: Microseconds a driver call took natively and under HAMi-core.
 CALLS: Mapping[str, str] = {
-    "cuInit": "99000 → 263000",
-    "cuLaunchKernel": "2.9–3.2 → 3.0–3.1",
-    "cuLaunchKernel + cuCtxSynchronize": "3.8 → 8.0",
-    "cuMemAlloc + cuMemFree of 2 MiB": "55 → 55",
-    "cuMemGetInfo": "4 → 4",
+    "initialise": "99000 → 263000",
+    "launch": "2.9–3.2 → 3.0–3.1",
+    "launch and synchronise": "3.8 → 8.0",
+    "allocate and free 2 MiB": "55 → 55",
+    "ask for free memory": "4 → 4",
 }

@@ -59,7 +59,7 @@ def _two_programs(console: Console, demo: Demo, seconds: int) -> None:
     view = None
     columns = (
         TextColumn("  {task.description}"),
-        BarColumn(bar_width=50),
+        BarColumn(bar_width=40),
         TextColumn("got {task.completed:5.1f} %"),
     )
     with Progress(*columns, console=console) as bars:

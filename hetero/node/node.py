@@ -12,15 +12,7 @@ from attrs import evolve, field, frozen
 
 from hetero.errors import BadInput, NotFound, Refused
 from hetero.fit import fit
-from hetero.model import (
-    Allocation,
-    Device,
-    Edits,
-    Inventory,
-    Policy,
-    Refusal,
-    Request,
-)
+from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
 from hetero.node.grant import Limit, limit_of
 from hetero.node.holders import end, holders
 from hetero.node.ledger import ALIVE, GRANT, USAGE, Hold, Ledger, Look, Standing
@@ -80,7 +72,9 @@ class Node:
     def fit(self, request: Request) -> Allocation | Refusal:
         """Return what the request would get now, without taking it."""
         discovery = self._discover_for(request)
-        return fit(inventory_of(discovery, self.look()), request)
+        look = self.look()
+        expect_readable(look)
+        return fit(inventory_of(discovery, look), request)
 
     def admit(
         self, request: Request, *, command: Sequence[str], label: str | None = None
@@ -94,15 +88,16 @@ class Node:
         devices = {device.uuid: device for device in discovery.devices}
         with self.ledger.admission() as own:
             look = self.with_system(own)
-            _expect_readable(look)
+            expect_readable(look)
             self._reconcile(discovery, look)
             answer = fit(inventory_of(discovery, look), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
             try:
+                libraries = self._limiters(answer)
                 edits = self.enforce(answer, devices)
                 answer = with_parts(answer, edits.parts)
-                environment = self._environment(answer, edits)
+                environment = self._environment(edits)
                 hold = self.ledger.add(
                     Standing(
                         id="",
@@ -117,7 +112,10 @@ class Node:
             except BaseException:
                 self._reconcile(discovery, look)  # what was cut for it is nobody's now
                 raise
-        if "LD_PRELOAD" in environment:
+        if libraries:
+            before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
+            preload = dict.fromkeys([*libraries, *filter(None, before)])
+            environment["LD_PRELOAD"] = ":".join(preload)
             environment["HETERO_GRANT"] = str(hold.path / GRANT)
         return evolve(hold, mounts=edits.mounts), environment
 
@@ -205,17 +203,19 @@ class Node:
             raise NotFound(f"no device here ({why or 'no vendor is installed'})")
         return discovery
 
-    def _environment(self, allocation: Allocation, edits: Edits) -> dict[str, str]:
-        """Return the environment of a program so confined; the grant file is to come."""
+    def _limiters(self, allocation: Allocation) -> list[str]:
+        """Return the libraries that hold a program to these grants."""
+        if allocation.policy is Policy.OFF:
+            return []
+        apis = {self.registry.vendor(grant.vendor).limiter for grant in allocation.grants}
+        return [str(limiter(api)) for api in sorted(filter(None, apis))]
+
+    def _environment(self, edits: Edits) -> dict[str, str]:
+        """Return an environment in which a program finds what it was granted."""
         environment = dict(self.environ)
         if self.simulation:
             environment.update(self.simulation.environment(self.environ))
         environment.update(edits.env)
-        apis = {self.registry.vendor(grant.vendor).limiter for grant in allocation.grants}
-        if allocation.policy is not Policy.OFF and apis != {None}:
-            libraries = [str(limiter(api)) for api in sorted(filter(None, apis))]
-            before = [name for name in self.environ.get("LD_PRELOAD", "").split(":") if name]
-            environment["LD_PRELOAD"] = ":".join(dict.fromkeys(libraries + before))
         return environment
 
     def _who(self, identity: str) -> str:
@@ -254,7 +254,8 @@ def limits_of(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Li
     return tuple(limit_of(grant, devices[grant.device]) for grant in allocation.grants)
 
 
-def _expect_readable(look: Look) -> None:
+def expect_readable(look: Look) -> None:
+    """Raise `Refused` if something stands of which nobody knows what it takes."""
     for entry in look.unreadable:
         raise Refused(
             f"grant {entry.id} stands but cannot be read, so what is free is not known "

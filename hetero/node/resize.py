@@ -13,7 +13,7 @@ from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Fractional, Grant, Po
 from hetero.node import grant as grant_file
 from hetero.node import region
 from hetero.node.ledger import GRANT, USAGE, Ledger, Look, Standing
-from hetero.node.node import Node, inventory_of, limits_of, one_of
+from hetero.node.node import Node, expect_readable, inventory_of, limits_of, one_of
 from hetero.units import format_memory
 
 #: After a limit is lowered: the time an allocation that read the old one may still be on its way.
@@ -31,8 +31,10 @@ def resize(node: Node, identity: str, ask: Ask) -> Standing:
     with node.ledger.admission() as own:
         identity = one_of([entry.id for entry in own.standing], identity, system=node.system)
         entry = next(entry for entry in own.standing if entry.id == identity)
-        others = Look(standing=tuple(other for other in own.standing if other is not entry))
-        free = inventory_of(discovery, node.with_system(others)).free()
+        look = node.with_system(own)
+        expect_readable(look)
+        others = Look(standing=tuple(other for other in look.standing if other is not entry))
+        free = inventory_of(discovery, others).free()
         chosen = _chosen(entry, ask.device, discovery.devices)
         grants = tuple(
             _recut(node, entry, grant, ask, devices=devices, free=free)

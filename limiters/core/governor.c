@@ -331,7 +331,8 @@ static bool settled(struct governor *governor)
 static void charge(struct governor *governor, uint64_t now, uint64_t spent_ns)
 {
     uint32_t core = terms_core(governor->terms);
-    budget_settle(governor->account, governor->asked_ns, now, core, spent_ns);
+    governor->power.busy_ns += spent_ns;
+    budget_settle(governor->account, governor->asked_ns, now, core, power_charge(&governor->power, spent_ns));
     /* Time lent by nobody's loss is not paid back: an elastic grant owes one turn at most. */
     if (terms_policy(governor->terms) == HETERO_POLICY_ELASTIC &&
         atomic_load_explicit(&governor->account->balance_ns, memory_order_relaxed) < -BUDGET_TURN_NS)
@@ -345,6 +346,27 @@ static void charge(struct governor *governor, uint64_t now, uint64_t spent_ns)
 static int64_t balance(struct governor *governor)
 {
     return budget_balance(governor->account, governor->asked_ns, governor->engine->now(), terms_core(governor->terms));
+}
+
+/* Look once a second at what the card draws: time on a card at its power limit is dearer. */
+static void look_at_power(struct governor *governor)
+{
+    uint32_t mean_mw, limit_mw;
+    uint64_t now = governor->engine->now();
+    if (power_due(&governor->power, now) && governor->engine->power(governor->terms->uuid, &mean_mw, &limit_mw)) {
+        power_look(&governor->power, now, mean_mw, limit_mw);
+        log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", mean_mw, limit_mw, governor->power.price);
+    }
+}
+
+/* Wait out of the turn, and see whether others run meanwhile. */
+static void rest(struct governor *governor, uint64_t ns)
+{
+    uint64_t since = governor->engine->now();
+    unsigned held = turn_held(&governor->turn);
+    governor->engine->pause(ns);
+    held += turn_held(&governor->turn);
+    governor->power.others_ns += (governor->engine->now() - since) * held / 2;
 }
 
 /* Get the turn with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
@@ -366,9 +388,11 @@ static bool obtain(struct governor *governor, bool *borrowed)
                 return true;
             most = MS;
         }
-        governor->engine->pause(wait_ns < most ? wait_ns : most);
+        rest(governor, wait_ns < most ? wait_ns : most);
     }
+    uint64_t since = governor->engine->now();
     turn_take(&governor->turn, terms_priority(terms) == HETERO_PRIORITY_HIGH);
+    governor->power.others_ns += governor->engine->now() - since;
     if (terms_limit_core(terms) && balance(governor) >= 0)
         return true;
     turn_give(&governor->turn);
@@ -449,17 +473,26 @@ static void run(struct governor *governor, bool borrowed)
 void governor_round(struct governor *governor)
 {
     bool borrowed;
+    look_at_power(governor);
     if (!obtain(governor, &borrowed))
         return;
     run(governor, borrowed);
     turn_give(&governor->turn);
 }
 
+void governor_begin(struct governor *governor)
+{
+    uint32_t drawn_mw, limit_mw;
+    governor->engine->begin();
+    if (governor->engine->power(governor->terms->uuid, &drawn_mw, &limit_mw))
+        power_begin(&governor->power, governor->engine->now(), drawn_mw, limit_mw);
+    governor->asked_ns = governor->engine->now();
+}
+
 static void *work(void *argument)
 {
     struct governor *governor = argument;
-    governor->engine->begin();
-    governor->asked_ns = governor->engine->now();
+    governor_begin(governor);
     while (!atomic_load(&retired)) {
         bool rested = false;
         while (atomic_load(&governor->waiting) == 0 && !atomic_load(&retired)) {

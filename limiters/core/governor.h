@@ -10,6 +10,7 @@
 #include "engine.h"
 #include "grant.h"
 #include "lanes.h"
+#include "power.h"
 #include "region.h"
 #include "turn.h"
 
@@ -47,6 +48,7 @@ struct governor {
     /* The thread's own. */
     uint64_t asked_ns;
     uint32_t launches_seen;
+    struct power power;
 };
 
 /* A governor with nothing running; NULL when there is no memory. Never freed. */
@@ -71,6 +73,9 @@ void governor_retire(struct governor *governor);
 
 /* In a child after fork: the child gets a governor of its own; this one only lets go of its descriptor. */
 void governor_after_fork(struct governor *governor);
+
+/* What the thread does first. */
+void governor_begin(struct governor *governor);
 
 /* One round of the thread: out of debt, take the turn, run it, give it up. For the thread and for the unit tests. */
 void governor_round(struct governor *governor);

@@ -59,7 +59,7 @@ _Static_assert(sizeof(struct hetero_region_device) == 64, "region device layout"
 _Static_assert(sizeof(struct hetero_region_slot) == 192, "region slot layout");
 _Static_assert(sizeof(struct hetero_region) == 50304, "region layout");
 
-/* One process's hold on a region. Everything but `path` is written once under `shared`'s lock. */
+/* One process's hold on a region; `file` and `slot` are written under the shared lock once it is open. */
 struct region {
     char path[PATH_MAX];
     struct hetero_region *shared; /* NULL: not opened */

@@ -98,8 +98,8 @@ static enum tenancy open_grant(const char *path)
     const char *fault = mapped == MAP_FAILED ? "too short" : fault_of(mapped);
     const char *slash = strrchr(path, '/');
     int length = slash == NULL ? 0 : (int)(slash - path);
-    if (fault == NULL && (slash == NULL || length >= (int)sizeof directory))
-        fault = "its path is not absolute, or too long";
+    if (fault == NULL && (*path != '/' || length >= (int)sizeof directory))
+        fault = "its path is not absolute, or too long"; /* the other files are opened later, from anywhere */
     if (fault != NULL) {
         log_line(LOG_ERROR, "grant %s: %s: everything is refused", path, fault);
         return TENANCY_REFUSED;

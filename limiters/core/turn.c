@@ -89,6 +89,11 @@ void turn_give(struct turn *turn)
         nanosleep(&(struct timespec){.tv_nsec = 100 * 1000}, NULL);
 }
 
+bool turn_held(const struct turn *turn)
+{
+    return taken(turn, RUN);
+}
+
 bool turn_wanted(const struct turn *turn)
 {
     return taken(turn, WAIT_LOW) || taken(turn, WAIT_HIGH);

@@ -30,6 +30,9 @@ bool turn_try(struct turn *turn);
 /* Give the turn up; those who waited get a moment to take it before the caller goes on. */
 void turn_give(struct turn *turn);
 
+/* Whether somebody else runs; for one who does not. */
+bool turn_held(const struct turn *turn);
+
 /* Whether somebody else waits. */
 bool turn_wanted(const struct turn *turn);
 bool turn_wanted_by_high(const struct turn *turn);

@@ -16,7 +16,8 @@
 
 static const char help[] =
     "usage: hetero-job-cuda [options]\n"
-    "Keeps a CUDA device busy with kernels of a chosen length; prints one JSON object a second, and one for the whole.\n"
+    "Keeps a CUDA device busy with kernels of a chosen length; prints one JSON object a second, and one for the\n"
+    "whole run.\n"
     "\n"
     "  --seconds S      how long to run (default 5)\n"
     "  --warmup S       run this long first, uncounted (default 0)\n"
@@ -141,8 +142,8 @@ static void launch(void)
     CALL(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
 }
 
-/* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that the
- * card is at work for us already when the time starts and a neighbour's turn is not counted. */
+/* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that
+ * the card is at work for us already when the time starts and a neighbour's turn is not counted. */
 static double measured(unsigned count)
 {
     CUevent start, end;
@@ -165,8 +166,8 @@ static double measured(unsigned count)
     return best / 1e3;
 }
 
-/* A kernel's time is a constant and so much an iteration: two lengths tell both, if they are long enough to tell apart and
- * short enough to end within a driver's time slice, of some 2 ms. */
+/* A kernel's time is a constant and so much an iteration: two lengths tell both, if they are long enough to tell
+ * apart and short enough to end within a driver's time slice, of some 2 ms. */
 static void calibrate(void)
 {
     unsigned low = 100;

@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include "../core/log.h"
+#include "../nvml/shim.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -145,6 +146,7 @@ static const struct engine engine = {
     .drop = drop_mark,
     .set = set_mark,
     .passed = mark_passed,
+    .power = nvml_power,
 };
 
 /* --------------------------------------------------------------------------------------------------- governors */

@@ -86,7 +86,7 @@ CUresult initialise(CUresult (*real)(unsigned), unsigned flags)
 
 /* ----------------------------------------------------------------------------------- the driver's lookup functions */
 
-/* Whether `name`, such as "cuMemAlloc_v2", is a version of `family`, such as "cuMemAlloc", with this ending. */
+/* Whether `name` is `family`, or that with a version, and this ending. */
 static bool is_version(const char *name, const char *family, bool per_thread)
 {
     size_t length = strlen(family);

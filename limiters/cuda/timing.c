@@ -50,6 +50,8 @@ static void check(CUresult result, const char *call)
     }
 }
 
+#define CALL(name, ...) check(p_##name(__VA_ARGS__), #name)
+
 static uint64_t now(void)
 {
     struct timespec time;
@@ -62,12 +64,12 @@ static CUfunction kernel;
 
 static void launch(void)
 {
-    check(p_cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+    CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
 }
 
 static void synchronize(void)
 {
-    check(p_cuCtxSynchronize(), "cuCtxSynchronize");
+    CALL(cuCtxSynchronize);
 }
 
 static void launch_and_synchronize(void)
@@ -79,14 +81,14 @@ static void launch_and_synchronize(void)
 static void allocate_and_free(void)
 {
     CUdeviceptr memory;
-    check(p_cuMemAlloc_v2(&memory, 2 << 20), "cuMemAlloc");
-    check(p_cuMemFree_v2(memory), "cuMemFree");
+    CALL(cuMemAlloc_v2, &memory, 2 << 20);
+    CALL(cuMemFree_v2, memory);
 }
 
 static void ask_memory(void)
 {
     size_t free_bytes, total;
-    check(p_cuMemGetInfo_v2(&free_bytes, &total), "cuMemGetInfo");
+    CALL(cuMemGetInfo_v2, &free_bytes, &total);
 }
 
 static int ascending(const void *left, const void *right)
@@ -120,13 +122,6 @@ static void time_calls(const char *name, unsigned count, void (*call)(void), voi
     free(taken);
 }
 
-static uint64_t time_once(CUresult result, uint64_t begun, const char *call)
-{
-    uint64_t taken = now() - begun;
-    check(result, call);
-    return taken;
-}
-
 int main(int argc, char **argv)
 {
     char *end = "";
@@ -138,23 +133,25 @@ int main(int argc, char **argv)
     open_driver();
 
     uint64_t begun = now();
-    uint64_t init = time_once(p_cuInit(0), begun, "cuInit");
+    CALL(cuInit, 0);
+    uint64_t init = now() - begun;
     CUdevice device;
-    check(p_cuDeviceGet(&device, 0), "cuDeviceGet");
+    CALL(cuDeviceGet, &device, 0);
     CUcontext context;
     begun = now();
-    uint64_t retain = time_once(p_cuDevicePrimaryCtxRetain(&context, device), begun, "cuDevicePrimaryCtxRetain");
-    check(p_cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    CALL(cuDevicePrimaryCtxRetain, &context, device);
+    uint64_t retain = now() - begun;
+    CALL(cuCtxSetCurrent, context);
     CUmodule module;
-    check(p_cuModuleLoadData(&module, EMPTY_KERNEL), "cuModuleLoadData");
-    check(p_cuModuleGetFunction(&kernel, module, "empty"), "cuModuleGetFunction");
+    CALL(cuModuleLoadData, &module, EMPTY_KERNEL);
+    CALL(cuModuleGetFunction, &kernel, module, "empty");
 
-    printf("{\"cuInit\": {\"median\": %llu}, \"cuDevicePrimaryCtxRetain\": {\"median\": %llu}", (unsigned long long)init,
+    printf("{\"initialise\": {\"median\": %llu}, \"make a context\": {\"median\": %llu}", (unsigned long long)init,
            (unsigned long long)retain);
-    time_calls("cuLaunchKernel", count, launch, synchronize);
-    time_calls("cuLaunchKernel + cuCtxSynchronize", count, launch_and_synchronize, synchronize);
-    time_calls("cuMemAlloc + cuMemFree of 2 MiB", count / 4 + 1, allocate_and_free, synchronize);
-    time_calls("cuMemGetInfo", count, ask_memory, synchronize);
+    time_calls("launch", count, launch, synchronize);
+    time_calls("launch and synchronise", count, launch_and_synchronize, synchronize);
+    time_calls("allocate and free 2 MiB", count / 4 + 1, allocate_and_free, synchronize);
+    time_calls("ask for free memory", count, ask_memory, synchronize);
     puts("}");
     return 0;
 }

@@ -1,6 +1,6 @@
 /* CNDev's ABI as this project meets it: our own declarations of what libcndev.so exports. The public reference is
- * cndev.h (Cambricon/mlu-exporter, pkg/cndev/include). In a struct that begins with version the caller says which layout
- * it was built for, 5 or 6; a library that does not know it refuses the call.
+ * cndev.h (Cambricon/mlu-exporter, pkg/cndev/include). In a struct that begins with version the caller says which
+ * layout it was built for, 5 or 6; a library that does not know it refuses the call.
  */
 #ifndef HETERO_FAKE_CNDEV_H
 #define HETERO_FAKE_CNDEV_H

@@ -146,7 +146,7 @@ EXPORT cndevRet_t cndevDestroySMluProfileInfo(int32_t profileId, cndevDevice_t d
     while ((slice = shelf_next(card, INSTANCE, slice)) && slice->parent != (uint32_t)profileId)
         ;
     if (profile && !slice)
-        profile->card = 0;
+        shelf_drop(profile);
     shelf_unlock();
     return !profile ? CNDEV_ERROR_INVALID_ARGUMENT : slice ? CNDEV_ERROR_IN_USE : CNDEV_SUCCESS;
 }
@@ -188,7 +188,7 @@ static cndevRet_t destroy(struct shelf_slice *slice)
         return CNDEV_ERROR_INVALID_ARGUMENT;
     if (shelf_in_use(slice))
         return CNDEV_ERROR_IN_USE;
-    slice->card = 0;
+    shelf_drop(slice);
     return CNDEV_SUCCESS;
 }
 

@@ -1,9 +1,7 @@
-/* Copies, fills and arrays: bytes really move, and the card is busy for as long as its bandwidth says. */
+/* Copies and fills: bytes really move, and the card is busy for as long as its bandwidth says. */
 #include "driver.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 uint64_t copy_time(const struct device *device, uint64_t bytes)
 {
@@ -105,7 +103,8 @@ EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t si
     return copy_line(AT(to), AT(from), size, TO_DEVICE | FROM_DEVICE, stream, true);
 }
 
-EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size)
+EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                             size_t size)
 {
     (void)to_context, (void)from_context; /* one address space */
     return copy_line(AT(to), AT(from), size, TO_DEVICE | FROM_DEVICE, NULL, false);
@@ -195,8 +194,39 @@ EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *it, CUstream stream)
     return it ? copy_space(it, stream, true) : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* The peer's form has contexts where the plain one has nothing; here there is one address space. */
+EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *it)
+{
+    return cuMemcpy3D_v2((const CUDA_MEMCPY3D *)it);
+}
+
+EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *it, CUstream stream)
+{
+    return cuMemcpy3DAsync_v2((const CUDA_MEMCPY3D *)it, stream);
+}
+
+EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+                                      CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count,
+                                      CUstream stream)
+{
+    (void)attributes, (void)indices, (void)attribute_count; /* hints */
+    for (size_t i = 0; i < count; i++)
+        CHECK(cuMemcpyAsync(to[i], from[i], sizes[i], stream));
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+                                   CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count,
+                                   size_t *failed, CUstream stream)
+{
+    CUresult result = cuMemcpyBatchAsync_v2(to, from, sizes, count, attributes, indices, attribute_count, stream);
+    if (failed && result != CUDA_SUCCESS)
+        *failed = SIZE_MAX; /* not one in particular */
+    return result;
+}
+
 static CUresult copy_array(CUarray to, size_t to_offset, CUarray from, size_t from_offset, CUdeviceptr device,
-                           void *host, size_t size)
+                           void *host, size_t size, CUstream stream, bool asynchronous)
 {
     CUmemorytype other = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     CUDA_MEMCPY3D space = {
@@ -206,32 +236,44 @@ static CUresult copy_array(CUarray to, size_t to_offset, CUarray from, size_t fr
         .dstDevice = device, .dstHost = host,
         .WidthInBytes = size, .Height = 1, .Depth = 1,
     };
-    return copy_space(&space, NULL, false);
+    return copy_space(&space, stream, asynchronous);
 }
 
 EXPORT CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t size)
 {
-    return copy_array(to, offset, NULL, 0, from, NULL, size);
+    return copy_array(to, offset, NULL, 0, from, NULL, size, NULL, false);
 }
 
 EXPORT CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t size)
 {
-    return copy_array(NULL, 0, from, offset, to, NULL, size);
+    return copy_array(NULL, 0, from, offset, to, NULL, size, NULL, false);
 }
 
 EXPORT CUresult cuMemcpyHtoA_v2(CUarray to, size_t offset, const void *from, size_t size)
 {
-    return from ? copy_array(to, offset, NULL, 0, 0, (void *)(uintptr_t)from, size) : CUDA_ERROR_INVALID_VALUE;
+    return from ? copy_array(to, offset, NULL, 0, 0, (void *)(uintptr_t)from, size, NULL, false)
+                : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuMemcpyAtoH_v2(void *to, CUarray from, size_t offset, size_t size)
 {
-    return to ? copy_array(NULL, 0, from, offset, 0, to, size) : CUDA_ERROR_INVALID_VALUE;
+    return to ? copy_array(NULL, 0, from, offset, 0, to, size, NULL, false) : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t size)
 {
-    return copy_array(to, to_offset, from, from_offset, 0, NULL, size);
+    return copy_array(to, to_offset, from, from_offset, 0, NULL, size, NULL, false);
+}
+
+EXPORT CUresult cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void *from, size_t size, CUstream stream)
+{
+    return from ? copy_array(to, offset, NULL, 0, 0, (void *)(uintptr_t)from, size, stream, true)
+                : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t size, CUstream stream)
+{
+    return to ? copy_array(NULL, 0, from, offset, 0, to, size, stream, true) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Fills. */
@@ -284,172 +326,3 @@ static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned elem
 FILLS(8, unsigned char)
 FILLS(16, unsigned short)
 FILLS(32, unsigned)
-
-/* Arrays. */
-
-struct mipmap {
-    struct object object;
-    unsigned levels;
-    struct array *level[16];
-};
-
-static size_t element_size(const CUDA_ARRAY3D_DESCRIPTOR *shape)
-{
-    switch (shape->Format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8: return shape->NumChannels;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF: return 2 * shape->NumChannels;
-    case CU_AD_FORMAT_UNSIGNED_INT32:
-    case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT: return 4 * shape->NumChannels;
-    default: return 0;
-    }
-}
-
-static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **result)
-{
-    WITH_CONTEXT(context);
-    size_t element = element_size(shape);
-    if (!element || !shape->Width || (shape->NumChannels & (shape->NumChannels - 1)) || shape->NumChannels > 4)
-        return CUDA_ERROR_INVALID_VALUE;
-    CHECK(capture_guard());
-    size_t pitch = shape->Width * element;
-    size_t size = pitch * (shape->Height ? shape->Height : 1) * (shape->Depth ? shape->Depth : 1);
-    uint64_t charged = shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) ? 0 : round_up(size, 512);
-    if (!engine_charge(context->device->account, charged))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    char *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (bytes == MAP_FAILED) {
-        engine_release(context->device->account, charged);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    struct array *array = object_new(OBJECT_ARRAY);
-    array->device = context->device;
-    array->shape = *shape;
-    array->charged = charged;
-    array->pitch = pitch;
-    array->size = size;
-    array->bytes = bytes;
-    *result = array;
-    return CUDA_SUCCESS;
-}
-
-static void array_free(struct array *array)
-{
-    engine_release(array->device->account, array->charged);
-    munmap(array->bytes, array->size);
-    object_free(array);
-}
-
-EXPORT CUresult cuArray3DCreate_v2(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *shape)
-{
-    LOCKED;
-    return handle && shape ? array_new(shape, (struct array **)handle) : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT CUresult cuArrayCreate_v2(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *shape)
-{
-    if (!shape)
-        return CUDA_ERROR_INVALID_VALUE;
-    return cuArray3DCreate_v2(handle, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = shape->Width, .Height = shape->Height,
-                                                                 .Format = shape->Format,
-                                                                 .NumChannels = shape->NumChannels});
-}
-
-#define WITH_ARRAY(name, handle)                                                                                       \
-    LOCKED;                                                                                                            \
-    struct array *name = object_find(handle, OBJECT_ARRAY);                                                            \
-    if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_HANDLE
-
-EXPORT CUresult cuArrayDestroy(CUarray handle)
-{
-    WITH_ARRAY(array, handle);
-    if (array->parent)
-        return CUDA_ERROR_INVALID_HANDLE;
-    array_free(array);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray handle)
-{
-    WITH_ARRAY(array, handle);
-    *shape = array->shape;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *shape, CUarray handle)
-{
-    WITH_ARRAY(array, handle);
-    *shape = (CUDA_ARRAY_DESCRIPTOR){array->shape.Width, array->shape.Height, array->shape.Format,
-                                     array->shape.NumChannels};
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUarray handle, CUdevice ordinal)
-{
-    WITH_ARRAY(array, handle);
-    if (!device_at(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *needs = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = round_up(array->size, 512), .alignment = 512};
-    return CUDA_SUCCESS;
-}
-
-static void mipmap_free(struct mipmap *mipmap)
-{
-    for (unsigned i = 0; i < mipmap->levels; i++)
-        array_free(mipmap->level[i]);
-    object_free(mipmap);
-}
-
-static size_t halved(size_t extent, unsigned times)
-{
-    return !extent ? 0 : extent >> times ? extent >> times : 1;
-}
-
-EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels)
-{
-    LOCKED;
-    if (!handle || !shape || !levels || levels > 16)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct mipmap *mipmap = object_new(OBJECT_MIPMAP);
-    for (; mipmap->levels < levels; mipmap->levels++) {
-        CUDA_ARRAY3D_DESCRIPTOR level = *shape;
-        level.Width = halved(shape->Width, mipmap->levels);
-        level.Height = halved(shape->Height, mipmap->levels);
-        if (!(shape->Flags & CUDA_ARRAY3D_LAYERED)) /* layers are not halved */
-            level.Depth = halved(shape->Depth, mipmap->levels);
-        CUresult result = array_new(&level, &mipmap->level[mipmap->levels]);
-        if (result != CUDA_SUCCESS) {
-            mipmap_free(mipmap);
-            return result;
-        }
-        mipmap->level[mipmap->levels]->parent = mipmap;
-    }
-    *handle = (CUmipmappedArray)mipmap;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray handle, unsigned level)
-{
-    LOCKED;
-    struct mipmap *mipmap = object_find(handle, OBJECT_MIPMAP);
-    if (!mipmap)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (level >= mipmap->levels)
-        return CUDA_ERROR_INVALID_VALUE;
-    *array = (CUarray)mipmap->level[level];
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
-{
-    LOCKED;
-    struct mipmap *mipmap = object_find(handle, OBJECT_MIPMAP);
-    if (!mipmap)
-        return CUDA_ERROR_INVALID_HANDLE;
-    mipmap_free(mipmap);
-    return CUDA_SUCCESS;
-}

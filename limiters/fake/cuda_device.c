@@ -1,4 +1,4 @@
-/* The fake driver's start, its objects, devices and contexts. */
+/* The fake driver's start, its objects and its devices. */
 #include "driver.h"
 
 #include <ctype.h>
@@ -11,8 +11,6 @@
 
 #define CELL       512u
 #define ARENA_SIZE (UINT64_C(1) << 32) /* address space only; pages come when touched */
-#define STACK      32u
-#define QUEUE      1024u /* launches in flight before the launcher waits, about the real driver's depth */
 
 _Static_assert(sizeof(struct node) <= CELL, "the largest object fits a cell");
 
@@ -23,9 +21,6 @@ static uint64_t arena_used;      /* bytes ever handed out */
 static struct object *free_cells; /* by next_free */
 static uint64_t numbers;         /* of objects and memory: never given twice */
 static bool forked;              /* set in a child of a process that had called cuInit: no driver works there */
-
-static __thread struct context *stack[STACK]; /* this thread's contexts, the current one last */
-static __thread unsigned depth;
 
 void *object_new(enum object_kind kind)
 {
@@ -75,7 +70,6 @@ static void after_fork(void)
     engine_forget(driver.rack->engine);
     driver.rack = NULL;
     forked = true;
-    depth = 0;
     pthread_mutex_init(&driver.lock, NULL);
 }
 
@@ -168,16 +162,6 @@ struct device *device_at(CUdevice ordinal)
 {
     return ordinal >= 0 && (unsigned)ordinal < driver.device_count ? &driver.devices[ordinal] : NULL;
 }
-
-#define WITH_DEVICE(name, ordinal)                                                                                     \
-    LOCKED;                                                                                                            \
-    struct device *name = device_at(ordinal);                                                                          \
-    if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_DEVICE
-
-#define NEEDS(pointer)                                                                                                 \
-    if (!(pointer))                                                                                                    \
-        return CUDA_ERROR_INVALID_VALUE
 
 EXPORT CUresult cuDeviceGetCount(int *count)
 {
@@ -345,7 +329,7 @@ EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *ordinal, const char *address)
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-static bool peers(const struct device *one, const struct device *other)
+bool device_peers(const struct device *one, const struct device *other)
 {
     const struct nvidia_link *link = &one->slot->links[other->slot - driver.rack->devices];
     return one != other && !one->card->slices && !other->card->slices &&
@@ -359,7 +343,7 @@ EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice ordinal, CUdevice other
     if (!peer)
         return CUDA_ERROR_INVALID_DEVICE;
     NEEDS(can);
-    *can = peers(device, peer);
+    *can = device_peers(device, peer);
     return CUDA_SUCCESS;
 }
 
@@ -373,379 +357,6 @@ EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib
     bool near = device->slot->links[peer->slot - driver.rack->devices].nvlinks;
     *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK           ? !near
              : attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED ? near
-                                                                            : peers(device, peer);
+                                                                            : device_peers(device, peer);
     return CUDA_SUCCESS;
-}
-
-/* Contexts. */
-
-struct context *current_context(void)
-{
-    return depth ? object_find(stack[depth - 1], OBJECT_CONTEXT) : NULL;
-}
-
-CUresult device_join(struct device *device)
-{
-    if (!device->account) {
-        device->account = engine_join(driver.rack->engine, device->card_index);
-        if (!device->account || !engine_charge(device->account, device->slot->context)) {
-            if (device->account)
-                engine_leave(device->account);
-            device->account = NULL;
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        device->launches = calloc(QUEUE, sizeof *device->launches);
-        device->default_pool = device->current_pool = pool_new(device, 0);
-        device->graph_pool = pool_new(device, UINT64_MAX);
-    }
-    device->contexts++;
-    return CUDA_SUCCESS;
-}
-
-void device_leave(struct device *device)
-{
-    if (--device->contexts)
-        return;
-    for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
-        if (pool->device == device)
-            object_free(pool);
-    free(device->launches);
-    device->launched = 0;
-    engine_leave(device->account);
-    device->account = NULL;
-}
-
-void submit(struct stream *stream, uint64_t ns)
-{
-    struct device *device = stream->context->device;
-    uint64_t *oldest = &device->launches[device->launched++ % QUEUE];
-    if (!engine_done(device->account, *oldest))
-        wait_for(device, (struct position){.mark = *oldest});
-    stream->last.mark = *oldest = engine_submit(device->account, ns);
-    if (!(stream->flags & CU_STREAM_NON_BLOCKING))
-        stream->context->legacy->last = stream->last;
-}
-
-static CUresult context_new(struct device *device, unsigned flags, unsigned api, struct context **context)
-{
-    CHECK(device_join(device));
-    struct context *it = object_new(OBJECT_CONTEXT);
-    it->device = device;
-    it->flags = flags;
-    it->api = api;
-    it->limits[CU_LIMIT_STACK_SIZE] = 1024;
-    it->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
-    it->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
-    it->legacy = stream_new(it, 0, 0);
-    it->per_thread = stream_new(it, 0, 0);
-    *context = it;
-    return CUDA_SUCCESS;
-}
-
-static void context_free(struct context *context)
-{
-    wait_for(context->device, context->legacy->last);
-    memory_free_of(context);
-    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
-        if (it->context == context)
-            object_free(it);
-    for (struct event *it = NULL; (it = object_next(it, OBJECT_EVENT));)
-        if (it->context == context)
-            object_free(it);
-    device_leave(context->device);
-    object_free(context);
-}
-
-static CUresult push(struct context *context)
-{
-    if (depth == STACK)
-        return CUDA_ERROR_INVALID_VALUE;
-    stack[depth++] = context;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal)
-{
-    WITH_DEVICE(device, ordinal);
-    NEEDS(handle);
-    if (!device->primary)
-        CHECK(context_new(device, device->primary_flags, 13000, &device->primary));
-    device->primary_retained++;
-    *handle = (CUcontext)device->primary;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
-{
-    WITH_DEVICE(device, ordinal);
-    if (!device->primary_retained)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (--device->primary_retained)
-        return CUDA_SUCCESS;
-    struct context *primary = device->primary;
-    device->primary = NULL;
-    context_free(primary);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return cuDevicePrimaryCtxRelease_v2(ordinal); }
-
-EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
-{
-    WITH_DEVICE(device, ordinal);
-    struct context *primary = device->primary;
-    device->primary = NULL;
-    device->primary_retained = 0;
-    device->primary_flags = 0;
-    if (primary)
-        context_free(primary);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) { return cuDevicePrimaryCtxReset_v2(ordinal); }
-
-EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned flags)
-{
-    WITH_DEVICE(device, ordinal);
-    device->primary_flags = flags;
-    if (device->primary)
-        device->primary->flags = flags;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned flags)
-{
-    return cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
-}
-
-EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned *flags, int *active)
-{
-    WITH_DEVICE(device, ordinal);
-    if (flags)
-        *flags = device->primary_flags;
-    if (active)
-        *active = device->primary != NULL;
-    return CUDA_SUCCESS;
-}
-
-static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal, unsigned api)
-{
-    WITH_DEVICE(device, ordinal);
-    NEEDS(handle);
-    struct context *context;
-    CHECK(context_new(device, flags, api, &context));
-    CHECK(push(context));
-    *handle = (CUcontext)context;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxCreate(CUcontext *handle, unsigned flags, CUdevice ordinal)
-{
-    return create(handle, flags, ordinal, 3010);
-}
-
-EXPORT CUresult cuCtxCreate_v2(CUcontext *handle, unsigned flags, CUdevice ordinal)
-{
-    return create(handle, flags, ordinal, 3020);
-}
-
-EXPORT CUresult cuCtxCreate_v3(CUcontext *handle, CUexecAffinityParam *affinity, int count, unsigned flags,
-                               CUdevice ordinal)
-{
-    (void)affinity;
-    return count ? CUDA_ERROR_NOT_SUPPORTED : create(handle, flags, ordinal, 3030);
-}
-
-EXPORT CUresult cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *with, unsigned flags, CUdevice ordinal)
-{
-    return with ? CUDA_ERROR_NOT_SUPPORTED : create(handle, flags, ordinal, 3040);
-}
-
-EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
-{
-    LOCKED;
-    struct context *context = object_find(handle, OBJECT_CONTEXT);
-    if (!context || context == context->device->primary)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (current_context() == context)
-        depth--;
-    context_free(context);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxDestroy(CUcontext handle) { return cuCtxDestroy_v2(handle); }
-
-EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle)
-{
-    LOCKED;
-    struct context *context = object_find(handle, OBJECT_CONTEXT);
-    return context ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-EXPORT CUresult cuCtxPushCurrent(CUcontext handle) { return cuCtxPushCurrent_v2(handle); }
-
-EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *handle)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    depth--;
-    if (handle)
-        *handle = (CUcontext)context;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxPopCurrent(CUcontext *handle) { return cuCtxPopCurrent_v2(handle); }
-
-EXPORT CUresult cuCtxSetCurrent(CUcontext handle)
-{
-    LOCKED;
-    struct context *context = object_find(handle, OBJECT_CONTEXT);
-    if (handle && !context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (depth)
-        depth--;
-    return context ? push(context) : CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetCurrent(CUcontext *handle)
-{
-    LOCKED;
-    NEEDS(handle);
-    *handle = (CUcontext)current_context();
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetDevice(CUdevice *ordinal)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    NEEDS(ordinal);
-    *ordinal = (CUdevice)(context->device - driver.devices);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetDevice_v2(CUdevice *ordinal, CUcontext handle)
-{
-    if (!handle)
-        return cuCtxGetDevice(ordinal);
-    LOCKED;
-    struct context *context = object_find(handle, OBJECT_CONTEXT);
-    if (!context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    NEEDS(ordinal);
-    *ordinal = (CUdevice)(context->device - driver.devices);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetFlags(unsigned *flags)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    NEEDS(flags);
-    *flags = context->flags;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxSetFlags(unsigned flags)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    context->flags = flags;
-    return CUDA_SUCCESS;
-}
-
-static struct context *context_or_current(CUcontext handle)
-{
-    return handle ? object_find(handle, OBJECT_CONTEXT) : current_context();
-}
-
-EXPORT CUresult cuCtxGetId(CUcontext handle, unsigned long long *number)
-{
-    LOCKED;
-    struct context *context = context_or_current(handle);
-    if (!context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    NEEDS(number);
-    *number = context->object.number;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetApiVersion(CUcontext handle, unsigned *version)
-{
-    LOCKED;
-    struct context *context = context_or_current(handle);
-    if (!context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    NEEDS(version);
-    *version = context->api;
-    return CUDA_SUCCESS;
-}
-
-static CUresult synchronize(CUcontext handle)
-{
-    LOCKED;
-    struct context *context = context_or_current(handle);
-    if (!context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    CHECK(capture_guard());
-    struct position all = context->legacy->last;
-    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
-        if (it->context == context && it->last.mark >= all.mark)
-            all.mark = it->last.mark;
-    all.host = driver.host_submitted;
-    wait_for(context->device, all);
-    pools_settle(context->device);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxSynchronize(void) { return synchronize(NULL); }
-EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle) { return synchronize(handle); }
-
-EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    NEEDS(value);
-    if ((unsigned)limit >= CU_LIMIT_MAX)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    *value = context->limits[limit];
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    if ((unsigned)limit >= CU_LIMIT_MAX)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    context->limits[limit] = value;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    (void)context;
-    if (least)
-        *least = 0;
-    if (greatest)
-        *greatest = -5;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    struct context *peer = object_find(handle, OBJECT_CONTEXT);
-    if (!peer || flags)
-        return peer ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
-    return peers(context->device, peer->device) ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-}
-
-EXPORT CUresult cuCtxDisablePeerAccess(CUcontext handle)
-{
-    LOCKED;
-    return object_find(handle, OBJECT_CONTEXT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }

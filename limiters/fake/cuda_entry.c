@@ -53,7 +53,8 @@ PTSZ(cuStreamBeginCapture_v2, (CUstream s, CUstreamCaptureMode mode), (OWN(s), m
 PTSZ(cuStreamEndCapture, (CUstream s, CUgraph *graph), (OWN(s), graph))
 PTSZ(cuStreamGetCaptureInfo, (CUstream s, CUstreamCaptureStatus *status, uint64_t *id), (OWN(s), status, id))
 PTSZ(cuStreamGetCaptureInfo_v2,
-     (CUstream s, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph, const CUgraphNode **needs, size_t *count),
+     (CUstream s, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph, const CUgraphNode **needs,
+      size_t *count),
      (OWN(s), status, id, graph, needs, count))
 PTSZ(cuStreamGetCaptureInfo_v3,
      (CUstream s, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph, const CUgraphNode **needs,
@@ -73,6 +74,19 @@ PTSZ(cuMemcpyPeerAsync, (CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUconte
 PTSZ(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t size, CUstream s), (to, from, size, OWN(s)))
 PTSZ(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t size, CUstream s), (to, from, size, OWN(s)))
 PTSZ(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream s), (to, from, size, OWN(s)))
+PTSZ(cuMemcpyHtoAAsync_v2, (CUarray to, size_t offset, const void *from, size_t size, CUstream s),
+     (to, offset, from, size, OWN(s)))
+PTSZ(cuMemcpyAtoHAsync_v2, (void *to, CUarray from, size_t offset, size_t size, CUstream s),
+     (to, from, offset, size, OWN(s)))
+PTSZ(cuMemcpyBatchAsync,
+     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *indices,
+      size_t attribute_count, size_t *failed, CUstream s),
+     (to, from, sizes, count, attributes, indices, attribute_count, failed, OWN(s)))
+PTSZ(cuMemcpyBatchAsync_v2,
+     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *indices,
+      size_t attribute_count, CUstream s),
+     (to, from, sizes, count, attributes, indices, attribute_count, OWN(s)))
+PTSZ(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *copy, CUstream s), (copy, OWN(s)))
 PTSZ(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream s), (copy, OWN(s)))
 PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream s), (copy, OWN(s)))
 PTSZ(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t count, CUstream s), (to, value, count, OWN(s)))
@@ -86,7 +100,8 @@ PTSZ(cuMemsetD2D32Async, (CUdeviceptr to, size_t pitch, unsigned value, size_t w
      (to, pitch, value, width, height, OWN(s)))
 
 PTDS(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t size), (to, from, size))
-PTDS(cuMemcpyPeer, (CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t size), (to, tc, from, fc, size))
+PTDS(cuMemcpyPeer, (CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t size),
+     (to, tc, from, fc, size))
 PTDS(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t size), (to, from, size))
 PTDS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t size), (to, from, size))
 PTDS(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t size), (to, from, size))
@@ -98,6 +113,7 @@ PTDS(cuMemcpyAtoA_v2, (CUarray to, size_t at, CUarray from, size_t offset, size_
 PTDS(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy), (copy))
 PTDS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy), (copy))
 PTDS(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), (copy))
+PTDS(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *copy), (copy))
 PTDS(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count), (to, value, count))
 PTDS(cuMemsetD16_v2, (CUdeviceptr to, unsigned short value, size_t count), (to, value, count))
 PTDS(cuMemsetD32_v2, (CUdeviceptr to, unsigned value, size_t count), (to, value, count))
@@ -143,6 +159,8 @@ static const struct {
     {"cuGraphKernelNodeGetParams", 12000, "cuGraphKernelNodeGetParams_v2"},
     {"cuIpcOpenMemHandle", 11000, "cuIpcOpenMemHandle_v2"},
     {"cuIpcOpenMemHandle", 4010, "cuIpcOpenMemHandle"},
+    {"cuMemcpyBatchAsync", 13000, "cuMemcpyBatchAsync_v2"},
+    {"cuMemcpyBatchAsync", 12080, "cuMemcpyBatchAsync"},
     {"cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"},
     {"cuStreamBeginCapture", 10000, "cuStreamBeginCapture"},
     {"cuStreamGetCaptureInfo", 12030, "cuStreamGetCaptureInfo_v3"},

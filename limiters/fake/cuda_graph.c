@@ -1,4 +1,4 @@
-/* Graphs and stream capture. A graph's nodes run in the order they were added, which every dependency agrees with: a
+/* Graphs. A graph's nodes run in the order they were added, which every dependency agrees with: a
  * node can only need nodes that are already there. */
 #include "driver.h"
 
@@ -11,157 +11,12 @@ struct exec {
     unsigned long long flags;
 };
 
-static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-
-/* Captures. */
-
-CUresult capture_spoil(struct capture *capture)
-{
-    capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-}
-
-/* A call that may synchronise is refused beside a capture, as the thread's and the capture's modes have it: any thread's
- * query of an event spoils another thread's capture of the global mode. */
-CUresult capture_guard(void)
-{
-    CUresult result = CUDA_SUCCESS;
-    for (struct capture *it = driver.captures; it; it = it->next) {
-        bool own = pthread_equal(it->thread, pthread_self());
-        if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED || it->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
-            continue;
-        if (own || (thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && it->mode == CU_STREAM_CAPTURE_MODE_GLOBAL))
-            result = capture_spoil(it);
-    }
-    return result;
-}
-
-EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
-{
-    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode before = thread_mode;
-    thread_mode = *mode;
-    *mode = before;
-    return CUDA_SUCCESS;
-}
-
-#define WITH_STREAM(name, handle)                                                                                      \
-    LOCKED;                                                                                                            \
-    struct stream *name = stream_find(handle);                                                                         \
-    if (!name)                                                                                                         \
-        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT
-
-static struct graph *graph_new(bool owned)
+struct graph *graph_new(bool owned)
 {
     struct graph *graph = object_new(OBJECT_GRAPH);
     graph->owned = owned;
     return graph;
 }
-
-EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
-{
-    WITH_STREAM(stream, handle);
-    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (stream == stream->context->legacy)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (stream->capture)
-        return CUDA_ERROR_ILLEGAL_STATE;
-    struct capture *capture = malloc(sizeof *capture);
-    *capture = (struct capture){.graph = graph_new(false), .origin = stream, .thread = pthread_self(), .mode = mode,
-                                .status = CU_STREAM_CAPTURE_STATUS_ACTIVE, .next = driver.captures};
-    capture->id = capture->graph->object.number;
-    stream->capture = driver.captures = capture;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamBeginCapture(CUstream handle)
-{
-    return cuStreamBeginCapture_v2(handle, CU_STREAM_CAPTURE_MODE_GLOBAL);
-}
-
-static void graph_free(struct graph *graph);
-
-EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *result)
-{
-    WITH_STREAM(stream, handle);
-    struct capture *capture = stream->capture;
-    if (!capture || !result)
-        return capture ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE;
-    if (capture->origin != stream)
-        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
-        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
-        if (it->capture == capture)
-            it->capture = NULL;
-    for (struct event *it = NULL; (it = object_next(it, OBJECT_EVENT));)
-        if (it->capture == capture)
-            it->capture = NULL;
-    struct capture **link = &driver.captures;
-    while (*link != capture)
-        link = &(*link)->next;
-    *link = capture->next;
-    bool spoilt = capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    *result = spoilt ? NULL : (CUgraph)capture->graph;
-    if (spoilt)
-        graph_free(capture->graph);
-    free(capture);
-    return spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
-{
-    WITH_STREAM(stream, handle);
-    *status = stream->capture ? stream->capture->status : CU_STREAM_CAPTURE_STATUS_NONE;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
-                                          const CUgraphNode **needs, const CUgraphEdgeData **edges, size_t *count)
-{
-    WITH_STREAM(stream, handle);
-    struct capture *capture = stream->capture;
-    *status = capture ? capture->status : CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!capture)
-        return CUDA_SUCCESS;
-    if (id)
-        *id = capture->id;
-    if (graph)
-        *graph = (CUgraph)capture->graph;
-    if (needs)
-        *needs = (const CUgraphNode *)&capture->last;
-    if (edges)
-        *edges = NULL;
-    if (count)
-        *count = capture->last != NULL;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
-                                          const CUgraphNode **needs, size_t *count)
-{
-    return cuStreamGetCaptureInfo_v3(handle, status, id, graph, needs, NULL, count);
-}
-
-EXPORT CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id)
-{
-    return cuStreamGetCaptureInfo_v3(handle, status, id, NULL, NULL, NULL, NULL);
-}
-
-EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *needs, size_t count, unsigned flags)
-{
-    WITH_STREAM(stream, handle);
-    (void)flags;
-    if (!stream->capture)
-        return CUDA_ERROR_ILLEGAL_STATE;
-    if (count)
-        stream->capture->last = object_find(needs[count - 1], OBJECT_NODE);
-    return CUDA_SUCCESS;
-}
-
-/* Graphs. */
 
 struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *needs, size_t count)
 {
@@ -192,7 +47,7 @@ static struct graph *graph_copy(const struct graph *from, bool owned)
     return graph;
 }
 
-static void graph_free(struct graph *graph)
+void graph_free(struct graph *graph)
 {
     for (struct node *node = graph->first, *next; node; node = next) {
         next = node->next;
@@ -382,8 +237,8 @@ EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode *handle, CUgraph graph, cons
     return add_event(handle, graph, needs, count, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
 }
 
-EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
-                                       CUDA_MEM_ALLOC_NODE_PARAMS *params)
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs,
+                                       size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
     WITH_GRAPH(graph, graph_handle);
     WITH_CONTEXT(context);
@@ -686,7 +541,8 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
     if (!stream)
         return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
     if (stream->capture) /* becomes a child of the graph being made */
-        return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = graph_copy(exec->graph, true)});
+        return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_GRAPH,
+                                              .graph = graph_copy(exec->graph, true)});
     CHECK(free_first(exec->graph, exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
     return run(stream, exec->graph);
 }

@@ -1,21 +1,19 @@
 /* Device memory: what is charged to the card, and the host pages that stand in for it.
  *
- * Every range of this process's devices is a piece of one memory file, mapped shared and without reserving anything, so that
- * a 140 GiB card costs only the pages a program touches, a freed piece gives its pages back, and another process can map
- * the same bytes (IPC).
+ * Every range of this process's devices is a piece of one memory file, mapped shared and without reserving anything,
+ * so that a 140 GiB card costs only the pages a program touches, a freed piece gives its pages back, and another
+ * process can map the same bytes (IPC).
  */
 #include "driver.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define GRAIN (UINT64_C(512))      /* what an address is aligned to, and a charge rounded up to */
-#define CHUNK (UINT64_C(32) << 20) /* what a pool asks the card for at a time */
 #define PAGE  4096u
 
 /* All under driver.lock. */
@@ -106,56 +104,6 @@ void memory_discard(uint64_t offset, size_t length)
     if (fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length) && errno != EINTR)
         return; /* the pages stay until the process ends */
 }
-
-/* Pools. */
-
-struct pool *pool_new(struct device *device, uint64_t threshold)
-{
-    struct pool *pool = object_new(OBJECT_POOL);
-    pool->device = device;
-    pool->threshold = threshold;
-    pool->props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
-    return pool;
-}
-
-static bool pool_take(struct pool *pool, uint64_t bytes)
-{
-    if (pool->props.maxSize && pool->used + bytes > pool->props.maxSize)
-        return false;
-    if (pool->used + bytes > pool->reserved) {
-        uint64_t more = round_up(pool->used + bytes, CHUNK) - pool->reserved;
-        if (!engine_charge(pool->device->account, more)) {
-            more = pool->used + bytes - pool->reserved;
-            if (!engine_charge(pool->device->account, more))
-                return false;
-        }
-        pool->reserved += more;
-    }
-    pool->used += bytes;
-    pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
-    pool->reserved_high = pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
-    return true;
-}
-
-static void pool_trim(struct pool *pool, uint64_t keep)
-{
-    if (keep < pool->used)
-        keep = round_up(pool->used, CHUNK);
-    if (pool->reserved > keep) {
-        engine_release(pool->device->account, pool->reserved - keep);
-        pool->reserved = keep;
-    }
-}
-
-void pools_settle(struct device *device)
-{
-    for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
-        if (pool->device == device)
-            pool_trim(pool, pool->threshold);
-}
-
-/* Ranges. */
 
 static bool pooled(const struct memory *memory)
 {
@@ -263,6 +211,13 @@ void memory_free_of(const struct context *context)
     }
 }
 
+void memory_free_from(const struct pool *pool)
+{
+    for (size_t i = range_count; i-- > 0;)
+        if (ranges[i]->pool == pool)
+            memory_free(ranges[i]);
+}
+
 EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     LOCKED;
@@ -334,190 +289,6 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdevi
     return CUDA_SUCCESS;
 }
 
-/* Stream-ordered allocation. */
-
-static CUresult allocate_in_order(CUdeviceptr *pointer, size_t size, CUmemoryPool pool_handle, CUstream handle)
-{
-    LOCKED;
-    struct stream *stream = stream_find(handle);
-    if (!stream)
-        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
-    struct pool *pool = pool_handle ? object_find(pool_handle, OBJECT_POOL) : stream->context->device->current_pool;
-    if (!pool || !pointer || !size)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (stream->capture)
-        return captured_alloc(stream, pool, size, pointer);
-    struct memory *memory;
-    CHECK(memory_new(stream->context, size, MEMORY_POOL, pool, &memory));
-    *pointer = memory->start;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
-{
-    return allocate_in_order(pointer, size, NULL, stream);
-}
-
-EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
-{
-    return pool ? allocate_in_order(pointer, size, pool, stream) : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle)
-{
-    LOCKED;
-    struct stream *stream = stream_find(handle);
-    if (!stream)
-        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
-    struct memory *memory = memory_find(pointer);
-    if (!memory || memory->start != pointer || memory->kind >= MEMORY_MAPPED)
-        return CUDA_ERROR_INVALID_VALUE;
-    return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .free = pointer});
-}
-
-#define WITH_POOL(name, handle)                                                                                        \
-    LOCKED;                                                                                                            \
-    struct pool *name = object_find(handle, OBJECT_POOL);                                                              \
-    if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_VALUE
-
-EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
-{
-    LOCKED;
-    struct device *device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? device_at(props->location.id)
-                                                                                         : NULL;
-    if (!handle || !device || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (props->handleTypes)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (!device->account)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    struct pool *pool = pool_new(device, 0);
-    pool->props = *props;
-    *handle = (CUmemoryPool)pool;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
-{
-    WITH_POOL(pool, handle);
-    if (pool == pool->device->default_pool || pool == pool->device->graph_pool)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = range_count; i-- > 0;)
-        if (ranges[i]->pool == pool)
-            memory_free(ranges[i]);
-    pool_trim(pool, 0);
-    if (pool->device->current_pool == pool)
-        pool->device->current_pool = pool->device->default_pool;
-    object_free(pool);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
-{
-    WITH_POOL(pool, handle);
-    pool_trim(pool, keep);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
-{
-    WITH_POOL(pool, handle);
-    uint64_t *wide = value;
-    switch (attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *(int *)value = pool->reuse[attribute - 1]; break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *wide = pool->threshold; break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *wide = pool->reserved; break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *wide = pool->reserved_high; break;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *wide = pool->used; break;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *wide = pool->used_high; break;
-    default: return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
-{
-    WITH_POOL(pool, handle);
-    switch (attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: pool->reuse[attribute - 1] = *(int *)value; break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->threshold = *(uint64_t *)value; break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        if (*(uint64_t *)value)
-            return CUDA_ERROR_INVALID_VALUE;
-        *(attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? &pool->used_high : &pool->reserved_high) = 0;
-        break;
-    default: return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
-{
-    WITH_POOL(pool, handle);
-    (void)pool, (void)access, (void)count;
-    return CUDA_SUCCESS;
-}
-
-static CUresult pool_of(CUmemoryPool *handle, CUdevice ordinal, bool current)
-{
-    LOCKED;
-    struct device *device = device_at(ordinal);
-    if (!device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!device->account || !handle)
-        return handle ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
-    *handle = (CUmemoryPool)(current ? device->current_pool : device->default_pool);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *handle, CUdevice ordinal)
-{
-    return pool_of(handle, ordinal, false);
-}
-
-EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *handle, CUdevice ordinal) { return pool_of(handle, ordinal, true); }
-
-EXPORT CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
-{
-    WITH_POOL(pool, handle);
-    if (pool->device != device_at(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
-    pool->device->current_pool = pool;
-    return CUDA_SUCCESS;
-}
-
-static struct pool *graph_pool(CUdevice ordinal)
-{
-    struct device *device = device_at(ordinal);
-    return device ? device->graph_pool : NULL;
-}
-
-EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
-{
-    LOCKED;
-    struct pool *pool = graph_pool(ordinal);
-    if (!pool || !value || (unsigned)attribute > 3)
-        return pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
-    *(uint64_t *)value = (uint64_t[]){pool->used, pool->used_high, pool->reserved, pool->reserved_high}[attribute];
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
-{
-    LOCKED;
-    struct pool *pool = graph_pool(ordinal);
-    if (!pool)
-        return CUDA_ERROR_INVALID_DEVICE;
-    pool_trim(pool, 0);
-    return CUDA_SUCCESS;
-}
-
 /* Host memory. */
 
 static CUresult host_new(void *fixed, void **result, size_t size, unsigned flags)
@@ -534,7 +305,8 @@ static CUresult host_new(void *fixed, void **result, size_t size, unsigned flags
         start = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memory_insert(&(struct memory){.start = (uintptr_t)start, .size = size, .length = fixed ? size : round_up(size, PAGE),
+    memory_insert(&(struct memory){.start = (uintptr_t)start, .size = size,
+                                   .length = fixed ? size : round_up(size, PAGE),
                                    .kind = fixed ? MEMORY_REGISTERED : MEMORY_HOST, .context = context,
                                    .device = context->device, .flags = flags, .live = true});
     if (result)
@@ -640,73 +412,5 @@ EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attr
     for (unsigned i = 0; i < count; i++)
         if (attribute_of(values[i], attributes[i], pointer) != CUDA_SUCCESS)
             memset(values[i], 0, attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? 4 : 1); /* 0: unknown to CUDA */
-    return CUDA_SUCCESS;
-}
-
-/* Another process's memory. */
-
-struct ipc_handle {
-    uint64_t magic, offset, size, length;
-    int pid, fd;
-    unsigned card;
-};
-#define IPC_MAGIC UINT64_C(0x3143504948544854)
-_Static_assert(sizeof(struct ipc_handle) <= sizeof(CUipcMemHandle), "fits");
-
-EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
-{
-    LOCKED;
-    struct memory *memory = memory_find(pointer);
-    if (!handle || !memory || memory->kind != MEMORY_DEVICE)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct ipc_handle it = {IPC_MAGIC, memory->offset, memory->size, memory->length,
-                            getpid(), file, memory->device->card_index};
-    memset(handle, 0, sizeof *handle);
-    memcpy(handle, &it, sizeof it);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    struct ipc_handle it;
-    memcpy(&it, &handle, sizeof it);
-    if (!pointer || flags > 1 || it.magic != IPC_MAGIC)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (it.pid == getpid()) /* the driver opens only what others made */
-        return CUDA_ERROR_INVALID_CONTEXT;
-    struct device *owner = NULL;
-    for (unsigned i = 0; i < driver.device_count; i++)
-        if (driver.devices[i].card_index == it.card)
-            owner = &driver.devices[i];
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", it.pid, it.fd);
-    int fd = owner ? open(path, O_RDWR | O_CLOEXEC) : -1;
-    if (fd < 0)
-        return CUDA_ERROR_MAP_FAILED;
-    void *start = mmap(NULL, it.length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)it.offset);
-    close(fd);
-    if (start == MAP_FAILED)
-        return CUDA_ERROR_MAP_FAILED;
-    memory_insert(&(struct memory){.start = (uintptr_t)start, .size = it.size, .length = it.length, .kind = MEMORY_IPC,
-                                   .device = owner, .context = context, .live = true});
-    *pointer = (uintptr_t)start;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
-{
-    return cuIpcOpenMemHandle_v2(pointer, handle, flags);
-}
-
-EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
-{
-    LOCKED;
-    struct memory *memory = memory_find(pointer);
-    if (!memory || memory->kind != MEMORY_IPC || memory->start != pointer)
-        return CUDA_ERROR_INVALID_VALUE;
-    munmap((void *)memory->start, memory->length);
-    memory_remove(memory);
     return CUDA_SUCCESS;
 }

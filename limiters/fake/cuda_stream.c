@@ -30,12 +30,6 @@ struct stream *stream_find(CUstream handle)
     return handle == CU_STREAM_PER_THREAD ? context->per_thread : context->legacy;
 }
 
-#define WITH_STREAM(name, handle)                                                                                      \
-    LOCKED;                                                                                                            \
-    struct stream *name = stream_find(handle);                                                                         \
-    if (!name)                                                                                                         \
-        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT
-
 #define WITH_EVENT(name, handle)                                                                                       \
     struct event *name = object_find(handle, OBJECT_EVENT);                                                            \
     if (!name)                                                                                                         \
@@ -97,7 +91,8 @@ static CUresult host_call(struct stream *stream, const struct work *work)
     return CUDA_SUCCESS;
 }
 
-/* Data moves when the call is made, which no program can tell from later: the stream's order is the order of the calls. */
+/* Data moves when the call is made, which no program can tell from later: the stream's order is the order of the
+ * calls. */
 CUresult perform(struct stream *stream, const struct work *work)
 {
     switch (work->type) {
@@ -159,7 +154,10 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned flags, int
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuStreamCreate(CUstream *handle, unsigned flags) { return cuStreamCreateWithPriority(handle, flags, 0); }
+EXPORT CUresult cuStreamCreate(CUstream *handle, unsigned flags)
+{
+    return cuStreamCreateWithPriority(handle, flags, 0);
+}
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
 {
@@ -258,7 +256,8 @@ EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn call, void *argument)
     WITH_STREAM(stream, handle);
     if (!call)
         return CUDA_ERROR_INVALID_VALUE;
-    return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.call = call, .argument = argument}});
+    return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_HOST,
+                                          .host = {.call = call, .argument = argument}});
 }
 
 EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *argument, unsigned flags)

@@ -1,87 +1,14 @@
 /* libdcmi.so for Ascend cards that are not there.
  *
- * Further keys of a [device]: card and chip (their ids; a card of its own each, unless said), aicpu (AI CPUs; the model's
- * unless said) and cpus (the host CPUs nearby, such as 0-23). A 910C is two [device]s of model Ascend910 with the
- * same card and chips 0 and 1.
+ * Further keys of a [device]: card and chip (their ids; a card of its own each, unless said) and cpus (the host CPUs
+ * nearby, such as 0-23). A 910C is two [device]s of model Ascend910 with the same card and chips 0 and 1.
  */
-#include "dcmi.h"
-
-#include "shelf.h"
+#include "dcmi_card.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 const char shelf_vendor[] = "ascend";
-
-/* What the driver can cut from each model: AI cores, AI CPUs, MB. The templates of npu-smi's virtualization guide, as
- * Ascend's device plugin lists them. */
-static const struct menu {
-    const char *model;
-    unsigned aicpu;
-    struct shape {
-        const char *name;
-        unsigned aicore, aicpu, memory;
-    } shapes[4];
-} menus[] = {
-    {"910A", 14, {{"vir02", 2, 0, 2184}, {"vir04", 4, 0, 4369}, {"vir08", 8, 0, 8738}, {"vir16", 16, 0, 17476}}},
-    {"910B2", 6, {{"vir03_1c_8g", 3, 1, 8192}, {"vir06_1c_16g", 6, 1, 16384}, {"vir12_3c_32g", 12, 3, 32768}}},
-    {"910B3", 7, {{"vir05_1c_16g", 5, 1, 16384}, {"vir10_3c_32g", 10, 3, 32768}}},
-    {"910B4-1", 7, {{"vir05_1c_16g", 5, 1, 16384}, {"vir10_3c_32g", 10, 3, 32768}}},
-    {"910B4", 7, {{"vir05_1c_8g", 5, 1, 8192}, {"vir10_3c_16g", 10, 3, 16384}}},
-    {"310P3", 7, {{"vir01", 1, 1, 3072}, {"vir02", 2, 2, 6144}, {"vir04", 4, 4, 12288}}},
-    {"Ascend910", 7, {{"vir05_1c_16g", 5, 1, 16384}, {"vir10_3c_32g", 10, 3, 32768}}},
-};
-
-static unsigned number(const struct shelf_card *card, const char *key, unsigned fallback)
-{
-    const char *text = rack_text(card->section, key, NULL);
-    return text ? (unsigned)strtoul(text, NULL, 10) : fallback;
-}
-
-static unsigned card_of(const struct shelf_card *card) { return number(card, "card", card->place); }
-static unsigned chip_of(const struct shelf_card *card) { return number(card, "chip", 0); }
-
-static const struct shelf_card *device(int card_id, int device_id)
-{
-    const struct shelf_card *card;
-    for (unsigned i = 0; (card = shelf_card(i)); i++)
-        if ((int)card_of(card) == card_id && (int)chip_of(card) == device_id)
-            return card;
-    return NULL;
-}
-
-static const struct menu *menu_of(const struct shelf_card *card)
-{
-    for (unsigned i = 0; i < sizeof menus / sizeof *menus; i++)
-        if (!strcmp(menus[i].model, card->model))
-            return &menus[i];
-    return NULL;
-}
-
-static const struct shape *shape_of(const struct shelf_card *card, const char *name)
-{
-    const struct menu *menu = menu_of(card);
-    for (unsigned i = 0; menu && i < 4 && menu->shapes[i].name; i++)
-        if (!strcmp(menu->shapes[i].name, name))
-            return &menu->shapes[i];
-    return NULL;
-}
-
-static unsigned mebibytes(uint64_t bytes) { return (unsigned)(bytes >> 20); }
-static bool has_hbm(const struct shelf_card *card) { return strncmp(card->model, "310", 3); }
-
-static bool is_null(const void *out) { return !out; }
-
-/* The card a call is about, or the end of the call. */
-#define DEVICE_NOISE(out, size)                                 \
-    const struct shelf_card *card = device(card_id, device_id); \
-    FAULTS(card, out, size);                                    \
-    if (is_null(out))                                           \
-        return DCMI_ERR_CODE_INVALID_PARAMETER;                 \
-    if (!card || !shelf_present(card))                          \
-    return shelf_opened() ? DCMI_ERR_CODE_DEVICE_NOT_EXIST : DCMI_ERR_CODE_NOT_REDAY
-#define DEVICE(out) DEVICE_NOISE((out), sizeof *(out))
 
 EXPORT int dcmi_init(void)
 {
@@ -246,7 +173,8 @@ EXPORT int dcmi_get_device_health(int card_id, int device_id, unsigned int *heal
     return DCMI_OK;
 }
 
-EXPORT int dcmi_get_device_resource_info(int card_id, int device_id, struct dcmi_proc_mem_info *proc_info, int *proc_num)
+EXPORT int dcmi_get_device_resource_info(int card_id, int device_id, struct dcmi_proc_mem_info *proc_info,
+                                         int *proc_num)
 {
     DEVICE(proc_num);
     struct shelf_process processes[32]; /* as many as the caller is to have room for */
@@ -289,112 +217,4 @@ EXPORT int dcmi_get_topo_info_by_device_id(int card_id, int device_id, int card_
         if (!strcmp(words[i].word, word))
             *topo = words[i].topology;
     return DCMI_OK;
-}
-
-/* What is left of the card's cores, AI CPUs and memory. Under the lock. */
-static struct shape free_of(const struct shelf_card *card)
-{
-    const struct menu *menu = menu_of(card);
-    struct shape left = {"", card->core, menu ? number(card, "aicpu", menu->aicpu) : 0, mebibytes(card->memory)};
-    for (const struct shelf_slice *slice = NULL; (slice = shelf_next(card, 0, slice));) {
-        const struct shape *shape = shape_of(card, slice->name);
-        left.aicore -= shape->aicore;
-        left.aicpu -= shape->aicpu;
-        left.memory -= shape->memory;
-    }
-    return left;
-}
-
-EXPORT int dcmi_create_vdevice(int card_id, int device_id, struct dcmi_create_vdev_res_stru *vdev,
-                               struct dcmi_create_vdev_out *out)
-{
-    DEVICE(out);
-    unsigned first = 100 + 16 * card->place, id = vdev ? vdev->vdev_id : 0; /* sixteen ids a chip, as documented */
-    if (!vdev || strnlen(vdev->template_name, 32) == 32 || (id != UINT32_MAX && (id < first || id >= first + 16)))
-        return DCMI_ERR_CODE_INVALID_PARAMETER;
-    if (!menu_of(card))
-        return DCMI_ERR_CODE_NOT_SUPPORT;
-    const struct shape *shape = shape_of(card, vdev->template_name);
-    if (!shape)
-        return DCMI_ERR_CODE_INVALID_PARAMETER;
-    shelf_lock();
-    struct shape left = free_of(card);
-    for (unsigned i = 0; id == UINT32_MAX && i < 16; i++)
-        if (!shelf_find(card, 0, first + i))
-            id = first + i;
-    struct shelf_slice *slice = NULL;
-    if (id != UINT32_MAX && !shelf_find(card, 0, id) && left.aicore >= shape->aicore && left.aicpu >= shape->aicpu &&
-        left.memory >= shape->memory)
-        slice = shelf_cut(card, 0, id);
-    if (slice)
-        snprintf(slice->name, sizeof slice->name, "%s", shape->name);
-    shelf_unlock();
-    *out = (struct dcmi_create_vdev_out){.vdev_id = id, .pcie_bus = card->bus, .pcie_device = card->device,
-                                         .pcie_func = id - first + 1};
-    return slice ? DCMI_OK : DCMI_ERR_CODE_RESOURCE_OCCUPIED;
-}
-
-EXPORT int dcmi_set_destroy_vdevice(int card_id, int device_id, unsigned int vdevid)
-{
-    DEVICE_NOISE(&vdevid, 0);
-    shelf_lock();
-    struct shelf_slice *slice = shelf_find(card, 0, vdevid);
-    bool used = slice && shelf_in_use(slice);
-    if (slice && !used)
-        slice->card = 0;
-    shelf_unlock();
-    return !slice ? DCMI_ERR_CODE_DEVICE_NOT_EXIST : used ? DCMI_ERR_CODE_RESOURCE_OCCUPIED : DCMI_OK;
-}
-
-static struct dcmi_computing_resource computing(const struct shape *shape)
-{
-    return (struct dcmi_computing_resource){.aic = (float)shape->aicore, .aiv = (float)shape->aicore,
-                                            .memory_size = shape->memory, .device_aicpu = (unsigned short)shape->aicpu,
-                                            .vdev_memory_total = shape->memory, .vdev_memory_free = shape->memory};
-}
-
-static int query_vdevice(const struct shelf_card *card, struct dcmi_vdev_query_stru *query)
-{
-    shelf_lock();
-    const struct shelf_slice *slice = shelf_find(card, 0, query->vdev_id);
-    query->query_info = (struct dcmi_vdev_query_info){0};
-    if (slice) {
-        snprintf(query->query_info.name, sizeof query->query_info.name, "%.15s", slice->name);
-        query->query_info.vfid = slice->id % 16;
-        query->query_info.is_container_used = shelf_in_use(slice);
-        query->query_info.computing = computing(shape_of(card, slice->name));
-    }
-    shelf_unlock();
-    return slice ? DCMI_OK : DCMI_ERR_CODE_DEVICE_NOT_EXIST;
-}
-
-EXPORT int dcmi_get_device_info(int card_id, int device_id, enum dcmi_main_cmd main_cmd, unsigned int sub_cmd, void *buf,
-                                unsigned int *size)
-{
-    DEVICE_NOISE(buf, size ? *size : 0);
-    const struct menu *menu = menu_of(card);
-    if (!size)
-        return DCMI_ERR_CODE_INVALID_PARAMETER;
-    if (main_cmd != DCMI_MAIN_CMD_VDEV_MNG || !menu)
-        return DCMI_ERR_CODE_NOT_SUPPORT;
-    if (sub_cmd == VDEV_RESOURCE || sub_cmd == VDEV_ACTIVITY)
-        return *size < sizeof(struct dcmi_vdev_query_stru) ? DCMI_ERR_CODE_INVALID_PARAMETER : query_vdevice(card, buf);
-    shelf_lock();
-    struct shape left = free_of(card);
-    struct dcmi_soc_total_resource total = {0};
-    for (const struct shelf_slice *slice = NULL; (slice = shelf_next(card, 0, slice)) && total.vdev_num < 32;)
-        total.vdev_id[total.vdev_num++] = slice->id;
-    shelf_unlock();
-    if (sub_cmd == VDEV_TOTAL && *size >= sizeof total) {
-        left = (struct shape){"", card->core, number(card, "aicpu", menu->aicpu), mebibytes(card->memory)};
-        total.computing = computing(&left);
-        memcpy(buf, &total, *size = sizeof total);
-        return DCMI_OK;
-    }
-    if (sub_cmd == VDEV_FREE && *size >= sizeof(struct dcmi_soc_free_resource)) {
-        *(struct dcmi_soc_free_resource *)buf = (struct dcmi_soc_free_resource){.computing = computing(&left)};
-        *size = sizeof(struct dcmi_soc_free_resource);
-        return DCMI_OK;
-    }
-    return DCMI_ERR_CODE_INVALID_PARAMETER;
 }

@@ -225,12 +225,30 @@ static inline void unlock_driver(char *guard)
 
 static inline uint64_t round_up(uint64_t value, uint64_t grain) { return (value + grain - 1) / grain * grain; }
 
+#define WITH_DEVICE(name, ordinal)                                                                                     \
+    LOCKED;                                                                                                            \
+    struct device *name = device_at(ordinal);                                                                          \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_DEVICE
+
+#define NEEDS(pointer)                                                                                                 \
+    if (!(pointer))                                                                                                    \
+        return CUDA_ERROR_INVALID_VALUE
+
 struct context *current_context(void);
 struct device *device_at(CUdevice ordinal);
 CUresult device_join(struct device *device); /* counts one context more */
 void device_leave(struct device *device);
+bool device_peers(const struct device *one, const struct device *other);
 
 /* Streams. */
+
+#define WITH_STREAM(name, handle)                                                                                      \
+    LOCKED;                                                                                                            \
+    struct stream *name = stream_find(handle);                                                                         \
+    if (!name)                                                                                                         \
+        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT
+
 struct stream *stream_find(CUstream handle); /* special streams resolve in the current context; NULL: no such stream */
 struct stream *stream_new(struct context *context, unsigned flags, int priority);
 CUresult enqueue(struct stream *stream, const struct work *work); /* does it, or captures it */
@@ -244,6 +262,8 @@ CUresult launch_work(struct work *work, CUfunction function, const unsigned dims
 /* Captures and graphs. */
 CUresult capture_guard(void); /* refuses, and spoils captures, where a call may not be made beside one */
 CUresult capture_spoil(struct capture *capture);
+struct graph *graph_new(bool owned);
+void graph_free(struct graph *graph);
 struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *needs, size_t count);
 CUresult captured_alloc(struct stream *stream, struct pool *pool, size_t size, CUdeviceptr *pointer);
 
@@ -254,10 +274,12 @@ CUresult memory_new(struct context *context, size_t size, enum memory_kind kind,
                     struct memory **memory);
 void memory_free(struct memory *memory);
 void memory_free_of(const struct context *context);
+void memory_free_from(const struct pool *pool);
 CUresult memory_revive(struct memory *memory); /* gives a graph's allocation its memory */
 void memory_retire(struct memory *memory);     /* and takes it back */
 void pools_settle(struct device *device);
 struct pool *pool_new(struct device *device, uint64_t threshold);
+bool pool_take(struct pool *pool, uint64_t bytes);
 struct memory *memory_insert(const struct memory *range);
 void memory_remove(struct memory *memory);
 int memory_file(void);

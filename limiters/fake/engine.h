@@ -3,11 +3,11 @@
  * Memory is a count per process. Time: each process has, on each card, GPU work submitted and GPU work served, both in
  * nanoseconds since it joined; its operations run one after another in the order they came, so "done" is a mark on the
  * served scale. Processes with pending work take turns of `slice`, and lose `swap` whenever the card changes
- * between two that both have work: the way a driver without MPS shares a card between contexts. There is no thread: whoever
- * asks first works out what happened until now.
+ * between two that both have work: the way a driver without MPS shares a card between contexts. There is no thread:
+ * whoever asks first works out what happened until now.
  *
- * A process holds an OFD byte lock for each card it joined. When it dies, the kernel drops the lock, and the next to look
- * finds its memory and its queue gone. Nothing is decided by a PID.
+ * A process holds an OFD byte lock for each card it joined. When it dies, the kernel drops the lock, and the next to
+ * look finds its memory and its queue gone. Nothing is decided by a PID.
  */
 #ifndef HETERO_FAKE_ENGINE_H
 #define HETERO_FAKE_ENGINE_H

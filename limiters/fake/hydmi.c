@@ -151,10 +151,11 @@ EXPORT dmiStatus dmiCreateVDevices(int device_id, int vdev_count, int *vdev_cus,
     return fits ? DMI_STATUS_SUCCESS : DMI_STATUS_OUT_OF_RESOURCES;
 }
 
-static const struct shelf_card *card_of(const struct shelf_slice *slice, int *device_id)
+/* Under the lock. */
+static const struct shelf_card *card_of(const struct shelf_slice *slice)
 {
     const struct shelf_card *card;
-    for (*device_id = 0; (card = shelf_card((unsigned)*device_id)) && card->key != slice->card; ++*device_id)
+    for (unsigned place = 0; (card = shelf_at(place)) && card->key != slice->card; place++)
         ;
     return card;
 }
@@ -163,12 +164,11 @@ EXPORT dmiStatus dmiGetVDeviceInfo(int vdevice_id, dmiDeviceInfo *device_info)
 {
     MACHINE(device_info);
     const struct shelf_card *card = NULL;
-    int device_id = 0;
     shelf_lock();
     const struct shelf_slice *slice = shelf_find(NULL, VDEVICE, (uint32_t)vdevice_id);
-    if (slice && (card = card_of(slice, &device_id))) {
+    if (slice && (card = card_of(slice))) {
         *device_info = (dmiDeviceInfo){.compute_unit_count = (int)slice->core, .global_mem_size = slice->memory,
-                                       .device_id = device_id};
+                                       .device_id = (int)card->place};
         snprintf(device_info->name, sizeof device_info->name, "%s", card->model);
     }
     shelf_unlock();
@@ -187,10 +187,9 @@ EXPORT dmiStatus dmiUpdateSingleVDevice(int vdevice_id, int vdev_cus, int vdev_m
 {
     MACHINE(&vdevice_id);
     dmiStatus outcome = DMI_STATUS_VDEV_NOT_EXIST;
-    int device_id;
     shelf_lock();
     struct shelf_slice *slice = shelf_find(NULL, VDEVICE, (uint32_t)vdevice_id);
-    const struct shelf_card *card = slice ? card_of(slice, &device_id) : NULL;
+    const struct shelf_card *card = slice ? card_of(slice) : NULL;
     if (card) {
         struct left left = left_of(card, slice);
         uint64_t units = vdev_cus < 0 ? slice->core : (unsigned)vdev_cus; /* -1 changes nothing */
@@ -214,7 +213,7 @@ EXPORT dmiStatus dmiDestroySingleVDevice(int vdevice_id)
     struct shelf_slice *slice = shelf_find(NULL, VDEVICE, (uint32_t)vdevice_id);
     bool used = slice && shelf_in_use(slice);
     if (slice && !used)
-        slice->card = 0;
+        shelf_drop(slice);
     shelf_unlock();
     return !slice ? DMI_STATUS_VDEV_NOT_EXIST : used ? DMI_STATUS_DEVICE_BUSY : DMI_STATUS_SUCCESS;
 }
@@ -228,7 +227,7 @@ EXPORT dmiStatus dmiDestroyVDevices(int device_id)
     for (struct shelf_slice *slice = first; slice; slice = shelf_next(card, VDEVICE, slice))
         used |= shelf_in_use(slice);
     for (struct shelf_slice *slice = first; slice && !used; slice = shelf_next(card, VDEVICE, slice))
-        slice->card = 0;
+        shelf_drop(slice);
     shelf_unlock();
     return !first ? DMI_STATUS_VDEV_NOT_EXIST : used ? DMI_STATUS_DEVICE_BUSY : DMI_STATUS_SUCCESS;
 }

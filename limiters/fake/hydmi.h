@@ -1,6 +1,6 @@
-/* Hygon's virtual device interface as this project meets it: our own declarations of what libhydmi.so exports. The public
- * references are dmi_virtual.h and dmi_error.h (Project-HAMi/dcu-dcgm, pkg/dcgm/include). There is no call to initialise
- * it. Virtual devices are numbered through the whole machine.
+/* Hygon's virtual device interface as this project meets it: our own declarations of what libhydmi.so exports. The
+ * public references are dmi_virtual.h and dmi_error.h (Project-HAMi/dcu-dcgm, pkg/dcgm/include). There is no call to
+ * initialise it. Virtual devices are numbered through the whole machine.
  */
 #ifndef HETERO_FAKE_HYDMI_H
 #define HETERO_FAKE_HYDMI_H

@@ -1,4 +1,4 @@
-/* libixml.so for Iluvatar cards that are not there: NVML's own calls, so far as CoreX has them (ixml.map), and a few more.
+/* libixml.so for Iluvatar cards that are not there: NVML's calls, so far as CoreX has them (ixml.map), and some more.
  *
  * A [device]'s health is ok, or some of sysbus, memory-controller, temperature, voltage, ecc, memory and pcie; lost is
  * a card that fell off the bus.
@@ -11,7 +11,8 @@
 
 EXPORT nvmlReturn_t ixmlDeviceGetHealth(nvmlDevice_t handle, unsigned long long *health)
 {
-    static const char *const words[] = {"sysbus", "memory-controller", "temperature", "voltage", "ecc", "memory", "pcie"};
+    static const char *const words[] = {
+        "sysbus", "memory-controller", "temperature", "voltage", "ecc", "memory", "pcie"};
     FILLS(health);
     ALIVE(device, handle);
     NEEDS(health);

@@ -1,6 +1,7 @@
 /* libmtml.so for Moore Threads cards that are not there.
  *
- * The word for MtLinks is MTLINK<how many>. A card that is not well has memory errors that could not be corrected, and pages to retire.
+ * The word for MtLinks is MTLINK<how many>. A card that is not well has memory errors that could not be corrected, and
+ * pages to retire.
  */
 #include "mtml.h"
 
@@ -175,7 +176,8 @@ EXPORT MtmlReturn mtmlDeviceGetPciInfo(const MtmlDevice *dev, MtmlPciInfo *pci)
     return MTML_SUCCESS;
 }
 
-static MtmlReturn path(const struct shelf_card *card, const char *format, unsigned first, char *out, unsigned int length)
+static MtmlReturn path(const struct shelf_card *card, const char *format, unsigned first, char *out,
+                       unsigned int length)
 {
     char name[64];
     snprintf(name, sizeof name, format, first + card->place);
@@ -249,7 +251,8 @@ static const struct shelf_card *far_end(const struct shelf_card *card, unsigned 
     return NULL;
 }
 
-EXPORT MtmlReturn mtmlDeviceGetTopologyLevel(const MtmlDevice *dev, const MtmlDevice *dev2, MtmlDeviceTopologyLevel *level)
+EXPORT MtmlReturn mtmlDeviceGetTopologyLevel(const MtmlDevice *dev, const MtmlDevice *dev2,
+                                             MtmlDeviceTopologyLevel *level)
 {
     static const struct {
         const char *word;
@@ -348,7 +351,8 @@ EXPORT MtmlReturn mtmlMemoryGetEccErrorCounter(const MtmlMemory *mem, MtmlMemory
 EXPORT MtmlReturn mtmlMemoryGetRetiredPagesPendingStatus(const MtmlMemory *mem, MtmlPagesPending *pending)
 {
     HANDLE(memories, mem, pending);
-    *pending = strcmp(card->health, "ok") ? MTML_RETIRED_PAGES_PENDING_STATE_TRUE : MTML_RETIRED_PAGES_PENDING_STATE_FALSE;
+    bool well = !strcmp(card->health, "ok");
+    *pending = well ? MTML_RETIRED_PAGES_PENDING_STATE_FALSE : MTML_RETIRED_PAGES_PENDING_STATE_TRUE;
     return MTML_SUCCESS;
 }
 

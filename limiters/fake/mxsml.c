@@ -1,7 +1,7 @@
 /* libmxsml.so for MetaX cards that are not there.
  *
- * Further keys of a [device]: sgpu = on (the card is sliced when the machine starts), or sgpu = never (its driver cannot).
- * The word for a MetaXLink is METAXLINK.
+ * Further keys of a [device]: sgpu = on (the card is sliced when the machine starts), or sgpu = never (its driver
+ * cannot). The word for a MetaXLink is METAXLINK.
  */
 #include "mxsml.h"
 
@@ -20,7 +20,12 @@ enum { SW_QUEUE_PRIORITY, QUEUE_PRIORITY }; /* settings of a slice */
 
 static bool is_null(const void *out) { return !out; }
 static unsigned mebibytes(uint64_t bytes) { return (unsigned)(bytes >> 20); }
-static bool can_slice(const struct shelf_card *card) { return strcmp(rack_text(card->section, "sgpu", "off"), "never"); }
+
+static bool can_slice(const struct shelf_card *card)
+{
+    return strcmp(rack_text(card->section, "sgpu", "off"), "never");
+}
+
 
 /* The card a call is about, or the end of the call. */
 #define CARD_NOISE(out, size)                              \
@@ -66,7 +71,8 @@ EXPORT mxSmlReturn_t mxSmlGetDeviceInfo(unsigned int deviceId, mxSmlDeviceInfo_t
                                       .brand = MXSML_Brand_C};
     snprintf(deviceInfo->bdfId, sizeof deviceInfo->bdfId, "%04x:%02x:%02x.%x", card->domain, card->bus, card->device,
              card->function);
-    snprintf(deviceInfo->uuid, sizeof deviceInfo->uuid, "%s%s", strncmp(card->uuid, "GPU-", 4) ? "GPU-" : "", card->uuid);
+    const char *kind = strncmp(card->uuid, "GPU-", 4) ? "GPU-" : "";
+    snprintf(deviceInfo->uuid, sizeof deviceInfo->uuid, "%s%s", kind, card->uuid);
     snprintf(deviceInfo->deviceName, sizeof deviceInfo->deviceName, "%s", card->model);
     return MXSML_Success;
 }
@@ -149,7 +155,8 @@ EXPORT mxSmlReturn_t mxSmlGetNodeAffinity(unsigned int deviceId, unsigned int no
     return MXSML_Success;
 }
 
-EXPORT mxSmlReturn_t mxSmlGetDeviceTopology(unsigned int deviceId, unsigned int deviceDst, mxSmlGpuTopologyLevel_t *level)
+EXPORT mxSmlReturn_t mxSmlGetDeviceTopology(unsigned int deviceId, unsigned int deviceDst,
+                                            mxSmlGpuTopologyLevel_t *level)
 {
     static const struct {
         const char *word;
@@ -184,12 +191,34 @@ EXPORT mxSmlReturn_t mxSmlGetSingleGpuProcess(unsigned int deviceId, unsigned in
     return MXSML_Success;
 }
 
+/* A card's settings for all of its slices. */
+
+static bool sliced_at_start(const struct shelf_card *card)
+{
+    return !strcmp(rack_text(card->section, "sgpu", "off"), "on");
+}
+
+static unsigned setting(const struct shelf_card *card, unsigned which, unsigned fallback)
+{
+    shelf_lock();
+    unsigned value = shelf_switch(card, which, fallback);
+    shelf_unlock();
+    return value;
+}
+
+static mxSmlReturn_t set(const struct shelf_card *card, unsigned which, unsigned value, bool legal)
+{
+    shelf_lock();
+    if (legal)
+        shelf_set_switch(card, which, value);
+    shelf_unlock();
+    return legal ? MXSML_Success : MXSML_SysfsWriteError;
+}
+
 EXPORT mxSmlReturn_t mxSmlGetSgpuToggle(unsigned int deviceId, unsigned int *toggle)
 {
     SLICED(toggle);
-    shelf_lock();
-    *toggle = shelf_switch(card, TOGGLE, !strcmp(rack_text(card->section, "sgpu", "off"), "on"));
-    shelf_unlock();
+    *toggle = setting(card, TOGGLE, sliced_at_start(card));
     return MXSML_Success;
 }
 
@@ -204,20 +233,10 @@ EXPORT mxSmlReturn_t mxSmlSetSgpuToggle(unsigned int deviceId, unsigned int togg
     return refused ? MXSML_SysfsWriteError : MXSML_Success;
 }
 
-/* A card's settings for all of its slices. */
-static mxSmlReturn_t set(const struct shelf_card *card, unsigned which, unsigned value, bool legal)
-{
-    shelf_lock();
-    if (legal)
-        shelf_set_switch(card, which, value);
-    shelf_unlock();
-    return legal ? MXSML_Success : MXSML_SysfsWriteError;
-}
-
 EXPORT mxSmlReturn_t mxSmlGetDeviceSchedClass(unsigned int deviceId, mxSmlSchedClass_t *schedClass)
 {
     SLICED(schedClass);
-    *schedClass = (mxSmlSchedClass_t)shelf_switch(card, SCHED_CLASS, BEST_EFFORT);
+    *schedClass = (mxSmlSchedClass_t)setting(card, SCHED_CLASS, BEST_EFFORT);
     return MXSML_Success;
 }
 
@@ -230,7 +249,7 @@ EXPORT mxSmlReturn_t mxSmlSetDeviceSchedClass(unsigned int deviceId, mxSmlSchedC
 EXPORT mxSmlReturn_t mxSmlGetDeviceTimeslice(unsigned int deviceId, unsigned int *timeslice)
 {
     SLICED(timeslice);
-    *timeslice = shelf_switch(card, TIMESLICE, 10);
+    *timeslice = setting(card, TIMESLICE, 10);
     return MXSML_Success;
 }
 
@@ -258,7 +277,7 @@ EXPORT mxSmlReturn_t mxSmlCreateSgpu(unsigned int deviceId, unsigned int memory,
     SLICED(sgpuId);
     mxSmlReturn_t outcome = MXSML_OperationNotSupport;
     shelf_lock();
-    if (shelf_switch(card, TOGGLE, !strcmp(rack_text(card->section, "sgpu", "off"), "on"))) {
+    if (shelf_switch(card, TOGGLE, sliced_at_start(card))) {
         mxSmlSgpuAvailableQuota_t left = left_of(card, NULL);
         unsigned id = 0;
         while (id < SGPUS && shelf_find(card, SGPU, id))
@@ -285,7 +304,7 @@ EXPORT mxSmlReturn_t mxSmlRemoveSgpu(unsigned int deviceId, unsigned int sgpuId)
     struct shelf_slice *slice = shelf_find(card, SGPU, sgpuId);
     bool used = slice && shelf_in_use(slice);
     if (slice && !used)
-        slice->card = 0;
+        shelf_drop(slice);
     shelf_unlock();
     return !slice ? MXSML_OperationNotSupport : used ? MXSML_SysfsWriteError : MXSML_Success;
 }

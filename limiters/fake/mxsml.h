@@ -1,6 +1,6 @@
 /* MXSML's ABI as this project meets it: our own declarations of what libmxsml.so exports. The public reference is
- * MetaX's MxSml.h (gpustack/gpustack-operator, binding/mxsml). Devices and their slices (sGPUs) are addressed by number;
- * the counts are returned, all else answers a code.
+ * MetaX's MxSml.h (gpustack/gpustack-operator, binding/mxsml). Devices and their slices (sGPUs) are addressed by
+ * number; the counts are returned, all else answers a code.
  */
 #ifndef HETERO_FAKE_MXSML_H
 #define HETERO_FAKE_MXSML_H

@@ -18,6 +18,12 @@ static const struct {
     int driver, cuda;
 } cuda_versions[] = {{580, 13000}, {570, 12080}, {550, 12040}, {535, 12020}, {525, 12000}, {470, 11040}, {0, 10020}};
 
+/* What is this vendor's on this rack. */
+static uint64_t name_of(const struct rack *rack)
+{
+    return rack_hash(rack_hash(0, rack->path, strlen(rack->path)), VENDOR, strlen(VENDOR));
+}
+
 static void derive_uuid(char uuid[48], const char *kind, uint64_t seed, unsigned index)
 {
     uint64_t high = rack_hash(seed, &index, sizeof index), low = rack_hash(high, kind, strlen(kind));
@@ -120,8 +126,7 @@ static void read_device(struct nvidia *it, struct rack *rack, const struct rack_
     if (uuid)
         snprintf(device->uuid, sizeof device->uuid, "%s", uuid);
     else
-        derive_uuid(device->uuid, "GPU", rack_hash(rack_hash(0, rack->path, strlen(rack->path)), VENDOR, strlen(VENDOR)),
-                    index);
+        derive_uuid(device->uuid, "GPU", name_of(rack), index);
     device->mig = rack_text(section, "mig", NULL);
     device->first_card = it->card_count;
     if (device->mig) {
@@ -193,7 +198,6 @@ struct nvidia *nvidia_open(void)
     default_links(it);
     if (rack->faults)
         return NULL;
-    uint64_t name = rack_hash(rack_hash(0, rack->path, strlen(rack->path)), VENDOR, strlen(VENDOR)); /* one state a vendor */
-    it->engine = engine_open(name, rack->fingerprint, cards, it->card_count);
+    it->engine = engine_open(name_of(rack), rack->fingerprint, cards, it->card_count);
     return it->engine ? it : NULL;
 }

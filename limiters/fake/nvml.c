@@ -354,7 +354,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t handle, unsigned *node)
     return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t handle, unsigned size, unsigned long *nodes, unsigned scope)
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t handle, unsigned size, unsigned long *nodes,
+                                                unsigned scope)
 {
     (void)scope;
     ALIVE(device, handle);
@@ -503,7 +504,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlPro
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t processes(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_v1_t *old, nvmlProcessInfo_v2_t *now)
+static nvmlReturn_t processes(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_v1_t *old,
+                              nvmlProcessInfo_v2_t *now)
 {
     ALIVE(device, handle);
     NEEDS(count);
@@ -524,20 +526,24 @@ static nvmlReturn_t processes(nvmlDevice_t handle, unsigned *count, nvmlProcessI
     return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_v1_t *out)
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned *count,
+                                                         nvmlProcessInfo_v1_t *out)
 {
+    FAULTS(about, count, sizeof *count);
     return processes(handle, count, out, NULL);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t handle, unsigned *count,
                                                             nvmlProcessInfo_v2_t *out)
 {
+    FAULTS(about, count, sizeof *count);
     return processes(handle, count, NULL, out);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
                                                             nvmlProcessInfo_v2_t *out)
 {
+    FAULTS(about, count, sizeof *count);
     return processes(handle, count, NULL, out);
 }
 

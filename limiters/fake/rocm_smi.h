@@ -31,6 +31,7 @@ typedef struct {
     uint64_t correctable_err, uncorrectable_err;
 } rsmi_error_count_t;
 
-_Static_assert(sizeof(rsmi_process_info_t) == 32 && sizeof(rsmi_error_count_t) == 16, "as the public header lays them out");
+/* As the compiler lays out the public header's own declarations. */
+_Static_assert(sizeof(rsmi_process_info_t) == 32 && sizeof(rsmi_error_count_t) == 16, "ROCm SMI");
 
 #endif

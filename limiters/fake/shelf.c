@@ -1,25 +1,22 @@
-/* Cards from the rack, slices that outlive processes, faults on demand: what the vendors' fake libraries share. */
+/* Cards from the rack, and slices that outlive processes: what the vendors' fake libraries share. */
 #include "shelf.h"
 
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#define LAYOUT 1u /* of struct state; part of the file's name */
+#define LAYOUT 2u /* of struct state; part of the file's name */
 #define FAULTS_COUNTED 32u
 
-struct state { /* the file, shared by all processes: zeroes at first */
-    _Atomic uint32_t calls[FAULTS_COUNTED]; /* how often the call of each [fault] was made, for vanish */
-    /* The rest is under the file's lock. */
+struct state { /* the file, shared by all processes and read and changed under its lock: zeroes, but for its name */
+    char rack[512]; /* whose state it is, for people */
+    uint32_t calls[FAULTS_COUNTED]; /* how often the call of each [fault] was made, for vanish */
     struct {
         uint64_t card;
         uint32_t value[SHELF_SWITCHES], set; /* set: a bit for each */
@@ -33,126 +30,70 @@ struct shelf {
     struct shelf_card cards[SHELF_CARDS];
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* the file's lock is the process's: this one is the thread's */
-static struct rack *loaded_under;    /* set by the constructor; its faults count until shelf_open */
-static struct shelf *_Atomic shelf;  /* replaced whole by shelf_open, never freed: cards were handed out */
-static struct state *_Atomic state;  /* mapped by the first shelf_open, for good */
-static int state_file = -1;          /* set with state */
-static char state_path[64];          /* likewise */
+/* The file's lock is the process's; this one is the thread's, and guards what is set by map_state. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct state *_Atomic state; /* mapped when first needed; left mapped when the file was removed meanwhile */
+static int state_file = -1;
+static char state_path[64];
 
-static const char *const fault_words[] = {"error", "hang", "garbage", "missing", "vanish"};
+static struct shelf *_Atomic shelf; /* replaced whole by shelf_open, never freed: cards were handed out */
 
-static bool does(const struct rack_section *section, const char *what)
+/* The rack may be edited between two looks: its path is what names its state. */
+static void map_state(const char *rack)
 {
-    const char *said = rack_text(section, "does", "");
-    size_t length = strcspn(said, " ");
-    return !strcmp(section->kind, "fault") && strlen(what) == length && !strncmp(said, what, length);
-}
-
-static bool concerns(const struct rack_section *section, const char *call)
-{
-    return !fnmatch(rack_text(section, "call", ""), call, 0) &&
-           !strcmp(rack_text(section, "vendor", shelf_vendor), shelf_vendor);
-}
-
-/* A library that never had the symbol is one whose dynamic symbol table gives it no value: so dlsym sees it. */
-static int hide_in(struct dl_phdr_info *object, size_t size, void *argument)
-{
-    (void)size;
-    const struct rack *rack = argument;
-    const ElfW(Dyn) *dynamic = NULL;
-    bool own = false;
-    for (unsigned i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *header = &object->dlpi_phdr[i];
-        uintptr_t start = object->dlpi_addr + header->p_vaddr;
-        if (header->p_type == PT_DYNAMIC)
-            dynamic = (const ElfW(Dyn) *)start;
-        if (header->p_type == PT_LOAD && (uintptr_t)shelf_vendor - start < header->p_memsz)
-            own = true;
+    snprintf(state_path, sizeof state_path, "/dev/shm/hetero-%s-%u-%016llx", shelf_vendor, (unsigned)getuid(),
+             (unsigned long long)rack_hash(LAYOUT, rack, strlen(rack)));
+    state_file = open(state_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    void *mapped = MAP_FAILED;
+    if (state_file >= 0 && !ftruncate(state_file, sizeof(struct state)))
+        mapped = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, state_file, 0);
+    if (mapped == MAP_FAILED) {
+        fprintf(stderr, "%s: cannot keep the rack's slices there, no other process will see them: %s\n", state_path,
+                strerror(errno));
+        mapped = calloc(1, sizeof(struct state));
     }
-    if (!own || !dynamic)
-        return 0;
-    ElfW(Sym) *symbols = NULL;
-    const char *names = NULL;
-    const uint32_t *hash = NULL; /* buckets, then as many chains as there are symbols */
-    for (; dynamic->d_tag != DT_NULL; dynamic++)
-        if (dynamic->d_tag == DT_SYMTAB)
-            symbols = (ElfW(Sym) *)dynamic->d_un.d_ptr;
-        else if (dynamic->d_tag == DT_STRTAB)
-            names = (const char *)dynamic->d_un.d_ptr;
-        else if (dynamic->d_tag == DT_HASH)
-            hash = (const uint32_t *)dynamic->d_un.d_ptr;
-    if (!symbols || !names || !hash)
-        return 1;
-    uintptr_t first = (uintptr_t)symbols & -(uintptr_t)sysconf(_SC_PAGESIZE);
-    size_t length = (uintptr_t)(symbols + hash[1]) - first;
-    if (mprotect((void *)first, length, PROT_READ | PROT_WRITE))
-        return 1;
-    for (uint32_t s = 1; s < hash[1]; s++)
-        for (unsigned i = 0; i < rack->count; i++)
-            if (does(&rack->sections[i], "missing") && concerns(&rack->sections[i], names + symbols[s].st_name))
-                symbols[s].st_value = 0;
-    mprotect((void *)first, length, PROT_READ);
-    return 1;
+    state = mapped;
+    snprintf(state->rack, sizeof state->rack, "%s", rack);
 }
 
-__attribute__((constructor)) static void hide_missing(void)
+static bool file_lock(short type)
 {
-    loaded_under = rack_open();
-    for (unsigned i = 0; loaded_under && i < loaded_under->count; i++)
-        if (does(&loaded_under->sections[i], "missing")) {
-            dl_iterate_phdr(hide_in, loaded_under);
-            break;
-        }
+    struct flock first = {.l_type = type, .l_whence = SEEK_SET, .l_len = 1};
+    struct stat status;
+    while (fcntl(state_file, F_SETLKW, &first) && errno == EINTR)
+        ;
+    return fstat(state_file, &status) || status.st_nlink; /* false: it was removed before we had it */
 }
 
 void shelf_lock(void)
 {
     pthread_mutex_lock(&mutex);
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
-    while (fcntl(state_file, F_SETLKW, &whole) && errno == EINTR)
-        ;
+    struct shelf *it = shelf;
+    if (!state && it)
+        map_state(it->rack->path);
+    while (state_file >= 0 && !file_lock(F_WRLCK)) {
+        close(state_file);
+        map_state(state->rack);
+    }
 }
 
 void shelf_unlock(void)
 {
-    struct flock whole = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_len = 1};
-    fcntl(state_file, F_SETLK, &whole);
+    if (state_file >= 0)
+        file_lock(F_UNLCK);
     pthread_mutex_unlock(&mutex);
 }
 
-/* The slices of this rack; it may be edited between two looks, its path is what names it. */
-static bool map_state(const struct rack *rack)
+__attribute__((destructor)) static void remove_empty(void)
 {
-    pthread_mutex_lock(&mutex);
-    if (!state) {
-        snprintf(state_path, sizeof state_path, "/dev/shm/hetero-%s-%u-%016llx", shelf_vendor, (unsigned)getuid(),
-                 (unsigned long long)rack_hash(LAYOUT, rack->path, strlen(rack->path)));
-        int file = open(state_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        void *mapped = MAP_FAILED;
-        if (file >= 0 && !ftruncate(file, sizeof(struct state)))
-            mapped = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-        if (mapped == MAP_FAILED) {
-            fprintf(stderr, "%s: cannot keep the rack's slices there: %s\n", state_path, strerror(errno));
-            if (file >= 0)
-                close(file);
-        } else {
-            state_file = file;
-            state = mapped;
-        }
-    }
-    pthread_mutex_unlock(&mutex);
-    return state;
-}
-
-static void check_fault(struct rack *rack, const struct rack_section *section)
-{
-    if (!rack_text(section, "call", NULL))
-        rack_fault(rack, section, "call", "the name of a library call, or a pattern");
-    for (unsigned i = 0; i < sizeof fault_words / sizeof *fault_words; i++)
-        if (does(section, fault_words[i]))
-            return;
-    rack_fault(rack, section, "does", "error CODE, hang [TIME], garbage, missing or vanish [COUNT]");
+    static const struct state empty;
+    size_t name = sizeof empty.rack;
+    if (!state || state_file < 0)
+        return;
+    shelf_lock();
+    if (!memcmp((char *)state + name, (const char *)&empty + name, sizeof empty - name))
+        unlink(state_path);
+    shelf_unlock();
 }
 
 static void take_card(struct shelf *it, const struct rack_section *section)
@@ -198,40 +139,30 @@ static void take_card(struct shelf *it, const struct rack_section *section)
 bool shelf_open(void)
 {
     struct shelf *it = calloc(1, sizeof *it);
-    if (!it || !(it->rack = rack_open()) || !map_state(it->rack)) {
+    if (!it || !(it->rack = rack_open())) {
         free(it);
         return false;
     }
     for (unsigned i = 0; i < it->rack->count; i++) {
         const struct rack_section *section = &it->rack->sections[i];
-        if (!strcmp(section->kind, "fault"))
-            check_fault(it->rack, section);
         if (!strcmp(section->kind, "device") && !strcmp(rack_text(section, "vendor", ""), shelf_vendor) &&
             it->count < SHELF_CARDS)
             take_card(it, section);
     }
-    bool good = it->count && !it->rack->faults;
+    bool good = faults_sound(it->rack) && it->count && !it->rack->faults;
     shelf = good ? it : NULL;
     return good;
 }
 
-bool shelf_opened(void) { return shelf; }
-void shelf_close(void) { shelf = NULL; }
-
-bool shelf_present(const struct shelf_card *card)
+struct rack *shelf_rack(void)
 {
     struct shelf *it = shelf;
-    for (unsigned i = 0; it && i < it->rack->count; i++) {
-        const struct rack_section *section = &it->rack->sections[i];
-        unsigned count = 2;
-        if (!does(section, "vanish") || rack_number(it->rack, section, "device", RACK_COUNT, 0) != card->place)
-            continue;
-        sscanf(rack_text(section, "does", ""), "vanish %u", &count);
-        if (state->calls[i % FAULTS_COUNTED] >= count)
-            return false;
-    }
-    return it;
+    return it ? it->rack : NULL;
 }
+
+uint32_t *shelf_calls(unsigned fault) { return &state->calls[fault % FAULTS_COUNTED]; }
+bool shelf_opened(void) { return shelf; }
+void shelf_close(void) { shelf = NULL; }
 
 const struct shelf_card *shelf_at(unsigned place)
 {
@@ -263,45 +194,6 @@ const char *shelf_driver(const char *key, const char *fallback)
         if (!strcmp(it->rack->sections[i].kind, "driver"))
             fallback = rack_text(&it->rack->sections[i], key, fallback);
     return fallback;
-}
-
-static void hang(const char *does)
-{
-    double amount = 1e9;
-    char unit[3] = "s";
-    sscanf(does, "hang %lf %2s", &amount, unit);
-    if (!strcmp(unit, "ms"))
-        amount /= 1e3;
-    struct timespec left = {(time_t)amount, (long)((amount - (double)(time_t)amount) * 1e9)};
-    while (nanosleep(&left, &left) && errno == EINTR)
-        ;
-}
-
-bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint64_t size, int *code)
-{
-    struct shelf *it = shelf;
-    struct rack *rack = it ? it->rack : loaded_under;
-    for (unsigned i = 0; rack && i < rack->count; i++) {
-        const struct rack_section *section = &rack->sections[i];
-        if (strcmp(section->kind, "fault") || !concerns(section, call))
-            continue;
-        if (rack_text(section, "device", NULL) && (card || !does(section, "vanish")) &&
-            (!card || rack_number(rack, section, "device", RACK_COUNT, 0) != card->place))
-            continue;
-        *code = 0;
-        if (does(section, "vanish") && it)
-            state->calls[i % FAULTS_COUNTED]++;
-        else if (does(section, "hang"))
-            hang(rack_text(section, "does", ""));
-        else if (does(section, "error") && sscanf(rack_text(section, "does", ""), "error %i", code) == 1)
-            return true;
-        else if (does(section, "garbage")) {
-            if (out)
-                memset(out, 0xa5, size); /* no text, no length, no zero */
-            return true;
-        }
-    }
-    return false;
 }
 
 void shelf_link(const struct shelf_card *one, const struct shelf_card *other, char word[16])
@@ -337,6 +229,8 @@ struct shelf_slice *shelf_cut(const struct shelf_card *card, uint32_t kind, uint
     return NULL;
 }
 
+void shelf_drop(struct shelf_slice *slice) { *slice = (struct shelf_slice){0}; }
+
 struct shelf_slice *shelf_next(const struct shelf_card *card, uint32_t kind, const struct shelf_slice *after)
 {
     for (struct shelf_slice *slice = after ? state->slices + (after - state->slices) + 1 : state->slices;
@@ -370,13 +264,13 @@ bool shelf_in_use(const struct shelf_slice *slice)
 int fake_occupy(unsigned index, unsigned id)
 {
     const struct shelf_card *card = shelf_card(index);
-    int file = card ? open(state_path, O_RDWR) : -1; /* inherited on exec, as a device node would be */
-    if (file < 0)
+    if (!card)
         return -1;
     shelf_lock();
+    int file = open(state_path, O_RDWR); /* inherited on exec, as a device node would be */
     struct shelf_slice *slice = shelf_find(card, 0, id);
     struct flock byte = slice ? byte_of(slice, F_RDLCK) : (struct flock){.l_type = F_UNLCK};
-    bool worked = slice && !fcntl(file, F_OFD_SETLK, &byte);
+    bool worked = slice && file >= 0 && !fcntl(file, F_OFD_SETLK, &byte);
     shelf_unlock();
     return worked ? 0 : -1; /* a file not used stays open: closing it would drop this process's lock on the others */
 }

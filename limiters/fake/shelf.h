@@ -4,8 +4,8 @@
  * numa, pci, health (ok, or what is wrong), links (1:HCCS 2:PIX, peers counted among the vendor's own cards) and
  * processes (pid:size, such as 4242:512 4243:1024, in MiB). Each library reads further keys of its own.
  *
- * Slices are the driver's and outlive who cut them: they stand in one file under /dev/shm until somebody destroys them.
- * A slice is in use while a process that occupies it lives; the kernel knows, no PID decides.
+ * Slices are the driver's and outlive who cut them: they stand in a file under /dev/shm, which is there only while
+ * something stands in it. A slice is in use while a process that occupies it lives; the kernel knows, no PID decides.
  *
  *     [fault]
  *     call = dcmi_get_device_health   # a shell pattern: *_v2 is an older library
@@ -40,7 +40,7 @@ struct shelf_card {
 };
 
 struct shelf_slice {
-    uint64_t card;             /* 0: none; how a slice is destroyed */
+    uint64_t card;             /* 0: none */
     uint32_t kind, id, parent; /* the library's own numbers; kind 0 is what a program can run on */
     uint32_t core;
     uint64_t memory; /* in the library's own unit */
@@ -63,26 +63,18 @@ void shelf_close(void); /* until opened again there are no cards */
 unsigned shelf_count(void);                        /* cards that are there now */
 const struct shelf_card *shelf_card(unsigned index); /* NULL: not opened, or no such card now */
 const struct shelf_card *shelf_at(unsigned place);   /* there now or not; NULL: not opened, or no such place */
-bool shelf_present(const struct shelf_card *card); /* still there: it has not vanished since it was handed out */
 const char *shelf_driver(const char *key, const char *fallback); /* what a [driver] says of key */
 
-/* Whether the call ends here: with *code to be returned, after filling out with noise if so told. */
-bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint64_t size, int *code);
-#define FAULTS(card, out, size)                                        \
-    do {                                                               \
-        int code_;                                                     \
-        if (shelf_meet(__func__, (card), (out), (size), &code_))       \
-            return code_;                                              \
-    } while (0)
-
-/* What lies between two cards, by the rack's word for it: what either of them says, else NODE or SYS by their NUMA node. */
+/* What lies between two cards, by the rack's word for it: what either says, else NODE or SYS by their NUMA nodes. */
 void shelf_link(const struct shelf_card *one, const struct shelf_card *other, char word[16]);
 unsigned shelf_processes(const struct shelf_card *card, struct shelf_process *processes, unsigned room);
 
-/* Slices and switches are read and changed between these two, by one process at a time. */
+/* Slices and switches are read and changed between these two, by one process at a time. Nothing in between may look for
+ * cards, but for shelf_at: whether one has vanished is asked under the same lock. */
 void shelf_lock(void);
 void shelf_unlock(void);
 struct shelf_slice *shelf_cut(const struct shelf_card *card, uint32_t kind, uint32_t id); /* zeroed; NULL: no room */
+void shelf_drop(struct shelf_slice *slice);
 struct shelf_slice *shelf_next(const struct shelf_card *card, uint32_t kind, const struct shelf_slice *after);
 struct shelf_slice *shelf_find(const struct shelf_card *card, uint32_t kind, uint32_t id);
 bool shelf_in_use(const struct shelf_slice *slice);
@@ -93,5 +85,23 @@ void shelf_set_switch(const struct shelf_card *card, unsigned which, uint32_t va
 /* Exported by every library beside the vendor's calls, for what a runtime would do: this process works on the slice
  * (of kind 0) until it and its children end. 0, or -1. */
 EXPORT int fake_occupy(unsigned index, unsigned id);
+
+/* faults.c */
+
+/* Whether the call ends here: with *code to be returned, after filling out with noise if so told. */
+bool shelf_meet(const char *call, const struct shelf_card *card, void *out, uint64_t size, int *code);
+#define FAULTS(card, out, size)                                        \
+    do {                                                               \
+        int code_;                                                     \
+        if (shelf_meet(__func__, (card), (out), (size), &code_))       \
+            return code_;                                              \
+    } while (0)
+
+bool shelf_present(const struct shelf_card *card); /* still there: it has not vanished since it was handed out */
+
+/* Between shelf.c and faults.c. */
+struct rack *shelf_rack(void);          /* NULL: not opened */
+uint32_t *shelf_calls(unsigned fault);  /* how often the call of a vanishing was made; under the lock */
+bool faults_sound(struct rack *rack);   /* whatever is malformed is told */
 
 #endif

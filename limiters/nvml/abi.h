@@ -1,6 +1,6 @@
 /* NVML's ABI as this project meets it: our own declarations of what libnvidia-ml.so.1 exports, so that nobody needs
- * CUDA installed to build. The public reference is NVIDIA's nvml.h; tests/limiters/test_abi.py compares the layouts with
- * the ctypes of nvidia-ml-py. Names as exported: nvml.h hides the suffixes by macros (nvmlInit is nvmlInit_v2).
+ * CUDA installed to build. The public reference is NVIDIA's nvml.h; tests/limiters/test_abi.py compares the layouts
+ * with the ctypes of nvidia-ml-py. Names as exported: nvml.h hides the suffixes by macros (nvmlInit is nvmlInit_v2).
  */
 #ifndef HETERO_NVML_ABI_H
 #define HETERO_NVML_ABI_H
@@ -157,6 +157,8 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t, char *, unsigned);
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t, unsigned *);
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t, unsigned *);
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t, char *, unsigned);
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t, unsigned *);
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t, unsigned *);

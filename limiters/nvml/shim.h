@@ -1,9 +1,15 @@
-/* The NVML table, for the list of all doors (../cuda/shim.c). */
+/* The NVML table, for the list of all doors (../cuda/shim.c), and what the governor asks of NVML. */
 #ifndef HETERO_NVML_SHIM_H
 #define HETERO_NVML_SHIM_H
 
 #include "../core/symbols.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+
 extern const struct symbols nvml_symbols;
+
+/* The power of a device (engine.h). */
+bool nvml_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw);
 
 #endif

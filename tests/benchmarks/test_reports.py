@@ -69,6 +69,6 @@ def test_a_call_costs_the_median_of_its_rounds_beside_the_native_one() -> None:
 
 
 def test_a_call_made_once_a_process_has_no_percentile() -> None:
-    (cost,) = costs({"native": [{"cuInit": {"median": 7}}]})
+    (cost,) = costs({"native": [{"initialise": {"median": 7}}]})
 
     assert (7, None) == (cost.median, cost.p99)

@@ -152,6 +152,7 @@ def test_policy_off_runs_without_the_limiter(hetero: Run) -> None:
     done = hetero("run", "--policy", "off", "--memory", "1Gi", "--", "env")
 
     assert "LD_PRELOAD" not in done.stdout
+    assert "HETERO_GRANT" not in done.stdout
 
 
 def test_a_preload_of_the_users_own_stays(hetero: Run, tmp_path: Path) -> None:

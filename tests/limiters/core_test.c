@@ -359,6 +359,20 @@ static void nothing(void)
 {
 }
 
+static uint64_t sim_price_permille; /* what the device draws while busy, of what it may draw; 0: it will not say */
+
+static bool sim_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw)
+{
+    (void)uuid;
+    static uint64_t last_clock, last_busy;
+    double busy = sim.clock > last_clock ? (double)(sim.busy_ns - last_busy) / (double)(sim.clock - last_clock) : 0;
+    last_clock = sim.clock;
+    last_busy = sim.busy_ns;
+    *limit_mw = 600000;
+    *mean_mw = 100000 + (uint32_t)(busy * 500 * (double)sim_price_permille);
+    return sim_price_permille > 0;
+}
+
 static const struct engine simulated = {
     .now = sim_now,
     .pause = sim_pause,
@@ -368,6 +382,7 @@ static const struct engine simulated = {
     .drop = free,
     .set = sim_set,
     .passed = sim_passed,
+    .power = sim_power,
 };
 
 static struct hetero_grant_device terms;
@@ -379,6 +394,7 @@ static void govern(uint32_t core, uint64_t ns)
     terms = (struct hetero_grant_device){.core = core, .policy = HETERO_POLICY_FIXED};
     sim.clock = 1000 * MS;
     sim.governor = governor_new(&simulated, &terms, &account, directory, 0);
+    governor_begin(sim.governor);
     uint64_t end = sim.clock + ns;
     while (sim.clock < end) {
         program();
@@ -403,11 +419,11 @@ static void a_share_of_a_busy_device_is_kept_whatever_the_kernels_take(void)
                 sim.kernel_ns = kernels[k];
                 sim.host_ns = 2 * US;
                 sim.in_flight = 1000;
-                govern(cores[c], 20000 * MS);
-                double share = (double)sim.busy_ns * 10000 / 20000e6;
+                govern(cores[c], 6000 * MS);
+                double share = (double)sim.busy_ns * 10000 / 6000e6;
                 printf("core %u, %llu us: %.1f\n", cores[c], (unsigned long long)(kernels[k] / US), share / 100);
-                /* One turn's overrun of 20 s is 0.1 points; a device kept waiting costs up to 3 % of the share. */
-                EXPECT_NEAR((double)cores[c], 60 + cores[c] * 0.03, share);
+                /* One long turn of 6 s is 0.5 points; a device kept waiting costs up to 3 % of the share. */
+                EXPECT_NEAR((double)cores[c], 100 + cores[c] * 0.03, share);
                 exit(0);
             }
             int status;
@@ -423,6 +439,39 @@ static void a_program_bound_by_its_own_thread_gets_its_share_of_the_launches(voi
     govern(3000, 10000 * MS);
     double alone = 10000e6 / 30e3;
     EXPECT_NEAR(30.0, 2.0, 100 * (double)sim.launched / alone);
+}
+
+static void time_on_a_card_at_its_power_limit_is_dearer(void)
+{
+    /* 379 W on average at 30 % of the time, of 700 W: 36 % of the speed it has alone (one H200, 8192^3 products). */
+    struct power power;
+    power_begin(&power, 1000 * MS, 115000, 700000);
+    power.busy_ns = 300 * MS;
+    power_look(&power, 2000 * MS, 379100, 700000);
+    EXPECT_NEAR(36.0 / 30, 0.02, power.price / 1024.0);
+
+    /* 242 W at 30 % stay below the limit at 100 %. */
+    power_begin(&power, 1000 * MS, 115000, 700000);
+    power.busy_ns = 300 * MS;
+    power_look(&power, 2000 * MS, 242300, 700000);
+    EXPECT(1024, power.price);
+
+    /* A neighbour's work is not ours. */
+    power_begin(&power, 1000 * MS, 115000, 700000);
+    power.busy_ns = 300 * MS;
+    power.others_ns = 600 * MS;
+    power_look(&power, 2000 * MS, 480000, 700000);
+    EXPECT(1024, power.price);
+}
+
+static void a_hungry_program_gets_its_share_of_its_speed_alone(void)
+{
+    sim.kernel_ns = 1600 * US;
+    sim.host_ns = 2 * US;
+    sim.in_flight = 8;
+    sim_price_permille = 1500;
+    govern(3000, 10000 * MS);
+    EXPECT_NEAR(30.0 / power_slowdown(1.5, 1), 0.7, (double)sim.busy_ns * 100 / 10000e6);
 }
 
 static void a_program_that_rests_is_not_slowed(void)
@@ -470,6 +519,8 @@ int main(int count, char **arguments)
         TEST(a_share_of_a_busy_device_is_kept_whatever_the_kernels_take),
         TEST(a_program_bound_by_its_own_thread_gets_its_share_of_the_launches),
         TEST(a_program_that_rests_is_not_slowed),
+        TEST(time_on_a_card_at_its_power_limit_is_dearer),
+        TEST(a_hungry_program_gets_its_share_of_its_speed_alone),
         TEST(what_is_in_flight_at_the_end_of_a_turn_is_bounded),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);

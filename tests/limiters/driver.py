@@ -1,13 +1,16 @@
 """The driver API for the programs that the limiter's tests run: plain calls, plain codes."""
 
 import ctypes
-import json
 import threading
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
-cuda = ctypes.CDLL("libcuda.so.1")
-OK, OUT_OF_MEMORY, NOT_PERMITTED = 0, 2, 800
+from simulated import FIRST, AllocationProperties, AllocNode, ArrayShape, Cuda, PoolProperties
+from simulated import say as say
+
+driver = Cuda()
+cuda = driver.library
+OUT_OF_MEMORY = 2
 
 
 class Refused(Exception):
@@ -20,57 +23,16 @@ class Refused(Exception):
 
 def call(name: str, *arguments: Any) -> None:
     """Call and raise Refused unless it succeeds. Integers travel as 64 bits."""
-    wide = [c_uint64(each) if isinstance(each, int) else each for each in arguments]
-    code = getattr(cuda, name)(*wide)
-    if code != OK:
+    code = driver.code(name, *arguments)
+    if code:
         raise Refused(name, code)
 
 
 def start(device: int = 0) -> c_void_p:
-    call("cuInit", 0)
+    driver.start(device)
     context = c_void_p()
-    call("cuDevicePrimaryCtxRetain", byref(context), c_int(device))
-    call("cuCtxSetCurrent", context)
+    call("cuCtxGetCurrent", byref(context))
     return context
-
-
-class Location(ctypes.Structure):
-    _fields_ = [("type", c_int), ("id", c_int)]
-
-
-class AllocationProperties(ctypes.Structure):
-    _fields_ = [
-        ("type", c_int),
-        ("handles", c_int),
-        ("location", Location),
-        ("win32", c_void_p),
-        ("flags", c_uint64),
-    ]
-
-
-class PoolProperties(ctypes.Structure):
-    _fields_ = [
-        ("type", c_int),
-        ("handles", c_int),
-        ("location", Location),
-        ("win32", c_void_p),
-        ("most", c_size_t),
-        ("rest", ctypes.c_ubyte * 56),
-    ]
-
-
-class AllocNode(ctypes.Structure):
-    _fields_ = [
-        ("pool", PoolProperties),
-        ("access", c_void_p),
-        ("accesses", c_size_t),
-        ("bytes", c_size_t),
-        ("pointer", c_uint64),
-    ]
-
-
-class ArrayShape(ctypes.Structure):
-    _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_int), ("channels", c_uint)]
 
 
 class ArrayShape3D(ctypes.Structure):
@@ -84,9 +46,6 @@ class ArrayShape3D(ctypes.Structure):
     ]
 
 
-ON_CARD = Location(1, 0)
-
-
 def _pointer(name: str, *arguments: Any) -> int:
     pointer = c_uint64()
     call(name, byref(pointer), *arguments)
@@ -95,7 +54,7 @@ def _pointer(name: str, *arguments: Any) -> int:
 
 def pool() -> c_void_p:
     made = c_void_p()
-    call("cuMemPoolCreate", byref(made), byref(PoolProperties(1, 0, ON_CARD)))
+    call("cuMemPoolCreate", byref(made), byref(PoolProperties(1, 0, FIRST)))
     return made
 
 
@@ -108,7 +67,7 @@ def pitched(size: int) -> int:
 
 
 def block(size: int) -> int:
-    return _pointer("cuMemCreate", size, byref(AllocationProperties(1, 0, ON_CARD)), 0)
+    return _pointer("cuMemCreate", size, byref(AllocationProperties(1, 0, FIRST)), 0)
 
 
 def array(size: int) -> c_void_p:
@@ -137,7 +96,7 @@ def graph_with(*sizes: int) -> c_void_p:
     call("cuGraphCreate", byref(graph), c_uint(0))
     for size in sizes:
         node = c_void_p()
-        wish = AllocNode(PoolProperties(1, 0, ON_CARD), None, 0, size, 0)
+        wish = AllocNode(PoolProperties(1, 0, FIRST), None, 0, size, 0)
         call("cuGraphAddMemAllocNode", byref(node), graph, None, 0, byref(wish))
     return graph
 
@@ -218,14 +177,7 @@ def total_memory(device: int) -> int:
 
 
 def spin_kernel() -> c_void_p:
-    module, function = c_void_p(), c_void_p()
-    text = (
-        b".version 6.0\n.target sm_50\n.address_size 64\n"
-        b".visible .entry spin(.param .u32 n)\n{ ret; }\n"
-    )
-    call("cuModuleLoadData", byref(module), c_char_p(text))
-    call("cuModuleGetFunction", byref(function), module, c_char_p(b"spin"))
-    return function
+    return c_void_p(driver.kernel())
 
 
 def launch(
@@ -235,10 +187,6 @@ def launch(
     parameters = (c_void_p * 1)(ctypes.addressof(argument))
     one = [c_uint(1)] * 6
     call(name, function, *one, c_uint(0), stream, parameters, None)
-
-
-def tell(answer: Any) -> None:
-    print(json.dumps(answer), flush=True)
 
 
 def in_threads(count: int, work: Any) -> None:

@@ -1,27 +1,23 @@
-"""A rack, grants on it, and programs run under them: what the limiter's tests stand on.
+"""Grants on simulated cards, and programs run under them: what the limiter's tests stand on.
 
 Grants are written here byte by byte, so that these tests hold the limiter to the layout in grant.h
 and not to whatever the node's writer does.
 """
 
 import json
-import os
 import struct
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import attrs
+import hetero_limiters
+from simulated import MIB as MIB
+from simulated import Machine
 
-LIB = Path(__file__).parents[2] / "limiters" / "hetero_limiters" / "lib"
-LIMITER = LIB / "libhetero-cuda.so"
-FAKE = LIB / "fake"
-JOB = LIB / "hetero-job-cuda"
-
-MIB = 1 << 20
+LIMITER = hetero_limiters.library("cuda")
 REGION_BYTES = 50304
 UUIDS = (
     "GPU-11111111-2222-3333-4444-555555555555",
@@ -61,31 +57,19 @@ def packed_grant(terms: Sequence[Terms], magic: bytes = b"HTGRANT1", version: in
 
 @attrs.frozen
 class Rack:
-    """Simulated cards, and the files tenants of one card share."""
+    """Simulated cards, and the files that the tenants of one card share."""
 
     directory: Path
+    machine: Machine
 
     @classmethod
     def of(cls, directory: Path, cards: int = 1) -> "Rack":
-        sections = [
-            f"[device]\nvendor = nvidia\nmodel = Test Card\nuuid = {UUIDS[card]}\n"
-            "memory = 1024 MiB\nnuma = 0\ncompute = 9.0\n"
-            for card in range(cards)
-        ]
-        kernel = "[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n[driver]\nnvidia = 580.159.04\n"
-        (directory / "rack").write_text("".join(sections) + kernel)
-        for card in range(cards):
-            (directory / f"turn.{UUIDS[card]}").touch()
-        return cls(directory)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-        return kept | {
-            "HETERO_RACK": str(self.directory / "rack"),
-            "LD_LIBRARY_PATH": str(FAKE),
-            "PYTHONPATH": str(Path(__file__).parent),
-        }
+        kernel = "[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n"
+        card = "[device]\nvendor = nvidia\nmodel = Card\nmemory = 1024 MiB\nuuid = "
+        text = "".join(f"{card}{UUIDS[each]}\n" for each in range(cards)) + kernel
+        for each in range(cards):
+            (directory / f"turn.{UUIDS[each]}").touch()
+        return cls(directory, Machine(directory, text))
 
     def grant(self, *terms: Terms, name: str = "grant", turns: bool = True) -> "Grant":
         directory = self.directory / name
@@ -97,12 +81,17 @@ class Rack:
                 (directory / f"turn.{index}").hardlink_to(self.directory / f"turn.{each.uuid}")
         return Grant(self, directory)
 
-    def run(self, code: str, **environment: str) -> Any:
-        """Run Python with no limit; its last line of output is JSON."""
-        return _json_of(_finish(self.start(code, **environment)))
+    def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":
+        said_at_once = {"PYTHONUNBUFFERED": "1"}
+        return self.machine.start("from driver import *\n" + program, **said_at_once, **environment)
 
-    def start(self, code: str, **environment: str) -> "subprocess.Popen[str]":
-        return start_python(code, self.environment | environment)
+    def run(self, program: str, **environment: str) -> Any:
+        """Run a program with no limit; it tells one JSON value."""
+        return _told(self.start(program, **environment))
+
+    def job(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        command = [str(hetero_limiters.job("cuda")), *arguments]
+        return self.machine.spawn(command, **environment)
 
 
 @attrs.frozen
@@ -114,24 +103,21 @@ class Grant:
 
     @property
     def environment(self) -> dict[str, str]:
-        return self.rack.environment | {
-            "HETERO_GRANT": str(self.directory / "grant"),
-            "LD_PRELOAD": str(LIMITER),
-        }
+        return {"HETERO_GRANT": str(self.directory / "grant"), "LD_PRELOAD": str(LIMITER)}
 
     def set(self, *terms: Terms) -> None:
         """Change the terms in place, as the node does."""
         with (self.directory / "grant").open("r+b") as file:
             file.write(packed_grant(terms))
 
-    def run(self, code: str, **environment: str) -> Any:
-        return _json_of(_finish(self.start(code, **environment)))
+    def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":
+        return self.rack.start(program, **self.environment, **environment)
 
-    def start(self, code: str, **environment: str) -> "subprocess.Popen[str]":
-        return start_python(code, self.environment | environment)
+    def run(self, program: str, **environment: str) -> Any:
+        return _told(self.start(program, **environment))
 
-    def job(self, *arguments: str) -> "Job":
-        return Job.start(self.environment, arguments)
+    def job(self, *arguments: str) -> "subprocess.Popen[str]":
+        return self.rack.job(*arguments, **self.environment)
 
     def usage(self, device: int = 0) -> "Usage":
         region = (self.directory / "usage").read_bytes()
@@ -148,58 +134,22 @@ class Usage:
     balance_ns: int
 
 
-@attrs.frozen
-class Job:
-    """hetero-job-cuda at work."""
-
-    process: "subprocess.Popen[str]"
-
-    @classmethod
-    def start(cls, environment: Mapping[str, str], arguments: Sequence[str]) -> "Job":
-        return cls(
-            subprocess.Popen(
-                [str(JOB), *arguments],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-
-    def rate(self) -> float:
-        """Steps per second over the whole run, once it is over."""
-        final = _json_of(_finish(self.process))
-        return float(final["rate"])
-
-    def __enter__(self) -> "Job":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.process.kill()
-        self.process.communicate()
+def rate(job: "subprocess.Popen[str]") -> float:
+    """Steps per second over a job's whole run, once it is over."""
+    return float(_told(job)["rate"])
 
 
-def start_python(code: str, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-S", "-c", code],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@contextmanager
+def meanwhile(job: "subprocess.Popen[str]") -> Iterator[None]:
+    """Have a job run until the block ends, the hard way."""
+    try:
+        yield
+    finally:
+        job.kill()
+        job.communicate()
 
 
-def _finish(process: "subprocess.Popen[str]") -> str:
+def _told(process: "subprocess.Popen[str]") -> Any:
     out, errors = process.communicate(timeout=60)
     assert process.returncode == 0, f"exit {process.returncode}\n{out}\n{errors}"
-    return out
-
-
-def _json_of(out: str) -> Any:
     return json.loads(out.splitlines()[-1])

@@ -4,9 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tenancy import LIB
+from tenancy import LIMITER
 
-CORE_TEST = LIB.parents[1] / "build" / "core_test"
+CORE_TEST = LIMITER.parents[2] / "build" / "core_test"
 SOURCE = Path(__file__).with_name("core_test.c")
 NAMES = [
     line.strip()[len("TEST(") : -len("),")]

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tenancy import MIB, UUIDS, Grant, Rack, Terms
+from tenancy import LIMITER, MIB, UUIDS, Grant, Rack, Terms
 
 PATHS = (
     "plain",
@@ -40,7 +40,6 @@ def test_every_path_is_exact_to_the_byte_and_over_it_is_out_of_memory(
 ) -> None:
     told = grant.run(
         f"""
-from driver import *
 start()
 grain, limit = PATHS[{path!r}][2], {64 * MIB}
 full = take({path!r}, limit)
@@ -51,7 +50,7 @@ free_after = info()[0]
 most = take({path!r}, limit - grain)
 refused.append(take({path!r}, 2 * grain))
 last = take({path!r}, grain)
-tell([free_when_full, refused, free_after, info()[0], last == OUT_OF_MEMORY])
+say([free_when_full, refused, free_after, info()[0], last == OUT_OF_MEMORY])
 """
     )
     assert [0, [2, 2, 2], 64 * MIB, 0, False] == told
@@ -61,9 +60,8 @@ def test_an_allocation_that_the_driver_refuses_is_not_charged(rack: Rack) -> Non
     grant = rack.grant(Terms(memory=4096 * MIB))
     told = grant.run(
         f"""
-from driver import *
 start()
-tell([take("plain", {2048 * MIB}), take("block", {2048 * MIB}), take("array", {2048 * MIB})])
+say([take("plain", {2048 * MIB}), take("block", {2048 * MIB}), take("array", {2048 * MIB})])
 """
     )
     assert [2, 2, 2] == told
@@ -73,7 +71,6 @@ tell([take("plain", {2048 * MIB}), take("block", {2048 * MIB}), take("array", {2
 def test_a_block_is_charged_until_it_is_released_and_unmapped(grant: Grant) -> None:
     told = grant.run(
         f"""
-from driver import *
 start()
 size, left = {8 * MIB}, lambda: info()[0] >> 20
 def reserve(size):
@@ -98,7 +95,7 @@ call("cuMemUnmap", address, size)
 seen.append(left())
 call("cuMemRelease", other)
 seen.append(left())
-tell(seen)
+say(seen)
 """
     )
     assert [64, 56, 56, 64, 56, 64] == told
@@ -110,12 +107,11 @@ def test_a_block_goes_where_its_properties_say_without_a_context(tmp_path: Path)
     )
     told = grant.run(
         f"""
-from driver import *
 call("cuInit", 0)
 contexts = [start(0), start(1)]
 call("cuCtxSetCurrent", None)
-ON_CARD.id = 1
-tell([take("block", {32 * MIB}), take("block", {16 * MIB}) > 1000, take("block", {2 * MIB})])
+FIRST.id = 1
+say([take("block", {32 * MIB}), take("block", {16 * MIB}) > 1000, take("block", {2 * MIB})])
 """
     )
     assert [2, True, 2] == told
@@ -125,11 +121,10 @@ tell([take("block", {32 * MIB}), take("block", {16 * MIB}) > 1000, take("block",
 def test_host_memory_and_imports_are_not_charged(grant: Grant) -> None:
     told = grant.run(
         f"""
-from driver import *
 start()
 pinned = c_void_p()
 call("cuMemAllocHost_v2", byref(pinned), {256 * MIB})
-tell(info()[0])
+say(info()[0])
 """
     )
     assert 64 * MIB == told
@@ -138,7 +133,6 @@ tell(info()[0])
 def test_a_capture_is_charged_when_its_graph_is_instantiated(grant: Grant) -> None:
     told = grant.run(
         f"""
-from driver import *
 start()
 stream, graph, made = c_void_p(), c_void_p(), c_void_p()
 call("cuStreamCreate", byref(stream), c_uint(1))
@@ -158,7 +152,7 @@ call("cuStreamSynchronize", stream)
 seen.append(cuda.cuGraphInstantiateWithFlags(byref(c_void_p()), captured({40 * MIB}), c_uint64(0)))
 call("cuGraphExecDestroy", made)
 seen.append(info()[0] >> 20)
-tell(seen)
+say(seen)
 """
     )
     assert [64, 24, 2, 64] == told
@@ -168,12 +162,11 @@ tell(seen)
 def test_what_lived_in_a_context_is_given_back_with_it(grant: Grant, end: str) -> None:
     told = grant.run(
         f"""
-from driver import *
 start()
 take("plain", {10 * MIB}), take("managed", {10 * MIB}), take("array", {10 * MIB})
 call({end!r}, c_int(0))
 start()
-tell(info()[0])
+say(info()[0])
 """
     )
     assert 64 * MIB == told
@@ -182,7 +175,6 @@ tell(info()[0])
 def test_a_context_of_ones_own_gives_back_only_its_own(grant: Grant) -> None:
     told = grant.run(
         f"""
-from driver import *
 start()
 take("plain", {10 * MIB})
 own = c_void_p()
@@ -192,7 +184,7 @@ seen = [info()[0] >> 20]
 call("cuCtxDestroy_v2", own)
 start()
 seen.append(info()[0] >> 20)
-tell(seen)
+say(seen)
 """
     )
     assert [34, 54] == told
@@ -200,10 +192,9 @@ tell(seen)
 
 def test_freeing_what_is_not_ours_is_the_drivers_business(grant: Grant) -> None:
     code = """
-from driver import *
 start()
 strange = [("cuMemFree_v2", 12345), ("cuMemRelease", 12345), ("cuMemFree_v2", 0)]
-tell([getattr(cuda, name)(c_uint64(what)) for name, what in strange])
+say([getattr(cuda, name)(c_uint64(what)) for name, what in strange])
 """
     assert grant.rack.run(code) == grant.run(code)
 
@@ -211,7 +202,6 @@ tell([getattr(cuda, name)(c_uint64(what)) for name, what in strange])
 def test_the_grant_is_what_the_driver_and_nvml_show(grant: Grant) -> None:
     told = grant.run(
         f"""
-from driver import *
 start()
 take("plain", {10 * MIB})
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -221,7 +211,7 @@ nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(0), byref(card))
 first, second = (c_uint64 * 3)(), (c_uint64 * 5)(40 | 2 << 24)
 assert nvml.nvmlDeviceGetMemoryInfo(card, byref(first)) == 0
 assert nvml.nvmlDeviceGetMemoryInfo_v2(card, byref(second)) == 0
-tell([info(), total_memory(0), list(first), [second[1], second[3], second[4]]])
+say([info(), total_memory(0), list(first), [second[1], second[3], second[4]]])
 """
     )
     total, used, free = 64 * MIB, 10 * MIB, 54 * MIB
@@ -233,12 +223,11 @@ def test_two_devices_keep_their_limits_under_any_order(tmp_path: Path) -> None:
         Terms(memory=32 * MIB, uuid=UUIDS[0]), Terms(memory=96 * MIB, uuid=UUIDS[1])
     )
     code = """
-from driver import *
 seen = []
 for device in (0, 1):
     start(device)
     seen.append([info()[1] >> 20, total_memory(device) >> 20, take("plain", (info()[1]) + 1)])
-tell(seen)
+say(seen)
 """
     first, second = [32, 32, 2], [96, 96, 2]
     assert [first, second] == grant.run(code)
@@ -251,7 +240,6 @@ def test_a_visible_device_outside_the_grant_has_nothing(tmp_path: Path) -> None:
     grant = Rack.of(tmp_path, cards=2).grant(Terms(uuid=UUIDS[1]))
     told = grant.run(
         """
-from driver import *
 start()
 kernel = spin_kernel()
 try:
@@ -259,7 +247,7 @@ try:
     code = 0
 except Refused as refused:
     code = refused.code
-tell([info(), total_memory(0), take("plain", 1), take("block", 2 << 20), code])
+say([info(), total_memory(0), take("plain", 1), take("block", 2 << 20), code])
 """
     )
     assert [[0, 0], 0, 2, 2, 800] == told
@@ -268,13 +256,12 @@ tell([info(), total_memory(0), take("plain", 1), take("block", 2 << 20), code])
 def test_a_limit_changed_in_place_holds_at_once(grant: Grant) -> None:
     program = grant.start(
         f"""
-from driver import *
 start()
-tell(take("plain", {60 * MIB}) > 1000)
+say(take("plain", {60 * MIB}) > 1000)
 input()
-tell([info()[1] >> 20, take("plain", {60 * MIB}) > 1000])
+say([info()[1] >> 20, take("plain", {60 * MIB}) > 1000])
 input()
-tell([info()[0], info()[1] >> 20, take("plain", 1)])
+say([info()[0], info()[1] >> 20, take("plain", 1)])
 """
     )
     assert program.stdout
@@ -296,7 +283,6 @@ def test_eight_racing_processes_are_never_over_the_limit(rack: Rack) -> None:
     racers = [
         grant.start(
             f"""
-from driver import *
 import random, time
 context = start()
 end = time.monotonic() + 1.5
@@ -313,7 +299,7 @@ def race(number):
         else:
             give(path, what)
 in_threads(4, race)
-tell(refused)
+say(refused)
 """
         )
         for process in range(8)
@@ -329,9 +315,7 @@ tell(refused)
     assert sum(refused) > 0
     assert 32 * MIB <= most <= 64 * MIB
     assert grant.usage().peak <= 64 * MIB
-    assert "[67108864, 67108864]" == json.dumps(
-        grant.run("from driver import *; start(); tell(info())")
-    )
+    assert "[67108864, 67108864]" == json.dumps(grant.run("start(); say(info())"))
 
 
 def test_the_cards_own_count_never_passes_the_limit(rack: Rack) -> None:
@@ -339,7 +323,6 @@ def test_the_cards_own_count_never_passes_the_limit(rack: Rack) -> None:
     racers = [
         grant.start(
             f"""
-from driver import *
 import random, time
 start()
 dice, end = random.Random({process}), time.monotonic() + 1.5
@@ -347,20 +330,19 @@ while time.monotonic() < end:
     what = take("plain", dice.randrange(1, 24) * {2 * MIB})
     if what != OUT_OF_MEMORY:
         give("plain", what)
-tell(0)
+say(0)
 """
         )
         for process in range(4)
     ]
     least = rack.run(
         """
-from driver import *
 import time
 start()
 least, end = info()[0], time.monotonic() + 1.2
 while time.monotonic() < end:
     least = min(least, info()[0])
-tell(least)
+say(least)
 """
     )
     for racer in racers:
@@ -371,15 +353,14 @@ tell(least)
 def test_kill_9_gives_everything_back(grant: Grant) -> None:
     program = grant.start(
         f"""
-from driver import *
 start()
-tell(take("plain", {50 * MIB}) > 1000)
+say(take("plain", {50 * MIB}) > 1000)
 input()
 """
     )
     assert program.stdout
     assert "true\n" == program.stdout.readline()
-    other = "from driver import *; start(); tell([info()[0] >> 20, take('plain', 60 << 20) == 2])"
+    other = "start(); say([info()[0] >> 20, take('plain', 60 << 20) == 2])"
     assert [14, True] == grant.run(other)
     program.send_signal(signal.SIGKILL)
     program.communicate()
@@ -390,7 +371,6 @@ input()
 def test_a_forked_child_has_an_account_of_its_own(grant: Grant) -> None:
     told = grant.run(
         f"""
-from driver import *
 import os
 ready, go = os.pipe(), os.pipe()
 child = os.fork()
@@ -407,7 +387,7 @@ seen.append(info()[0] >> 20)
 os.write(go[1], b"x")
 os.waitpid(child, 0)
 seen.append(info()[0] >> 20)
-tell(seen)
+say(seen)
 """
     )
     assert ["1", 44, 14, 34] == told
@@ -416,7 +396,6 @@ tell(seen)
 def test_a_child_that_outlives_its_parent_does_not_hold_the_parents_memory(grant: Grant) -> None:
     told = grant.run(
         f"""
-from driver import *
 import os
 start()
 take("plain", {50 * MIB})
@@ -425,19 +404,18 @@ if os.fork() == 0:
     import time
     time.sleep(2)
     os._exit(0)
-tell(info()[0] >> 20)
+say(info()[0] >> 20)
 """
     )
     assert 14 == told
-    assert 64 == grant.run("from driver import *; start(); tell(info()[0] >> 20)")
+    assert 64 == grant.run("start(); say(info()[0] >> 20)")
 
 
 def test_with_no_grant_nothing_changes(rack: Rack, grant: Grant) -> None:
-    environment = {"LD_PRELOAD": grant.environment["LD_PRELOAD"]}
+    environment = {"LD_PRELOAD": str(LIMITER)}
     code = f"""
-from driver import *
 start()
-tell([info(), total_memory(0), take("plain", {512 * MIB}) > 1000, info()])
+say([info(), total_memory(0), take("plain", {512 * MIB}) > 1000, info()])
 """
     assert rack.run(code) == rack.run(code, **environment)
 
@@ -445,11 +423,10 @@ tell([info(), total_memory(0), take("plain", {512 * MIB}) > 1000, info()])
 def test_policy_off_passes_the_device_through(rack: Rack) -> None:
     grant = rack.grant(Terms(memory=MIB, core=100, policy="off"))
     code = f"""
-from driver import *
 start()
 kernel = spin_kernel()
 launch(kernel, 1)
-tell([info(), total_memory(0), take("plain", {512 * MIB}) > 1000, info()])
+say([info(), total_memory(0), take("plain", {512 * MIB}) > 1000, info()])
 """
     assert rack.run(code) == grant.run(code)
     assert (0, 0) == (grant.usage().used, grant.usage().launches)
@@ -476,9 +453,8 @@ def test_a_grant_that_is_garbage_refuses_everything(grant: Grant, spoil: object)
     path.write_bytes(spoil(path.read_bytes()))
     told = grant.run(
         """
-from driver import *
 first = cuda.cuInit(c_uint(0))
-tell([first, cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(1)), cuda.cuGraphLaunch(None, None),
+say([first, cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(1)), cuda.cuGraphLaunch(None, None),
       cuda.cuLaunchKernel(None, *[c_uint(1)] * 7, None, None, None)])
 """
     )
@@ -487,16 +463,16 @@ tell([first, cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(1)), cuda.cuGraphLau
 
 def test_a_grant_that_is_missing_refuses_everything(grant: Grant) -> None:
     (grant.directory / "grant").unlink()
-    assert 800 == grant.run("from driver import *; tell(cuda.cuInit(c_uint(0)))")
+    assert 800 == grant.run("say(cuda.cuInit(c_uint(0)))")
 
 
 def test_a_usage_region_that_is_missing_refuses_everything(grant: Grant) -> None:
     (grant.directory / "usage").unlink()
-    assert 800 == grant.run("from driver import *; tell(cuda.cuInit(c_uint(0)))")
+    assert 800 == grant.run("say(cuda.cuInit(c_uint(0)))")
 
 
 def test_nothing_is_printed_unless_asked(grant: Grant) -> None:
-    code = "from driver import *; start(); tell(take('plain', 1 << 40))"
+    code = "start(); say(take('plain', 1 << 40))"
     quiet, told = grant.start(code), grant.start(code, HETERO_LOG="info")
     assert ("2\n", "") == quiet.communicate()
     out, errors = told.communicate()

@@ -1,12 +1,12 @@
 """Core shares on a simulated card, which slices time between processes as the driver does."""
 
 import json
-import signal
 import time
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
-from tenancy import Grant, Job, Rack, Terms
+from tenancy import Grant, Rack, Terms, meanwhile, rate
 
 KERNELS = {
     "kernels": ("--kernel-us", "500", "--in-flight", "8"),
@@ -24,13 +24,10 @@ def rack(tmp_path: Path) -> Rack:
 def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     """Steps per second of each job with the card to itself and no limiter."""
     rack = Rack.of(tmp_path_factory.mktemp("native"))
-    return {
-        kind: Job.start(rack.environment, [*job, "--seconds", "0.5"]).rate()
-        for kind, job in KERNELS.items()
-    }
+    return {kind: rate(rack.job(*job, "--seconds", "0.5")) for kind, job in KERNELS.items()}
 
 
-def _start(grant: Grant, kind: str = "kernels", seconds: float = 1.2) -> Job:
+def _start(grant: Grant, kind: str = "kernels", seconds: float = 1.2) -> "Popen[str]":
     return grant.job(*KERNELS[kind], "--warmup", "0.2", "--seconds", str(seconds))
 
 
@@ -40,8 +37,8 @@ def _start(grant: Grant, kind: str = "kernels", seconds: float = 1.2) -> Job:
 def test_a_tenant_alone_gets_its_share_and_no_more(
     rack: Rack, native: dict[str, float], kind: str, core: int
 ) -> None:
-    rate = _start(rack.grant(Terms(core=100 * core)), kind).rate()
-    assert core == pytest.approx(100 * rate / native[kind], abs=5)
+    steps = rate(_start(rack.grant(Terms(core=100 * core)), kind))
+    assert core == pytest.approx(100 * steps / native[kind], abs=5)
 
 
 @pytest.mark.parametrize("kind", ["kernels", "graphs"])
@@ -50,13 +47,13 @@ def test_two_tenants_of_one_card_get_a_share_each(
 ) -> None:
     grants = [rack.grant(Terms(core=100 * core), name=str(core)) for core in (30, 60)]
     jobs = [_start(grant, kind, seconds=2) for grant in grants]
-    shares = [100 * job.rate() / native[kind] for job in jobs]
+    shares = [100 * rate(job) / native[kind] for job in jobs]
     assert [30, 60] == pytest.approx(shares, abs=5)
 
 
 def test_two_processes_of_one_grant_share_its_share(rack: Rack) -> None:
     grant = rack.grant(Terms(core=4000), turns=False)
-    with _start(grant, seconds=10), _start(grant, seconds=10):
+    with meanwhile(_start(grant, seconds=10)), meanwhile(_start(grant, seconds=10)):
         time.sleep(0.5)
         before, begin = grant.usage().gpu_ns, time.monotonic_ns()
         time.sleep(1.5)
@@ -69,14 +66,13 @@ def test_a_whole_card_costs_nothing_and_starts_no_thread(rack: Rack) -> None:
     grant = rack.grant(Terms(core=10000))
     told = grant.run(
         """
-from driver import *
 import os
 start()
 kernel = spin_kernel()
 for _ in range(100):
     launch(kernel, 10)
 call("cuCtxSynchronize")
-tell(len(os.listdir("/proc/self/task")))
+say(len(os.listdir("/proc/self/task")))
 """
     )
     assert 1 == told
@@ -87,13 +83,12 @@ def test_launches_and_time_are_charged_to_the_grant(rack: Rack) -> None:
     grant = rack.grant(Terms(core=5000))
     grant.run(
         """
-from driver import *
 start()
 kernel = spin_kernel()
 for _ in range(200):
     launch(kernel, 500)
 call("cuCtxSynchronize")
-tell(0)
+say(0)
 """
     )
     assert 95_000_000 <= grant.usage().gpu_ns <= 130_000_000
@@ -104,11 +99,11 @@ def test_an_elastic_tenant_gets_what_nobody_wants_and_gives_it_back(
     rack: Rack, native: dict[str, float]
 ) -> None:
     elastic = rack.grant(Terms(core=3000, policy="elastic"), name="elastic")
-    assert _start(elastic).rate() > 0.9 * native["kernels"]
+    assert rate(_start(elastic)) > 0.9 * native["kernels"]
 
-    with _start(elastic, seconds=10):
-        rate = _start(rack.grant(Terms(core=6000), name="fixed")).rate()
-    assert 60 == pytest.approx(100 * rate / native["kernels"], abs=5)
+    with meanwhile(_start(elastic, seconds=10)):
+        steps = rate(_start(rack.grant(Terms(core=6000), name="fixed")))
+    assert 60 == pytest.approx(100 * steps / native["kernels"], abs=5)
 
 
 def test_a_high_priority_tenant_keeps_its_share_beside_elastic_ones(
@@ -116,16 +111,15 @@ def test_a_high_priority_tenant_keeps_its_share_beside_elastic_ones(
 ) -> None:
     low = [rack.grant(Terms(core=2000, policy="elastic"), name=f"low{n}") for n in range(2)]
     high = rack.grant(Terms(core=5000, high=True), name="high")
-    with _start(low[0], seconds=10), _start(low[1], seconds=10):
-        rate = _start(high).rate()
-    assert 50 == pytest.approx(100 * rate / native["kernels"], abs=5)
+    with meanwhile(_start(low[0], seconds=10)), meanwhile(_start(low[1], seconds=10)):
+        steps = rate(_start(high))
+    assert 50 == pytest.approx(100 * steps / native["kernels"], abs=5)
 
 
 def test_a_share_changed_in_place_holds_within_half_a_second(rack: Rack) -> None:
     grant = rack.grant(Terms(core=2000))
     program = grant.start(
         """
-from driver import *
 import sys, time
 start()
 kernel = spin_kernel()
@@ -135,7 +129,7 @@ for line in sys.stdin:
         launch(kernel, 500)
         call("cuCtxSynchronize")
         steps += 1
-    tell(steps)
+    say(steps)
 """
     )
     assert program.stdin
@@ -154,18 +148,17 @@ for line in sys.stdin:
 
 def test_a_tenant_killed_in_its_turn_holds_nobody_up(rack: Rack, native: dict[str, float]) -> None:
     victim = _start(rack.grant(Terms(core=9900), name="victim"), seconds=30)
-    time.sleep(0.3)
-    victim.process.send_signal(signal.SIGKILL)
-    victim.process.communicate()
-    rate = _start(rack.grant(Terms(core=3000), name="other")).rate()
-    assert 30 == pytest.approx(100 * rate / native["kernels"], abs=5)
+    time.sleep(0.5)
+    victim.kill()
+    victim.communicate()
+    steps = rate(_start(rack.grant(Terms(core=3000), name="other")))
+    assert 30 == pytest.approx(100 * steps / native["kernels"], abs=5)
 
 
 def test_threads_and_streams_of_every_kind_are_limited_together(rack: Rack) -> None:
     grant = rack.grant(Terms(core=5000))
     seconds = grant.run(
         """
-from driver import *
 import time
 context = start()
 kernel = spin_kernel()
@@ -182,7 +175,7 @@ def work(number):
 begin = time.monotonic()
 in_threads(4, work)
 call("cuCtxSynchronize")
-tell(time.monotonic() - begin)
+say(time.monotonic() - begin)
 """
     )
     # 1200 launches of 250 us are 0.3 s of device time, of which the last turn is not waited for.
@@ -194,7 +187,6 @@ def test_copies_and_fills_are_device_work_too(rack: Rack) -> None:
     grant = rack.grant(Terms(core=2000, memory=512 << 20))
     grant.run(
         """
-from driver import *
 start()
 size = 16 << 20
 memory = take("plain", size)
@@ -202,7 +194,7 @@ for _ in range(40):
     call("cuMemsetD8Async", memory, ctypes.c_ubyte(1), size, None)
 call("cuMemsetD32_v2", memory, c_uint(1), size // 4)
 call("cuCtxSynchronize")
-tell(0)
+say(0)
 """
     )
     assert 41 == grant.usage().launches
@@ -212,7 +204,6 @@ tell(0)
 def test_nothing_of_ours_enters_a_capture(rack: Rack) -> None:
     told = rack.grant(Terms(core=3000)).run(
         """
-from driver import *
 context = start()
 kernel = spin_kernel()
 stop = threading.Event()
@@ -252,7 +243,7 @@ for _ in range(20):
     call("cuStreamSynchronize", stream)
 stop.set()
 thread.join()
-tell(counts)
+say(counts)
 """
     )
     assert [7] * 20 == told
@@ -264,7 +255,6 @@ tell(counts)
 def test_a_context_can_end_in_the_middle_of_a_turn(rack: Rack, end: str) -> None:
     told = rack.grant(Terms(core=5000)).run(
         f"""
-from driver import *
 answers = []
 for _ in range(30):
     start()
@@ -275,7 +265,7 @@ for _ in range(30):
         launch(kernel, 100, stream)
         launch(kernel, 100)
     answers.append(cuda.{end})
-tell(answers)
+say(answers)
 """
     )
     assert [0] * 30 == told
@@ -283,12 +273,11 @@ tell(answers)
 
 def test_exit_with_work_in_flight_is_prompt(rack: Rack) -> None:
     code = """
-from driver import *
 start()
 kernel = spin_kernel()
 for _ in range(40):
     launch(kernel, 500)
-tell(0)
+say(0)
 """
     begin = time.monotonic()
     for _ in range(5):
@@ -300,7 +289,6 @@ tell(0)
 def test_a_child_forked_while_the_parent_runs_can_use_the_card(rack: Rack) -> None:
     told = rack.grant(Terms(core=5000)).run(
         """
-from driver import *
 import os
 reading, writing = os.pipe()
 children = []
@@ -320,7 +308,7 @@ for _ in range(50):
 if os.fork() == 0:
     os._exit(0)
 call("cuCtxSynchronize")
-tell(len(os.read(reading, 4)) > 0 and [os.wait()[1] for _ in range(5)])
+say(len(os.read(reading, 4)) > 0 and [os.wait()[1] for _ in range(5)])
 """
     )
     assert [0] * 5 == told

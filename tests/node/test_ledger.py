@@ -20,10 +20,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from hetero import codec
 from hetero.errors import HeteroError, Refused
 from hetero.model import Ask, Request
-from hetero.node.grant import read_limits, store_limits
-from hetero.node.ledger import Hold, Ledger
+from hetero.node.grant import Limit, read_limits, store_limits
+from hetero.node.ledger import Hold, Ledger, Standing
 from hetero.node.node import Node
 from hetero.node.resize import resize
 from hetero.registry import Registry
@@ -184,6 +185,8 @@ def test_a_corrupt_entry_is_one_line_and_harms_nobody_else(make_node: MakeNode) 
     assert "allocation.json: not a valid Standing" in reason
     with pytest.raises(Refused, match=f"release --force {broken}"):
         admit(node, request(memory=GiB))
+    with pytest.raises(Refused, match="what is free is not known"):
+        node.fit(request(memory=GiB))
     let_go(ill)
     admit(node, request(memory=GiB))
 
@@ -331,3 +334,23 @@ def test_a_state_directory_that_cannot_be_made_says_so(make_node: MakeNode) -> N
 
     with pytest.raises(HeteroError, match=r"/proc/hetero-state: .*HETERO_STATE"):
         admit(node, request())
+
+
+# --- what is written ------------------------------------------------------------------------
+
+
+def test_an_entry_survives_json(make_node: MakeNode) -> None:
+    hold = admit(make_node(16 * GiB, 16 * GiB), request(memory=GiB, core=30, count=2))
+    written = (hold.path / "allocation.json").read_text()
+
+    assert hold.standing == codec.loads(written, Standing, source="test")
+
+
+def test_an_entry_of_the_first_version_still_loads() -> None:
+    path = Path(__file__).parent / "data" / "standing-1.json"
+    entry = codec.loads(path.read_text(), Standing, source=path.name)
+
+    assert ("4f1c09aa", ("python", "train.py")) == (entry.id, entry.command)
+    assert (Limit(name="M-0", memory=3000 << 20, core=3000),) == entry.limits
+    (grant,) = entry.allocation.grants
+    assert {"core": 30, "memory": 3000 << 20, "slots": 1} == grant.takes

@@ -1,11 +1,13 @@
 /* What NVML says of memory, for programs that size themselves by it and for nvidia-smi: the grant. The rest of NVML is
- * untouched, and a grant that cannot be understood leaves it honest: observation fails open.
+ * untouched, and a grant that cannot be understood leaves it honest: observation fails open. And what we ask of NVML.
  */
 #include "abi.h"
 #include "shim.h"
 
 #include "../core/ledger.h"
 #include "../core/tenant.h"
+
+#include <unistd.h>
 
 enum {
 #define OWN(name, ...) ROW_##name,
@@ -62,6 +64,31 @@ static nvmlReturn_t memory_info_v2(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory
     nvmlReturn_t answer = real(device, memory);
     SHOW_GRANT(memory);
     return answer;
+}
+
+/* The process that has NVML open for us, for good: opening takes it milliseconds. A child of fork opens its own. */
+static _Atomic pid_t opened;
+
+bool nvml_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw)
+{
+    typeof(&nvmlInit_v2) init = REAL(nvmlInit_v2);
+    typeof(&nvmlDeviceGetHandleByUUID) find = REAL(nvmlDeviceGetHandleByUUID);
+    typeof(&nvmlDeviceGetPowerUsage) power = REAL(nvmlDeviceGetPowerUsage);
+    typeof(&nvmlDeviceGetEnforcedPowerLimit) limit = REAL(nvmlDeviceGetEnforcedPowerLimit);
+    if (init == NULL || find == NULL || power == NULL || limit == NULL)
+        return false;
+    if (atomic_load(&opened) != getpid()) {
+        if (init() != NVML_SUCCESS)
+            return false;
+        atomic_store(&opened, getpid());
+    }
+    nvmlDevice_t device;
+    unsigned mean = 0, most = 0;
+    bool known = find(uuid, &device) == NVML_SUCCESS && power(device, &mean) == NVML_SUCCESS &&
+                 limit(device, &most) == NVML_SUCCESS;
+    *mean_mw = mean;
+    *limit_mw = most;
+    return known;
 }
 
 #define UNWRAP(...) __VA_ARGS__

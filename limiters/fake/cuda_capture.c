@@ -1,0 +1,137 @@
+/* Stream capture: streams that record a graph instead of working, and what may not be called meanwhile. */
+#include "driver.h"
+
+#include <stdlib.h>
+
+static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+CUresult capture_spoil(struct capture *capture)
+{
+    capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+/* A call that may synchronise is refused beside a capture, as the thread's and the capture's modes have it: any
+ * thread's query of an event spoils another thread's capture of the global mode. */
+CUresult capture_guard(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (struct capture *it = driver.captures; it; it = it->next) {
+        bool own = pthread_equal(it->thread, pthread_self());
+        if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED || it->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+            continue;
+        if (own || (thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && it->mode == CU_STREAM_CAPTURE_MODE_GLOBAL))
+            result = capture_spoil(it);
+    }
+    return result;
+}
+
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
+{
+    WITH_STREAM(stream, handle);
+    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream == stream->context->legacy)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    struct capture *capture = malloc(sizeof *capture);
+    *capture = (struct capture){.graph = graph_new(false), .origin = stream, .thread = pthread_self(), .mode = mode,
+                                .status = CU_STREAM_CAPTURE_STATUS_ACTIVE, .next = driver.captures};
+    capture->id = capture->graph->object.number;
+    stream->capture = driver.captures = capture;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamBeginCapture(CUstream handle)
+{
+    return cuStreamBeginCapture_v2(handle, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *result)
+{
+    WITH_STREAM(stream, handle);
+    struct capture *capture = stream->capture;
+    if (!capture || !result)
+        return capture ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE;
+    if (capture->origin != stream)
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
+        if (it->capture == capture)
+            it->capture = NULL;
+    for (struct event *it = NULL; (it = object_next(it, OBJECT_EVENT));)
+        if (it->capture == capture)
+            it->capture = NULL;
+    struct capture **link = &driver.captures;
+    while (*link != capture)
+        link = &(*link)->next;
+    *link = capture->next;
+    bool spoilt = capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *result = spoilt ? NULL : (CUgraph)capture->graph;
+    if (spoilt)
+        graph_free(capture->graph);
+    free(capture);
+    return spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
+{
+    WITH_STREAM(stream, handle);
+    *status = stream->capture ? stream->capture->status : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+                                          const CUgraphNode **needs, const CUgraphEdgeData **edges, size_t *count)
+{
+    WITH_STREAM(stream, handle);
+    struct capture *capture = stream->capture;
+    *status = capture ? capture->status : CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!capture)
+        return CUDA_SUCCESS;
+    if (id)
+        *id = capture->id;
+    if (graph)
+        *graph = (CUgraph)capture->graph;
+    if (needs)
+        *needs = (const CUgraphNode *)&capture->last;
+    if (edges)
+        *edges = NULL;
+    if (count)
+        *count = capture->last != NULL;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+                                          const CUgraphNode **needs, size_t *count)
+{
+    return cuStreamGetCaptureInfo_v3(handle, status, id, graph, needs, NULL, count);
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id)
+{
+    return cuStreamGetCaptureInfo_v3(handle, status, id, NULL, NULL, NULL, NULL);
+}
+
+EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *needs, size_t count, unsigned flags)
+{
+    WITH_STREAM(stream, handle);
+    (void)flags;
+    if (!stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (count)
+        stream->capture->last = object_find(needs[count - 1], OBJECT_NODE);
+    return CUDA_SUCCESS;
+}

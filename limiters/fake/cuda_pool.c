@@ -1,0 +1,230 @@
+/* Memory pools, and allocation in stream order from them. */
+#include "driver.h"
+
+#define CHUNK (UINT64_C(32) << 20) /* what a pool asks the card for at a time */
+
+struct pool *pool_new(struct device *device, uint64_t threshold)
+{
+    struct pool *pool = object_new(OBJECT_POOL);
+    pool->device = device;
+    pool->threshold = threshold;
+    pool->props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
+    return pool;
+}
+
+bool pool_take(struct pool *pool, uint64_t bytes)
+{
+    if (pool->props.maxSize && pool->used + bytes > pool->props.maxSize)
+        return false;
+    if (pool->used + bytes > pool->reserved) {
+        uint64_t more = round_up(pool->used + bytes, CHUNK) - pool->reserved;
+        if (!engine_charge(pool->device->account, more)) {
+            more = pool->used + bytes - pool->reserved;
+            if (!engine_charge(pool->device->account, more))
+                return false;
+        }
+        pool->reserved += more;
+    }
+    pool->used += bytes;
+    pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
+    pool->reserved_high = pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
+    return true;
+}
+
+static void pool_trim(struct pool *pool, uint64_t keep)
+{
+    if (keep < pool->used)
+        keep = round_up(pool->used, CHUNK);
+    if (pool->reserved > keep) {
+        engine_release(pool->device->account, pool->reserved - keep);
+        pool->reserved = keep;
+    }
+}
+
+void pools_settle(struct device *device)
+{
+    for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
+        if (pool->device == device)
+            pool_trim(pool, pool->threshold);
+}
+
+static CUresult allocate_in_order(CUdeviceptr *pointer, size_t size, CUmemoryPool pool_handle, CUstream handle)
+{
+    LOCKED;
+    struct stream *stream = stream_find(handle);
+    if (!stream)
+        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+    struct pool *pool = pool_handle ? object_find(pool_handle, OBJECT_POOL) : stream->context->device->current_pool;
+    if (!pool || !pointer || !size)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture)
+        return captured_alloc(stream, pool, size, pointer);
+    struct memory *memory;
+    CHECK(memory_new(stream->context, size, MEMORY_POOL, pool, &memory));
+    *pointer = memory->start;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
+{
+    return allocate_in_order(pointer, size, NULL, stream);
+}
+
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
+{
+    return pool ? allocate_in_order(pointer, size, pool, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle)
+{
+    LOCKED;
+    struct stream *stream = stream_find(handle);
+    if (!stream)
+        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+    struct memory *memory = memory_find(pointer);
+    if (!memory || memory->start != pointer || memory->kind >= MEMORY_MAPPED)
+        return CUDA_ERROR_INVALID_VALUE;
+    return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .free = pointer});
+}
+
+#define WITH_POOL(name, handle)                                                                                        \
+    LOCKED;                                                                                                            \
+    struct pool *name = object_find(handle, OBJECT_POOL);                                                              \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_VALUE
+
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
+{
+    LOCKED;
+    struct device *device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? device_at(props->location.id)
+                                                                                         : NULL;
+    if (!handle || !device || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (props->handleTypes)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!device->account)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct pool *pool = pool_new(device, 0);
+    pool->props = *props;
+    *handle = (CUmemoryPool)pool;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+    WITH_POOL(pool, handle);
+    if (pool == pool->device->default_pool || pool == pool->device->graph_pool)
+        return CUDA_ERROR_INVALID_VALUE;
+    memory_free_from(pool);
+    pool_trim(pool, 0);
+    if (pool->device->current_pool == pool)
+        pool->device->current_pool = pool->device->default_pool;
+    object_free(pool);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+{
+    WITH_POOL(pool, handle);
+    pool_trim(pool, keep);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    WITH_POOL(pool, handle);
+    uint64_t *wide = value;
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *(int *)value = pool->reuse[attribute - 1]; break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *wide = pool->threshold; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *wide = pool->reserved; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *wide = pool->reserved_high; break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *wide = pool->used; break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *wide = pool->used_high; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    WITH_POOL(pool, handle);
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: pool->reuse[attribute - 1] = *(int *)value; break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->threshold = *(uint64_t *)value; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        if (*(uint64_t *)value)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? &pool->used_high : &pool->reserved_high) = 0;
+        break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
+{
+    WITH_POOL(pool, handle);
+    (void)pool, (void)access, (void)count;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pool_of(CUmemoryPool *handle, CUdevice ordinal, bool current)
+{
+    LOCKED;
+    struct device *device = device_at(ordinal);
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!device->account || !handle)
+        return handle ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    *handle = (CUmemoryPool)(current ? device->current_pool : device->default_pool);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *handle, CUdevice ordinal)
+{
+    return pool_of(handle, ordinal, false);
+}
+
+EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *handle, CUdevice ordinal) { return pool_of(handle, ordinal, true); }
+
+EXPORT CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
+{
+    WITH_POOL(pool, handle);
+    if (pool->device != device_at(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    pool->device->current_pool = pool;
+    return CUDA_SUCCESS;
+}
+
+static struct pool *graph_pool(CUdevice ordinal)
+{
+    struct device *device = device_at(ordinal);
+    return device ? device->graph_pool : NULL;
+}
+
+EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
+{
+    LOCKED;
+    struct pool *pool = graph_pool(ordinal);
+    if (!pool || !value || (unsigned)attribute > 3)
+        return pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
+    *(uint64_t *)value = (uint64_t[]){pool->used, pool->used_high, pool->reserved, pool->reserved_high}[attribute];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
+{
+    LOCKED;
+    struct pool *pool = graph_pool(ordinal);
+    if (!pool)
+        return CUDA_ERROR_INVALID_DEVICE;
+    pool_trim(pool, 0);
+    return CUDA_SUCCESS;
+}
