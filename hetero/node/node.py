@@ -196,7 +196,7 @@ class Node:
             if row is None:
                 have = ", ".join(rows) or "none"
                 raise NotFound(f"no vendor {name!r} is installed (installed: {have})")
-            if row.state != "ok":
+            if not row.works:
                 raise NotFound(f"vendor {name} is {row.state}: {row.reason}")
         if not discovery.devices:
             why = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in rows.values())
