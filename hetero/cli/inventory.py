@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import click
 from rich.console import Group, RenderableType
@@ -53,7 +54,8 @@ def render(view: NodeView) -> RenderableType:
     """Return the tables of a node."""
     parts: list[RenderableType] = []
     if view.simulated:
-        parts.append(Text(f"simulated by {view.simulated}: no card below is real", "yellow"))
+        rack = Path(view.simulated).name
+        parts.append(Text(f"simulated by {rack}: no card below is real", "yellow"))
     devices = table(
         "#", "vendor", "model", "uuid", "divides", "core", "memory", "slots", "rung", "health",
         folds=("model", "divides", "health"),
