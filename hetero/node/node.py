@@ -11,7 +11,7 @@ from pathlib import Path
 from attrs import evolve, field, frozen
 
 from hetero.errors import BadInput, NotFound, Refused
-from hetero.fit import fit
+from hetero.fit import Explanation, explain, fit
 from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
 from hetero.node.grant import Limit, limit_of
 from hetero.node.holders import end, holders
@@ -75,6 +75,13 @@ class Node:
         look = self.look()
         expect_readable(look)
         return fit(inventory_of(discovery, look), request)
+
+    def explain(self, request: Request) -> Explanation:
+        """Return what `fit` would, with what every device says to it."""
+        discovery = self._discover_for(request)
+        look = self.look()
+        expect_readable(look)
+        return explain(inventory_of(discovery, look), request)
 
     def admit(
         self, request: Request, *, command: Sequence[str], label: str | None = None
