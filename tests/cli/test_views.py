@@ -119,7 +119,17 @@ def test_fit_says_why_not(hetero: Run) -> None:
         short.stderr,
     )
     assert 3 == long.returncode
-    assert ["T-4", "too", "small"] in [line.split() for line in long.stdout.splitlines()]
+    lines = [line.split() for line in long.stdout.splitlines()]
+    assert ["T-4", "too", "small"] in lines
+    assert ["T-1", "fits"] in [line[:2] for line in lines]
+
+
+def test_fit_explains_what_it_would_take(hetero: Run) -> None:
+    wish = ("fit", "--memory", "1Gi", "--explain", "--json")
+    (taken,) = [v for v in json.loads(hetero(*wish).stdout)["verdicts"] if v["chosen"]]
+    shown = [line.split() for line in hetero(*wish[:-1]).stdout.splitlines()]
+
+    assert [taken["device"], "fits", *map(str, taken["cost"]), "yes"] in shown
 
 
 def test_release_is_refused_until_forced(hetero: Run, sleeper: subprocess.Popen[str]) -> None:

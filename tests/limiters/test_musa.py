@@ -66,6 +66,7 @@ def test_the_second_limiter_lets_a_program_have_what_it_was_granted(machine: Mac
     _told(_run(machine, Terms(memory=64 * MIB), "--seconds", "0.1", "--memory", "64MiB"))
 
 
+@pytest.mark.measured
 def test_the_second_limiter_keeps_its_grants_share_of_the_core(machine: Machine) -> None:
     load = ("--kernel-us", "500", "--in-flight", "8", "--warmup", "0.2", "--seconds", "1")
     native = _told(_run(machine, None, *load))["rate"]
