@@ -1,6 +1,5 @@
 """The limiter's core as an ordinary library: its tests, under sanitizers, fuzzed, killed."""
 
-import fcntl
 import shutil
 import subprocess
 from pathlib import Path
@@ -34,14 +33,6 @@ def _run(program: str, *arguments: object, timeout: float = 60) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-@pytest.fixture(scope="module")
-def instrumented() -> None:
-    """The sanitized builds, which nothing but these tests needs."""
-    with (BUILD / "instrumented.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests may run in several processes
-        subprocess.run(["make", "-s", "-C", LIMITERS, "instrumented"], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("name", NAMES)
