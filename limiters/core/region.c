@@ -171,6 +171,7 @@ static bool take_slot(struct region *region)
     for (unsigned s = 0; s < HETERO_REGION_SLOTS; s++)
         if (lock_byte(region->file, F_OFD_SETLK, F_WRLCK, (int)s)) {
             region->slot = (int)s;
+            region->pid = (uint32_t)getpid();
             return true;
         }
     log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path,
@@ -186,7 +187,7 @@ bool region_lock(struct region *region)
         return false;
     }
     struct hetero_region_slot *slot = region_slot(region);
-    slot->pid = (uint32_t)getpid();
+    slot->pid = region->pid;
     if (__builtin_expect(memcmp(slot->used, region->own, sizeof region->own) != 0, 0)) {
         /* Left by a dead process, or scribbled on. */
         memcpy(slot->used, region->own, sizeof region->own);

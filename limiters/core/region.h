@@ -68,6 +68,7 @@ struct region {
     pthread_mutex_t mine;         /* guards the rest, and is held by the thread that holds the shared lock */
     int file;                     /* our own description of the file: the locks on it are this process's; -1: none */
     int slot;                     /* the slot we hold; -1: none */
+    uint32_t pid;                 /* ours, for people to look at; known with the slot */
     uint64_t own[HETERO_MAX_DEVICES]; /* bytes this process holds, as only it can know */
 };
 
