@@ -1,7 +1,9 @@
 """Memory under a grant: exact to the byte on every path, across threads and processes."""
 
 import json
+import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -454,6 +456,39 @@ input()
     program.communicate()
 
     assert [64, False] == grant.run(other)
+
+
+@pytest.mark.soak
+def test_a_thousand_killed_programs_leave_nothing_on_the_card(rack: Rack) -> None:
+    grant, dice = rack.grant(Terms(memory=64 * MIB, core=8000)), random.Random(1)
+    watcher = rack.start(
+        """
+import select, sys
+start()
+least = info()[0]
+while not select.select([sys.stdin], [], [], 0.0005)[0]:
+    least = min(least, info()[0])
+say(least)
+"""
+    )
+    running: list[subprocess.Popen[str]] = []
+    for kills in range(1000):
+        size = f"{dice.randrange(1, 64)}MiB"
+        running.append(grant.job("--memory", size, "--kernel-us", "100", "--seconds", "60"))
+        time.sleep(dice.random() * 0.03)
+        if kills >= 3:
+            victim = running.pop(dice.randrange(3))
+            victim.kill()
+            victim.communicate()
+    for victim in running:
+        victim.kill()
+        victim.communicate()
+    least = int(watcher.communicate("end\n", timeout=60)[0])
+
+    assert (1024 - 64) * MIB <= least < 1024 * MIB
+    assert [64, True] == grant.run(
+        "start(); say([info()[0] >> 20, take('plain', 64 << 20) > 1000])"
+    )
 
 
 def test_a_forked_child_has_an_account_of_its_own(grant: Grant) -> None:
