@@ -4,8 +4,11 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-DISTRIBUTIONS := . limiters vendors/nvidia benchmarks
-DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-timeout ruff
+DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
+DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
+	pytest-xdist ruff
+# What a machine without a card, root or a night to spare can run.
+QUICK := not soak and not cluster and not hardware
 
 .PHONY: help setup native demo test soak check clean uninstall
 help: ## show what there is
@@ -25,7 +28,8 @@ demo: setup ## share a simulated card between two programs and show what they ge
 	$(BIN)/hetero demo
 
 test: setup ## run the tests that need no card, no root and no cluster
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 -m "not measured and $(QUICK)"
+	$(BIN)/pytest -m "measured and $(QUICK)" --reruns 2
 
 soak: setup ## run the long tests: a million steps of a mixed cluster
 	$(BIN)/pytest -m soak

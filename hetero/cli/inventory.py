@@ -79,7 +79,8 @@ def render(view: NodeView) -> RenderableType:
     parts += [
         Text.assemble(f"vendor {row.name} is ", state(row.state), f": {row.reason}")
         for row in view.vendors
-        if row.state != "ok"
+        # A vendor whose driver is not installed here is news only where nothing else is.
+        if row.state not in ("ok", "absent") or (row.state == "absent" and not view.devices)
     ]
     parts += [Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable]
     if view.grants:

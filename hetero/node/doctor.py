@@ -10,7 +10,7 @@ from enum import Enum
 from attrs import frozen
 
 from hetero.errors import HeteroError
-from hetero.model import Device, Rung
+from hetero.model import Device, Rung, Whole
 from hetero.node.ledger import Ledger, Standing
 from hetero.node.native import limiter
 from hetero.node.node import Node
@@ -45,6 +45,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *_limiters(node, discovery),
         _state(node),
         *_ledger(node),
+        *_slices(node, discovery),
     )
 
 
@@ -68,7 +69,7 @@ def _vendor(row: VendorRow) -> Finding:
     match row.state:
         case "ok":
             return Finding(subject, Verdict.OK, f"{row.source}: {row.devices} devices")
-        case "absent":
+        case "absent" | "partial":
             return Finding(subject, Verdict.NOTE, f"{row.source}: {row.reason}")
         case _:
             return Finding(subject, Verdict.BAD, f"{row.source}: {row.reason}: mend or remove it")
@@ -78,6 +79,8 @@ def _device(device: Device) -> Finding:
     subject = f"device {device.uuid[:12]}"
     if not device.usable:
         return Finding(subject, Verdict.BAD, f"{device.health}: nothing is given of it")
+    if isinstance(device.granularity, Whole):
+        return Finding(subject, Verdict.OK, "given as a whole")
     if device.rung is Rung.NONE:
         return Finding(subject, Verdict.NOTE, "shares are counted but not enforced (rung none)")
     return Finding(subject, Verdict.OK, f"shares are kept by rung {device.rung.value}")
@@ -140,3 +143,17 @@ def _ledger(node: Node) -> Iterator[Finding]:
         yield Finding("ledger", Verdict.BAD, f"{stand}; dead ones cannot be removed: {stale}")
     else:
         yield Finding("ledger", Verdict.OK, f"{stand}, nothing stale")
+
+
+def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    """Destroy what is left of grants that ended, where anything can be."""
+    if not any(row.works and node.registry.cuts(row.name) for row in discovery.rows):
+        return
+    try:
+        faults = node.sweep()
+    except HeteroError as error:
+        faults = (str(error),)
+    for fault in faults:
+        yield Finding("slices", Verdict.BAD, f"{fault}: it is tried again at every admission")
+    if not faults:
+        yield Finding("slices", Verdict.OK, "none is left over")

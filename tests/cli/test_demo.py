@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.measured
 
 
 def test_the_demo_shows_sharing_and_says_that_its_card_is_simulated(hetero: Run) -> None:

@@ -16,6 +16,9 @@ from attrs import frozen
 
 from .conftest import Run
 
+pytestmark = pytest.mark.measured
+
+
 Start = Callable[..., "Job"]
 
 
