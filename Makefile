@@ -31,7 +31,7 @@ test: setup ## run the tests that need no card, no root and no cluster
 	$(BIN)/pytest -n 2 -m "not measured and $(QUICK)"
 	$(BIN)/pytest -m "measured and $(QUICK)" --reruns 2
 
-soak: setup ## run the long tests: a million steps of a mixed cluster
+soak: setup ## run the long tests: a million steps of a mixed cluster, kills and mutations of the limiter
 	$(BIN)/pytest -m soak
 
 check: setup ## lint, types and layer rules

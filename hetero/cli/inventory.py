@@ -89,16 +89,25 @@ def render(view: NodeView) -> RenderableType:
 
 
 def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
-    """Return the table of who holds what, one line for each device of a grant."""
+    """Return the table of who holds what, one line for each device of a grant.
+
+    The driver's own memory is shown where it is known of any of them.
+    """
+    shares = [share for grant in grants for share in grant.shares]
+    known = any(share.overhead is not None for share in shares)
+    driver = ("driver",) if known else ()
     made = table(
-        "grant", "#", "core", "memory", "policy", "user", "age", "processes", "command",
+        "grant", "#", "core", "memory", *driver, "policy", "user", "age", "processes", "command",
         folds=("processes", "command"),
-        right=("#", "core", "memory", "age"),
+        right=("#", "core", "memory", "driver", "age"),
     )  # fmt: skip
     for grant in grants:
         for first, share in enumerate(grant.shares):
             number = UNKNOWN if share.number is None else str(share.number)
             used = [number, core_of(share), memory_of(share.memory_used, share.memory)]
+            if known:
+                mib = None if share.overhead is None else share.overhead >> 20
+                used.append(UNKNOWN if mib is None else f"+{mib} MiB")
             if first:
                 made.add_row("", *used)
                 continue
@@ -111,4 +120,9 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
                 few(grant.processes),
                 one_line(grant.label or shlex.join(grant.command)),
             )
-    return made
+    past = [
+        Text(f"process {pid} of grant {grant.id} holds memory past its limiter", "red")
+        for grant in grants
+        for pid in grant.uncovered
+    ]
+    return Group(made, *past)

@@ -14,7 +14,9 @@ from hetero.model import Device, Rung, Whole
 from hetero.node.ledger import Ledger, Standing
 from hetero.node.native import limiter
 from hetero.node.node import Node
+from hetero.node.settings import Settings
 from hetero.node.state import prepare
+from hetero.node.uncovered import uncovered
 from hetero.registry import Discovery, VendorRow
 
 
@@ -40,12 +42,14 @@ def examine(node: Node) -> tuple[Finding, ...]:
     discovery = node.discover()
     return (
         *_simulated(node),
+        *_settings(node.settings),
         *map(_vendor, discovery.rows),
         *map(_device, discovery.devices),
         *_limiters(node, discovery),
         _state(node),
         *_ledger(node),
         *_slices(node, discovery),
+        *_uncovered(node, discovery),
     )
 
 
@@ -62,6 +66,17 @@ def _simulated(node: Node) -> Iterator[Finding]:
     if node.simulation:
         rack = node.simulation.rack
         yield Finding("simulation", Verdict.NOTE, f"every device below is simulated by {rack}")
+
+
+def _settings(settings: Settings) -> Iterator[Finding]:
+    """What a node promises beyond its devices is said wherever it is asked how it is."""
+    if settings.memory_scale > 1:
+        says = f"is granted {settings.memory_scale} times: what does not fit lies with the host"
+        yield Finding("memory", Verdict.NOTE, says)
+    if settings.core_scale > 1:
+        yield Finding("core", Verdict.NOTE, f"is granted {settings.core_scale} times")
+    if settings.context:
+        yield Finding("contexts", Verdict.NOTE, "count against a grant's memory")
 
 
 def _vendor(row: VendorRow) -> Finding:
@@ -120,6 +135,18 @@ def _state(node: Node) -> Finding:
     except HeteroError as error:
         return Finding("state", Verdict.BAD, str(error))
     return Finding("state", Verdict.OK, str(node.ledger.path))
+
+
+def _uncovered(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    """What runs under a grant and past its limiter is to be ended; others only explain usage."""
+    usages = [(device, node.registry.observe(device)) for device in discovery.devices]
+    for found in uncovered(node, node.look(), usages):
+        held = f"{found.program} holds {found.memory >> 20} MiB of {found.device[:12]}"
+        if found.grant:
+            says = f"{held} past the limiter of grant {found.grant}: end it, or the grant"
+            yield Finding(f"process {found.pid}", Verdict.BAD, says)
+        else:
+            yield Finding(f"process {found.pid}", Verdict.NOTE, f"{held} without a grant")
 
 
 def _ledger(node: Node) -> Iterator[Finding]:

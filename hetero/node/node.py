@@ -109,7 +109,7 @@ class Node:
                     Standing(
                         id="",
                         allocation=answer,
-                        limits=limits_of(answer, devices),
+                        limits=self.limits_of(answer, devices),
                         command=tuple(command),
                         user=_user(),
                         since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -136,6 +136,13 @@ class Node:
         discovery = self.discover()
         with self.ledger.admission() as own:
             return self._reconcile(discovery, self.with_system(own))
+
+    def limits_of(self, allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Limit, ...]:
+        """Return what the grant file is to say, one limit for each grant."""
+        counts = self.settings.context
+        return tuple(
+            limit_of(grant, devices[grant.device], context=counts) for grant in allocation.grants
+        )
 
     def release(self, identity: str, *, force: bool = False, grace: float = 5.0) -> None:
         """Free a grant: refused while processes hold it, unless `force` ends exactly those.
@@ -254,11 +261,6 @@ def with_parts(allocation: Allocation, parts: Mapping[str, str]) -> Allocation:
 def inventory_of(discovery: Discovery, look: Look) -> Inventory:
     """Return the devices with what stands on them."""
     return Inventory(discovery.devices, tuple(entry.allocation for entry in look.standing))
-
-
-def limits_of(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Limit, ...]:
-    """Return what the grant file is to say, one limit for each grant."""
-    return tuple(limit_of(grant, devices[grant.device]) for grant in allocation.grants)
 
 
 def expect_readable(look: Look) -> None:

@@ -57,7 +57,7 @@ def test_inventory_is_the_same_value_as_json(hetero: Run, sleeper: subprocess.Po
     assert 1 == view["version"]
     assert [f"T-{n}" for n in range(5)] == [row["device"]["uuid"] for row in view["devices"]]
     assert {"core": 30, "memory": 3000 << 20, "slots": 1} == view["devices"][1]["held"]
-    assert {"memory": 1 << 30, "core": 0.25} == view["devices"][1]["usage"]
+    assert {"memory": 1 << 30, "core": 0.25, "processes": None} == view["devices"][1]["usage"]
     (grant,) = view["grants"]
     assert [grant["id"]] == view["devices"][1]["grants"]
     assert [sleeper.pid] == grant["processes"]
