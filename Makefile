@@ -5,9 +5,9 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DISTRIBUTIONS := . limiters vendors/nvidia benchmarks
-DEVELOPMENT := hatchling hypothesis mypy pyelftools pytest pytest-timeout ruff
+DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-timeout ruff
 
-.PHONY: help setup native demo test check clean uninstall
+.PHONY: help setup native demo test soak check clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -26,6 +26,9 @@ demo: setup ## share a simulated card between two programs and show what they ge
 
 test: setup ## run the tests that need no card, no root and no cluster
 	$(BIN)/pytest
+
+soak: setup ## run the long tests: a million steps of a mixed cluster
+	$(BIN)/pytest -m soak
 
 check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .

@@ -214,9 +214,18 @@ class Choice:
 
 @frozen(kw_only=True)
 class Request:
-    """One container's wish: as many different physical devices as there are asks."""
+    """One container's wish: as many different physical devices as there are asks.
+
+    `exclusive` takes each device whole whatever share is asked; `empty` takes only the share, but
+    of a device nobody holds (mutex); `numa` wants all devices on one NUMA node; `links` wants the
+    best-connected ones (and for a single device the worst-connected, to leave the others be).
+    """
 
     asks: tuple[Ask, ...]
+    exclusive: bool = False
+    empty: bool = False
+    numa: bool = False
+    links: bool = False
     policy: Policy = Policy.FIXED
     priority: Priority = Priority.LOW
     vendor: Choice = Choice()
@@ -260,28 +269,32 @@ class Allocation:
 class Refusal:
     """No, with the reason for every device: `verdicts` maps a UUID to why it does not serve.
 
-    `missing` names a device or vendor that was asked for and does not exist.
+    `missing` is the whole sentence where no device is to blame: a device or vendor that was asked
+    for and does not exist, a quota that is used up. `of` says what the verdicts are
+    about; over thousands of nodes they are only counted: `counts` has how many gave which.
     """
 
     wanted: int
     verdicts: Mapping[str, str]
     missing: str | None = None
+    of: str = "device"
+    counts: Mapping[str, int] | None = None
 
     @property
     def sentence(self) -> str:
         """The one sentence every surface shows."""
         if self.missing:
             return self.missing
-        total = len(self.verdicts)
-        counts: dict[str, int] = {}
+        counts = dict(self.counts or {})
         for verdict in self.verdicts.values():
             counts[verdict] = counts.get(verdict, 0) + 1
+        total = sum(counts.values())
         reasons = ", ".join(
             f"{count} {reason}" for reason, count in sorted(counts.items()) if reason != FITS
         )
         fitting = counts.get(FITS, 0)
         need = "" if self.wanted == 1 else f" ({self.wanted} needed)"
-        noun = "device" if total == 1 else "devices"
+        noun = self.of if total == 1 else f"{self.of}s"
         return f"{fitting} of {total} {noun} fit{'s' if fitting == 1 else ''}{need}" + (
             f": {reasons}" if reasons else ""
         )

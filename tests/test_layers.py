@@ -98,7 +98,7 @@ RANKS = {
     "hookspecs": 4,
     "registry": 5,
     **dict.fromkeys(("fit", "policy"), 6),
-    **dict.fromkeys(("node", "testing"), 7),
+    **dict.fromkeys(("node", "simulate", "testing"), 7),
     **dict.fromkeys(("cli", "kube", "__main__"), 8),
 }
 
@@ -124,7 +124,7 @@ def test_imports_go_one_way() -> None:
 #: All of the standard library that the pure modules may touch: no clock, no files, no environment.
 PURE = re.compile(
     r"(__future__|typing|collections|enum|re|decimal|fractions|math|functools|itertools|operator"
-    r"|bisect|heapq|string|fnmatch|attrs|hetero\.\w+)\b"
+    r"|bisect|heapq|string|fnmatch|array|numpy|attrs|hetero\.\w+)\b"
 )
 
 
