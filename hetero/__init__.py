@@ -10,6 +10,7 @@ from hetero.model import (
     MEMORY,
     SLOTS,
     Allocation,
+    Choice,
     Device,
     Edits,
     Fractional,
@@ -18,6 +19,7 @@ from hetero.model import (
     Link,
     Mount,
     Multi,
+    Policy,
     Rung,
     Step,
     Template,
@@ -26,13 +28,14 @@ from hetero.model import (
     Whole,
 )
 from hetero.units import GiB, MiB
-from hetero.vendor import Model, Vendor
+from hetero.vendor import Model, Vendor, Words
 
 __all__ = [
     "CORE",
     "MEMORY",
     "SLOTS",
     "Allocation",
+    "Choice",
     "Device",
     "DriverAbsent",
     "Edits",
@@ -45,6 +48,7 @@ __all__ = [
     "Model",
     "Mount",
     "Multi",
+    "Policy",
     "Rung",
     "Step",
     "Template",
@@ -52,5 +56,6 @@ __all__ = [
     "Usage",
     "Vendor",
     "Whole",
+    "Words",
     "hookimpl",
 ]

@@ -16,7 +16,6 @@ from hetero.model import (
     SLOTS,
     Allocation,
     Ask,
-    Choice,
     Device,
     Grant,
     Inventory,
@@ -134,7 +133,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         (request.model, device.model, False),
         (request.uuid, device.uuid, False),
     ):
-        if not _chosen(choice, name, all_of_it=all_of_it):
+        if not choice.allows(name, all_of_it=all_of_it):
             return NOT_CHOSEN
     if not device.usable:
         return f"unhealthy ({device.health})"
@@ -205,15 +204,6 @@ def named(devices: Sequence[Device], name: str) -> list[Device]:
     if name.isdecimal() and int(name) < len(devices):
         return [devices[int(name)]]
     return [d for d in devices if d.uuid.lower().startswith(name.lower())]
-
-
-def _chosen(choice: Choice, name: str, *, all_of_it: bool) -> bool:
-    def hit(part: str) -> bool:
-        return part.lower() == name.lower() if all_of_it else part.lower() in name.lower()
-
-    if any(hit(part) for part in choice.never):
-        return False
-    return not choice.only or any(hit(part) for part in choice.only)
 
 
 def _sets(
