@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-DISTRIBUTIONS := . limiters vendors/nvidia benchmarks
+DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
 DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-timeout ruff
 
 .PHONY: help setup native demo test soak check clean uninstall

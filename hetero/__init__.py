@@ -3,6 +3,19 @@
 This is the front door: the names a vendor plugin may import, and nothing else.
 """
 
+from hetero.driver import (
+    Driver,
+    DriverError,
+    Library,
+    counted,
+    each_card,
+    linked,
+    mark,
+    numa_of,
+    pci_address,
+    struct,
+    text,
+)
 from hetero.errors import DriverAbsent
 from hetero.hookspecs import hookimpl
 from hetero.model import (
@@ -37,12 +50,15 @@ __all__ = [
     "Allocation",
     "Choice",
     "Device",
+    "Driver",
     "DriverAbsent",
+    "DriverError",
     "Edits",
     "Fractional",
     "GiB",
     "Grant",
     "Ladder",
+    "Library",
     "Link",
     "MiB",
     "Model",
@@ -57,5 +73,13 @@ __all__ = [
     "Vendor",
     "Whole",
     "Words",
+    "counted",
+    "each_card",
     "hookimpl",
+    "linked",
+    "mark",
+    "numa_of",
+    "pci_address",
+    "struct",
+    "text",
 ]

@@ -63,7 +63,9 @@ def cut(
             return whole(device)
         case Fractional(multi=Multi.WHOLE) | Templated(multi=Multi.WHOLE, whole=True) if count > 1:
             return whole(device)
-        case Fractional(memory_grain, core_grain):
+        case Fractional(memory_grain, core_grain, together=together):
+            if core is None and together:
+                core = max(device.capacity[CORE] * memory // device.capacity[MEMORY], 1)
             return _fraction(
                 device,
                 memory=round_up(memory, memory_grain),

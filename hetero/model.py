@@ -94,11 +94,16 @@ class Whole:
 
 @frozen
 class Fractional:
-    """Memory and core are cut freely, each by its grain (bytes and core units)."""
+    """Memory and core are cut freely, each by its grain (bytes and core units).
+
+    `together` is for cards whose driver cuts no memory without core: a request that names no core
+    gets the same part of the core as of the memory, rounded down so that equal parts fit.
+    """
 
     memory: Grain = Step(1024 * 1024)
     core: Grain = Step(1)
     multi: Multi = Multi.SHARES
+    together: bool = False
 
 
 @frozen
@@ -150,7 +155,8 @@ class Device:
     """One physical card, with how it divides (`granularity`) and how that is kept (`rung`).
 
     `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
-    `health` is "ok", or what is wrong in a few words; None when the driver will not say. `card` is
+    `health` is "ok", or what is wrong in a few words; None when the driver will not say. Devices of
+    one `group` are parts of one module: whoever takes one of them whole takes them all. `card` is
     what the card itself has where a node's scaling makes it promise a `capacity` above that.
     """
 
@@ -166,6 +172,7 @@ class Device:
     pci: str | None = None
     links: tuple[Link, ...] = ()
     attributes: Mapping[str, str] = field(factory=dict)
+    group: str | None = None
     card: Counters = field(factory=dict)
 
     def of_card(self, counter: str) -> int:
@@ -176,6 +183,10 @@ class Device:
     def usable(self) -> bool:
         """Whether the device may be given out."""
         return self.health in (None, "ok")
+
+    def whole(self, grant: Grant) -> bool:
+        """Whether the grant holds all of the device, so that nothing is to be cut from it."""
+        return all(grant.takes.get(name, 0) >= of for name, of in self.capacity.items())
 
 
 # --- request --------------------------------------------------------------------------------
@@ -348,12 +359,26 @@ class Mount:
 
 @frozen(kw_only=True)
 class Edits:
-    """What is added to a container or process (the nouns of the Container Device Interface)."""
+    """What is added to a container or process (the nouns of the Container Device Interface).
+
+    `parts` names, by device UUID, the slice that was made for the grant of that device.
+    """
 
     env: Mapping[str, str] = field(factory=dict)
     mounts: tuple[Mount, ...] = ()
     device_nodes: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(factory=dict)
+
+    def merged(self, other: Edits) -> Edits:
+        """Return both together; where they name the same variable, `other` has it."""
+        return Edits(
+            env={**self.env, **other.env},
+            mounts=self.mounts + other.mounts,
+            device_nodes=tuple(dict.fromkeys(self.device_nodes + other.device_nodes)),
+            cdi=self.cdi + other.cdi,
+            parts={**self.parts, **other.parts},
+        )
 
 
 @frozen(kw_only=True)

@@ -93,8 +93,9 @@ def test_a_vendor_imports_the_front_door_and_nothing_else_of_ours() -> None:
 RANKS = {
     **dict.fromkeys(("units", "errors"), 0),
     "model": 1,
-    **dict.fromkeys(("granularity", "codec"), 2),
-    "vendor": 3,
+    "question": 1,
+    **dict.fromkeys(("granularity", "codec", "driver"), 2),
+    **dict.fromkeys(("vendor", "grouped"), 3),
     "hookspecs": 4,
     "registry": 5,
     **dict.fromkeys(("fit", "policy"), 6),
@@ -129,7 +130,7 @@ PURE = re.compile(
 
 
 def test_the_pure_modules_touch_nothing_outside_themselves() -> None:
-    pure = {"units", "errors", "model", "granularity", "vendor", "fit", "policy"}
+    pure = {"units", "errors", "model", "granularity", "grouped", "vendor", "fit", "policy"}
     paths = [path for path in CORE if path.parent != ROOT and module(path) != "hetero"]
     paths = [path for path in paths if component(module(path)) in pure]
     calls = [

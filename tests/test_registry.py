@@ -30,6 +30,8 @@ from hetero.testing import MemoryVendor, rack
 from hetero.units import GiB
 from hetero.vendor import Model, Vendor
 
+NOTES = Path("/nonexistent")  # what no vendor here writes to
+
 GOOD = """
     import hetero
 
@@ -127,7 +129,7 @@ FAULTS = {
     ),
     "a card twice": (
         GOOD.format(name="faulty").replace("        yield", "        for _ in 'ab': yield"),
-        "faulty: discover: two devices have the UUID faulty-0",
+        "faulty: discover: 2 cards have the UUID faulty-0",
     ),
     "a model it never declared": (
         GOOD.format(name="faulty").replace('match="*"', 'match="Z*"'),
@@ -261,7 +263,7 @@ def test_each_vendor_confines_its_own_grants_and_the_edits_are_put_together() ->
     ours, theirs = rack(GiB, GiB), rack(GiB, GiB, vendor="runtime")
     registry = Registry.of(MemoryVendor(ours), Runtime())
 
-    edits = registry.enforce(granted(ours[1], *theirs), [*ours, *theirs])
+    edits = registry.enforce(granted(ours[1], *theirs), [*ours, *theirs], directory=NOTES)
 
     assert {"MEMORY_VISIBLE_DEVICES": "memory-1", "RUNTIME_CARDS": "all"} == edits.env
     assert (Mount("/opt/runtime", "/opt/runtime"),) == edits.mounts
@@ -271,8 +273,8 @@ def test_each_vendor_confines_its_own_grants_and_the_edits_are_put_together() ->
 def test_a_vendor_that_says_nothing_is_confined_by_what_it_declared() -> None:
     cards = rack(GiB, GiB, vendor="runtime")
 
-    by_index = Registry.of(Runtime()).enforce(granted(cards[1]), cards)
-    by_uuid = Registry.of(Runtime(by="uuid")).enforce(granted(cards[1]), cards)
+    by_index = Registry.of(Runtime()).enforce(granted(cards[1]), cards, directory=NOTES)
+    by_uuid = Registry.of(Runtime(by="uuid")).enforce(granted(cards[1]), cards, directory=NOTES)
 
     assert {"RUNTIME_CARDS": "1", "RUNTIME_LEGACY": "1"} == by_index.env
     assert {"RUNTIME_CARDS": "runtime-1", "RUNTIME_LEGACY": "runtime-1"} == by_uuid.env
@@ -288,7 +290,9 @@ def test_a_part_is_named_instead_of_its_card() -> None:
         part="part-7",
     )
 
-    edits = Registry.of(MemoryVendor(cards)).enforce(Allocation(grants=(grant,)), cards)
+    edits = Registry.of(MemoryVendor(cards)).enforce(
+        Allocation(grants=(grant,)), cards, directory=NOTES
+    )
 
     assert {"MEMORY_VISIBLE_DEVICES": "part-7"} == edits.env
 
@@ -299,7 +303,7 @@ def test_what_cannot_be_confined_is_an_error_that_names_the_vendor_and_the_stage
     cards = rack(GiB, vendor="runtime")
 
     with pytest.raises(NotFound, match=r"^runtime: enforce: no slice left on the card$"):
-        Registry.of(runtime).enforce(granted(*cards), cards)
+        Registry.of(runtime).enforce(granted(*cards), cards, directory=NOTES)
 
 
 def test_a_usage_is_what_the_vendor_says_and_unknown_when_it_fails_or_says_nothing() -> None:
@@ -328,7 +332,7 @@ def test_an_answer_of_another_kind_is_an_error_when_confining_and_unknown_when_o
     registry = Registry.of(Nonsense(cards))
 
     with pytest.raises(NotFound, match="memory: enforce: gave 'LIMIT=1', not Edits"):
-        registry.enforce(granted(*cards), cards)
+        registry.enforce(granted(*cards), cards, directory=NOTES)
     assert Usage() == registry.observe(cards[0])
 
 

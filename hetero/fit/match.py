@@ -9,6 +9,7 @@ from math import comb
 from attrs import frozen
 
 from hetero.granularity import Portion, portion, whole
+from hetero.grouped import agreed, sets
 from hetero.model import (
     CORE,
     FITS,
@@ -27,6 +28,8 @@ from hetero.policy import Order, binpack
 _NAMES = {CORE: "core", MEMORY: "memory", SLOTS: "slots"}
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
 NOT_CHOSEN = "not chosen"
+#: What a verdict says whoever made the device.
+_PLAIN = (FITS, NOT_CHOSEN)
 #: Sets of linked devices looked at before the best of those seen is taken: 8 of 16 are 12,870.
 _LINK_SETS = 20_000
 
@@ -57,10 +60,10 @@ def fit_into(
     lost = missing(devices, request)
     if lost:
         return Refusal(wanted=len(request.asks), verdicts={}, missing=lost)
-    offers = _offers(devices, free, request)
+    offers = agreed(devices, _offers(devices, free, request))
     by_uuid = {device.uuid: device for device in devices}
     best: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
-    for group in groups(devices, request):
+    for group in (part for some in groups(devices, request) for part in sets(some, offers)):
         for linked, candidates in _sets(group, offers, request):
             chosen = _match(candidates, offers, free, order)
             if chosen is None:
@@ -72,10 +75,8 @@ def fit_into(
             break
     if best is not None:
         return allocate(request, [(by_uuid[uuid], cut) for uuid, cut in best[1]])
-    return Refusal(
-        wanted=len(request.asks),
-        verdicts={uuid: _verdict([offer[uuid] for offer in offers]) for uuid in by_uuid},
-    )
+    verdicts = {uuid: _verdict([offer[uuid] for offer in offers]) for uuid in by_uuid}
+    return Refusal(wanted=len(request.asks), verdicts=_by_vendor(verdicts, by_uuid))
 
 
 def explain(
@@ -271,6 +272,15 @@ def _match(
         assert isinstance(cut, Portion)  # noqa: S101 - only serving devices were ranked
         chosen.append((of_ask[ask], cut))
     return chosen
+
+
+def _by_vendor(verdicts: Mapping[str, str], devices: Mapping[str, Device]) -> dict[str, str]:
+    """Return the verdicts, saying whose device lacks what where there are several vendors'."""
+    several = len({device.vendor for device in devices.values()}) > 1
+    return {
+        uuid: f"{devices[uuid].vendor} {said}" if several and said not in _PLAIN else said
+        for uuid, said in verdicts.items()
+    }
 
 
 def _verdict(offers: list[Portion | str]) -> str:

@@ -69,6 +69,7 @@ class _Card:
     health: str | None = None
     numa: int | None = None
     pci: str | None = None
+    group: str | None = None
     links: tuple[tuple[int, str, int], ...] = ()
 
 
@@ -103,6 +104,7 @@ def inventory(devices: tuple[Device, ...]) -> str:
                 health=device.health,
                 numa=device.numa,
                 pci=device.pci,
+                group=device.group,
                 links=tuple(
                     (position[link.peer], link.kind, link.weight)
                     for link in device.links
@@ -135,6 +137,7 @@ def _device(card: _Card, rack: _Rack) -> Device:
         health=card.health,
         numa=card.numa,
         pci=card.pci,
+        group=card.group,
         links=tuple(Link(rack.cards[peer].uuid, *rest) for peer, *rest in card.links),
         attributes=kind.attributes,
         card=kind.card,

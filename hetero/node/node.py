@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 
 from hetero.errors import BadInput, NotFound, Refused
 from hetero.fit import fit
-from hetero.model import Allocation, Device, Inventory, Policy, Refusal, Request
+from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
 from hetero.node.grant import Limit, limit_of
 from hetero.node.holders import end, holders
 from hetero.node.ledger import ALIVE, GRANT, USAGE, Hold, Ledger, Look, Standing
@@ -89,29 +89,46 @@ class Node:
         with self.ledger.admission() as own:
             look = self.with_system(own)
             expect_readable(look)
+            self._reconcile(discovery, look)
             answer = fit(inventory_of(discovery, look), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
-            granted = [devices[grant.device] for grant in answer.grants]
-            libraries = self._limiters(answer, granted)
-            environment = self._environment(answer, granted)
-            hold = self.ledger.add(
-                Standing(
-                    id="",
-                    allocation=answer,
-                    limits=limits_of(answer, devices),
-                    command=tuple(command),
-                    user=_user(),
-                    since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                    label=label,
+            try:
+                libraries = self._limiters(answer)
+                edits = self.enforce(answer, devices)
+                answer = with_parts(answer, edits.parts)
+                environment = self._environment(edits)
+                hold = self.ledger.add(
+                    Standing(
+                        id="",
+                        allocation=answer,
+                        limits=limits_of(answer, devices),
+                        command=tuple(command),
+                        user=_user(),
+                        since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                        label=label,
+                    )
                 )
-            )
+            except BaseException:
+                self._reconcile(discovery, look)  # what was cut for it is nobody's now
+                raise
         if libraries:
             before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
             preload = dict.fromkeys([*libraries, *filter(None, before)])
             environment["LD_PRELOAD"] = ":".join(preload)
             environment["HETERO_GRANT"] = str(hold.path / GRANT)
-        return hold, environment
+        return evolve(hold, mounts=edits.mounts), environment
+
+    def enforce(self, allocation: Allocation, devices: Mapping[str, Device]) -> Edits:
+        """Have the vendors confine `allocation`; within `admission`, since it may cut slices."""
+        granted = [devices[grant.device] for grant in allocation.grants]
+        return self.registry.enforce(allocation, granted, directory=self._slices)
+
+    def sweep(self) -> tuple[str, ...]:
+        """Destroy the slices that no standing grant holds; return a sentence about each failure."""
+        discovery = self.discover()
+        with self.ledger.admission() as own:
+            return self._reconcile(discovery, self.with_system(own))
 
     def release(self, identity: str, *, force: bool = False, grace: float = 5.0) -> None:
         """Free a grant: refused while processes hold it, unless `force` ends exactly those.
@@ -159,6 +176,17 @@ class Node:
             stale=look.stale,
         )
 
+    @property
+    def _slices(self) -> Path:
+        """Where vendors keep their notes about the slices this node's ledger answers for."""
+        return self.ledger.path / "slices"
+
+    def _reconcile(self, discovery: Discovery, look: Look) -> tuple[str, ...]:
+        if look.unreadable:
+            return ()  # they may hold slices, and nobody knows which
+        standing = (entry.allocation for entry in look.standing)
+        return self.registry.reconcile(discovery.devices, standing, directory=self._slices)
+
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
         discovery = self.discover()
@@ -175,19 +203,19 @@ class Node:
             raise NotFound(f"no device here ({why or 'no vendor is installed'})")
         return discovery
 
-    def _limiters(self, allocation: Allocation, devices: Sequence[Device]) -> list[str]:
-        """Return the libraries that hold a program to its grants of these devices."""
+    def _limiters(self, allocation: Allocation) -> list[str]:
+        """Return the libraries that hold a program to these grants."""
         if allocation.policy is Policy.OFF:
             return []
-        apis = {self.registry.vendor(device.vendor).limiter for device in devices}
+        apis = {self.registry.vendor(grant.vendor).limiter for grant in allocation.grants}
         return [str(limiter(api)) for api in sorted(filter(None, apis))]
 
-    def _environment(self, allocation: Allocation, devices: Sequence[Device]) -> dict[str, str]:
-        """Return an environment in which a program finds these devices."""
+    def _environment(self, edits: Edits) -> dict[str, str]:
+        """Return an environment in which a program finds what it was granted."""
         environment = dict(self.environ)
         if self.simulation:
             environment.update(self.simulation.environment(self.environ))
-        environment.update(self.registry.enforce(allocation, devices).env)
+        environment.update(edits.env)
         return environment
 
     def _who(self, identity: str) -> str:
@@ -204,6 +232,16 @@ def refused(refusal: Refusal, request: Request) -> NotFound | Refused:
     if all(ask.memory is None and ask.memory_percent is None for ask in request.asks):
         sentence += " (memory was not given, so all of a card's was asked)"
     return Refused(sentence)
+
+
+def with_parts(allocation: Allocation, parts: Mapping[str, str]) -> Allocation:
+    """Return the allocation with the slices that were made for it named in its grants."""
+    return evolve(
+        allocation,
+        grants=tuple(
+            evolve(grant, part=parts.get(grant.device, grant.part)) for grant in allocation.grants
+        ),
+    )
 
 
 def inventory_of(discovery: Discovery, look: Look) -> Inventory:

@@ -152,8 +152,9 @@ def _lost(index: int, error: Exception) -> Device:
         uuid, model = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
     except pynvml.NVMLError:
         uuid, model = f"lost-{index}", "unknown"
-    card = VENDOR.device(uuid=uuid, model=model, index=index, memory=0, rung=Rung.NONE)
-    return evolve(card, health=str(error))
+    return VENDOR.device(
+        uuid=uuid, model=model, index=index, memory=0, rung=Rung.NONE, health=str(error)
+    )
 
 
 def _memory(handle: Any) -> Any:
