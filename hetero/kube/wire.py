@@ -168,7 +168,9 @@ class Key:
         try:
             secret = Path(path).read_bytes().strip()
         except OSError as error:
-            raise BadInput(f"signing key {path}: {error.strerror} (is the Secret mounted?)") from None
+            raise BadInput(
+                f"signing key {path}: {error.strerror} (is the Secret mounted?)"
+            ) from None
         if len(secret) < _SHORTEST_KEY:
             raise BadInput(f"signing key {path}: shorter than {_SHORTEST_KEY} bytes")
         return cls(secret=secret)
