@@ -28,6 +28,10 @@ def spread(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, 
     return tuple(-cost for cost in binpack(device, free, cut))
 
 
+#: The orders over devices by name.
+ORDERS: Mapping[str, Order] = {"binpack": binpack, "spread": spread}
+
+
 @frozen(kw_only=True)
 class Weights:
     """How much each term of a placement's cost counts over a cluster; all terms are integers.
