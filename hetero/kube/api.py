@@ -63,7 +63,7 @@ class Access:
                 tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
             if settings.cert_file:
                 tls.load_cert_chain(settings.cert_file, settings.key_file)
-        bearer = settings.api_key.get("authorization", "")
+        bearer = settings.api_key.get("BearerToken", "")
         return cls(
             server=settings.host,
             tls=tls,
