@@ -59,7 +59,7 @@ class Words:
     core: tuple[str, ...] = ()
     core_whole: int = 100
     priority: str | None = None  # 0 goes first
-    models: Choice = Choice()
+    models: Choice = field(default=Choice())
     whole: bool = False
     # Annotations: lists of names, separated by commas, and switches that are "true".
     only_model: str | None = None
@@ -68,9 +68,10 @@ class Words:
     never_uuid: str | None = None
     numa: str | None = None
     links: str | None = None
-    #: The annotation or the container's variable that chooses a policy, and what its values mean.
+    #: The annotation or the container's variable that chooses a policy, and what its values mean;
+    #: None: core is counted and limits nobody.
     policy: str | None = None
-    policies: Mapping[str, Policy] = field(factory=dict)
+    policies: Mapping[str, Policy | None] = field(factory=dict)
     #: Annotations of the whole product these words come from: how nodes and devices are ordered.
     node_order: str | None = None
     device_order: str | None = None

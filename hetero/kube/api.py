@@ -51,9 +51,9 @@ class Access:
         settings = client.Configuration()
         try:
             if _SERVICE_ACCOUNT.exists():
-                config.load_incluster_config(client_configuration=settings)
+                config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
             else:
-                config.load_kube_config(client_configuration=settings)
+                config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         except (config.ConfigException, OSError) as error:
             raise BadInput(f"Kubernetes: no access ({error}); set KUBECONFIG") from None
         tls = None
@@ -123,7 +123,7 @@ class Api:
             ) as answer:
                 said: Plain = json.loads(await answer.text() or "{}")
                 if answer.status >= 400:
-                    raise ApiError(what, answer.status, said.get("message", answer.reason))
+                    raise ApiError(what, answer.status, said.get("message") or answer.reason or "")
                 return said
         except (aiohttp.ClientError, asyncio.TimeoutError, json.JSONDecodeError) as error:
             raise ApiError(what, 0, str(error) or type(error).__name__) from None
@@ -154,8 +154,9 @@ class Api:
                 items, version = await self._list(path, query or {})
                 listed(items)
                 wait = 0.5
-                while version:
-                    version = await self._watch(path, query or {}, version, changed)
+                upto: str | None = version
+                while upto is not None:
+                    upto = await self._watch(path, query or {}, upto, changed)
             except (ApiError, aiohttp.ClientError, asyncio.TimeoutError, ValueError) as error:
                 lost(error)
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
@@ -173,7 +174,11 @@ class Api:
                 return items, answer["metadata"]["resourceVersion"]
 
     async def _watch(
-        self, path: str, query: Mapping[str, str], version: str, changed: Callable[[str, Plain], None]
+        self,
+        path: str,
+        query: Mapping[str, str],
+        version: str,
+        changed: Callable[[str, Plain], None],
     ) -> str | None:
         """Tell of changes until the server ends the watch; None if the list must be read anew."""
         async with self._session.get(

@@ -9,6 +9,7 @@ from time import monotonic
 
 from attrs import define, field
 
+from hetero.errors import HeteroError
 from hetero.kube.api import Api, ApiError, Plain
 
 log = logging.getLogger(__name__)
@@ -37,15 +38,21 @@ class Lease:
         return monotonic() < self._trusted_until
 
     async def contend(self) -> None:
-        """Take the lease when it is free and renew it, for ever."""
+        """Take the lease when it is free and renew it, until it is lost: then raise.
+
+        Whoever has led holds reservations that a later leader knows nothing of, so it starts anew.
+        """
+        before = False
         while True:
-            before = self.held
             try:
                 await self._round()
             except ApiError as error:
                 log.warning("lease %s: %s", self.name, error)
-            if self.held != before:
-                log.info("lease %s: %s", self.name, "leading" if self.held else "standing by")
+            if before and not self.held:
+                raise HeteroError(f"lease {self.name}: lost; starting anew")
+            if self.held and not before:
+                log.info("lease %s: leading", self.name)
+            before = self.held
             await asyncio.sleep(PERIOD)
 
     async def give_up(self) -> None:

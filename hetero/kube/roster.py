@@ -6,7 +6,7 @@ pods that want the last share one gets it and the other hears why not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import combinations
 
 from attrs import evolve, frozen
@@ -142,7 +142,7 @@ class Roster:
 
         None if it would not fit even without every pod of lower priority.
         """
-        victims = [uid for uid in given]
+        victims = list(given)
         others = sorted(
             (
                 uid
@@ -206,7 +206,9 @@ class Roster:
             return
         here = {device.uuid: device for device in self._nodes[placement.node]}
         known = tuple(
-            evolve(hold, takes={n: a for n, a in hold.takes.items() if n in here[hold.device].capacity})
+            evolve(
+                hold, takes={n: a for n, a in hold.takes.items() if n in here[hold.device].capacity}
+            )
             for hold in placement.holds
             if hold.device in here
         )

@@ -19,7 +19,20 @@ DEVICE_ORDER = "hetero.io/device-order"
 POLICY = "hetero.io/policy"
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
-_DECIMAL = {"m": Decimal("0.001"), "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_DECIMAL: Mapping[str, Decimal | int] = {
+    "m": Decimal("0.001"),
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+}
+    "m": Decimal("0.001"),
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+}
 
 Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
 
@@ -48,12 +61,13 @@ class Orders:
 
 @frozen(kw_only=True)
 class Asked:
-    """What one container asks for, and in whose words."""
+    """What one container asks for, and in whose words; `unlimited` as in `Defaults`."""
 
     container: str
     words: Words
     count: int
     request: Request
+    unlimited: bool
 
 
 @frozen(kw_only=True)
@@ -61,7 +75,7 @@ class Vocabulary:
     """All words that mean something in this cluster."""
 
     vendors: tuple[Vendor, ...]
-    defaults: Defaults = Defaults()
+    defaults: Defaults = field(default=Defaults())
     _resources: frozenset[str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -116,6 +130,10 @@ class Vocabulary:
             priority=spec.get("priority") or 0,
         )
 
+    def unlimited(self, pod: Plain) -> frozenset[str]:
+        """Return the containers whose core is counted but not limited."""
+        return frozenset(asked.container for asked in self.asked(pod) if asked.unlimited)
+
     def orders(self, pod: Plain) -> Orders:
         """Return how the pod wants nodes and devices ordered."""
         notes = pod["metadata"].get("annotations") or {}
@@ -141,17 +159,19 @@ class Vocabulary:
         ask = self._ask(words, amounts)
         wanted = names(_first(notes, [DEVICE_ORDER, words.device_order]))
         priority = quantity(amounts, words.priority)
+        policy = self._policy(container, words, notes)
         return Asked(
             container=container["name"],
             words=words,
             count=count,
+            unlimited=policy is None,
             request=Request(
                 asks=(ask,) * count,
                 exclusive=words.whole or ask.core == 100,
                 empty="mutex" in wanted,
                 numa="numa" in wanted or _true(notes, words.numa),
                 links="topology-aware" in wanted or _true(notes, words.links),
-                policy=self._policy(container, words, notes),
+                policy=policy or Policy.FIXED,
                 priority=Priority.HIGH if priority == 0 else Priority.LOW,
                 vendor=Choice(only=(vendor.name,)),
                 model=Choice(
@@ -166,7 +186,8 @@ class Vocabulary:
         )
 
     def _ask(self, words: Words, amounts: Mapping[str, str]) -> Ask:
-        memory = next((m for n in words.memory if (m := _bytes(amounts, n, words.memory_unit))), None)
+        sizes = (_bytes(amounts, name, words.memory_unit) for name in words.memory)
+        memory = next((size for size in sizes if size), None)
         percent = quantity(amounts, words.memory_percent) or None
         core = next((c for name in words.core if (c := quantity(amounts, name))), None)
         if core is not None:
@@ -182,7 +203,8 @@ class Vocabulary:
             memory = self.defaults.memory
         return Ask(memory=memory, memory_percent=percent, core=core or self.defaults.core)
 
-    def _policy(self, container: Plain, words: Words, notes: Mapping[str, str]) -> Policy:
+    def _policy(self, container: Plain, words: Words, notes: Mapping[str, str]) -> Policy | None:
+        """Return the container's policy, None if nobody is to hold it to its core."""
         said = notes.get(POLICY)
         if said is not None:
             if said not in [policy.value for policy in Policy]:
@@ -190,7 +212,8 @@ class Vocabulary:
             return Policy(said)
         variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
         value = notes.get(words.policy or "") or variables.get(words.policy) or ""
-        return words.policies.get(value, self.defaults.policy)
+        default = None if self.defaults.unlimited else self.defaults.policy
+        return words.policies.get(value, default)
 
 
 def names(text: str | None) -> tuple[str, ...]:
@@ -227,7 +250,10 @@ def _number(name: str, said: object) -> int:
 
 
 def _first(notes: Mapping[str, str], wanted: Iterable[str | None]) -> str | None:
-    return next((notes[name] for name in wanted if name and notes.get(name)), None)
+    for name in wanted:
+        if name and notes.get(name):
+            return notes[name]
+    return None
 
 
 def _true(notes: Mapping[str, str], name: str | None) -> bool:

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from hetero import codec
 from hetero.errors import BadInput
@@ -138,7 +138,7 @@ def _device(card: _Card, rack: _Rack) -> Device:
         numa=card.numa,
         pci=card.pci,
         group=card.group,
-        links=tuple(Link(rack.cards[peer].uuid, *rest) for peer, *rest in card.links),
+        links=tuple(Link(rack.cards[p].uuid, way, weight) for p, way, weight in card.links),
         attributes=kind.attributes,
         card=kind.card,
     )
@@ -183,7 +183,7 @@ class Key:
         return hmac.new(self.secret, message, sha256).hexdigest()
 
 
-def annotations(assignment: Assignment, key: Key) -> dict[str, str]:
+def signed(assignment: Assignment, key: Key) -> dict[str, str]:
     """Return the annotations that give a pod its allocation."""
     text = _compact(codec.to_plain(assignment))
     signature = key.sign(text, uid=assignment.uid, node=assignment.node)
@@ -210,6 +210,19 @@ def assignment(
     if (given.uid, given.node) != (uid, node):
         raise BadInput(f"pod {pod}: {ALLOCATION} is for pod {given.uid} on node {given.node}")
     return given
+
+
+def meant_for(annotations: Mapping[str, str]) -> str:
+    """Return the node that an allocation says it is for; its signature must bear that out."""
+    try:
+        return str(json.loads(annotations[ALLOCATION])["node"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def without_core_limit(allocation: Allocation) -> Allocation:
+    """Return the allocation with its core counted as before but limiting nobody."""
+    return evolve(allocation, grants=tuple(evolve(g, core=None) for g in allocation.grants))
 
 
 def _compact(plain: dict[str, Any]) -> str:

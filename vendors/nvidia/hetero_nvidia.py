@@ -30,7 +30,7 @@ _WORDS = hetero.Words(
     never_uuid="nvidia.com/nouse-gpuuuid",
     numa="nvidia.com/numa-bind",
     policy="GPU_CORE_UTILIZATION_POLICY",
-    policies={"force": Policy.FIXED, "disable": Policy.OFF},
+    policies={"force": Policy.FIXED, "disable": None},
     node_order="hami.io/node-scheduler-policy",
     device_order="hami.io/gpu-scheduler-policy",
 )
