@@ -31,7 +31,8 @@ import click
     show_default=True,
     help="The key that allocations are signed with.",
 )
-def command(node: str, kubelet: Path, libraries: Path, key_file: str) -> None:
+@click.option("--metrics", type=int, help="The port /metrics is served on; none: not at all.")
+def command(node: str, kubelet: Path, libraries: Path, key_file: str, metrics: int | None) -> None:
     """Offer this node's devices to its kubelet and publish them to the scheduler.
 
     Runs until it is told to end; grants of pods stand on meanwhile.
@@ -39,4 +40,6 @@ def command(node: str, kubelet: Path, libraries: Path, key_file: str) -> None:
     from hetero.kube.agent import Options, run
 
     logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
-    run(Options(name=node, kubelet=kubelet, libraries=libraries, key_file=key_file))
+    run(
+        Options(name=node, kubelet=kubelet, libraries=libraries, key_file=key_file, metrics=metrics)
+    )

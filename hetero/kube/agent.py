@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from aiohttp import web
 from attrs import define, evolve, field, frozen
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from hetero.errors import BadInput, HeteroError
 from hetero.kube import wire
 from hetero.kube.api import Access, Api, Plain
 from hetero.kube.kubelet import Kubelet
+from hetero.kube.metrics import Metrics
 from hetero.kube.plugin import Plugin
 from hetero.kube.shares import Shares
 from hetero.model import Device
@@ -37,6 +40,7 @@ class Options:
     kubelet: Path
     libraries: Path
     key_file: str
+    metrics: int | None = None  # the port, on every address of the node
 
     def __attrs_post_init__(self) -> None:
         if not self.name:
@@ -53,6 +57,7 @@ class Agent:
     api: Api
     discovery: Discovery
     shares: Shares = field(init=False)
+    metrics: Metrics = field(init=False)
     plugins: dict[str, Plugin] = field(init=False, factory=dict)
     _published: str | None = field(init=False, default=None)  # what the API has
     _stir: asyncio.Event = field(init=False, factory=asyncio.Event)
@@ -67,6 +72,7 @@ class Agent:
             libraries=Libraries(self.options.libraries),
             discovery=self.discovery,
         )
+        self.metrics = Metrics(self.shares)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -91,10 +97,32 @@ class Agent:
             ),
         ]
         try:
-            await asyncio.gather(*tasks)
+            async with self._metrics():
+                await asyncio.gather(*tasks)
         finally:
             for plugin in self.plugins.values():
                 await plugin.close()
+
+    @asynccontextmanager
+    async def _metrics(self) -> AsyncIterator[None]:
+        """Answer Prometheus meanwhile."""
+        if self.options.metrics is None:
+            yield
+            return
+
+        async def answer(_: web.Request) -> web.Response:
+            text = await asyncio.to_thread(generate_latest, self.metrics.registry)
+            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+        app = web.Application()
+        app.router.add_get("/metrics", answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, port=self.options.metrics).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
 
     # --- devices ----------------------------------------------------------------------------------
 
@@ -106,7 +134,7 @@ class Agent:
             plugin = self.plugins.get(name)
             if plugin is None:
                 plugin = self.plugins[name] = Plugin(
-                    name, self.shares.kubelet, self.shares, lambda *_: None
+                    name, self.shares.kubelet, self.shares, self.metrics.observe
                 )
             plugin.offer(devices)
         await self._publish()

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from time import monotonic
 
 from attrs import define, field, frozen
@@ -135,7 +136,6 @@ class Shares:
     async def _wanted(self, resource: str, count: int) -> Wanted:
         """Return the container that is being admitted. Raises `Refused` when there is none."""
         held = await self.kubelet.held()
-        stands = {entry.id for entry in await self._standing()}
         found: list[Wanted] = []
         faults: list[str] = []
         for (namespace, name), containers in held.items():
@@ -143,7 +143,7 @@ class Shares:
             if pod is None or not _active(pod):
                 continue
             try:
-                wanted = self._next(pod, resource, held=containers, stands=stands)
+                wanted = await self._next(pod, resource, held=containers)
             except HeteroError as error:
                 faults.append(str(error))
                 continue
@@ -156,22 +156,16 @@ class Shares:
         # the one being admitted is the one that was bound last.
         return max(found, key=lambda one: int(one.pod["metadata"]["resourceVersion"]))
 
-    def _next(
-        self,
-        pod: Plain,
-        resource: str,
-        *,
-        held: Mapping[str, Mapping[str, frozenset[str]]],
-        stands: set[str],
+    async def _next(
+        self, pod: Plain, resource: str, *, held: Mapping[str, Mapping[str, frozenset[str]]]
     ) -> Wanted | None:
         """Return the pod's first container that asks for `resource` and does not hold it yet."""
-        starting = {one["name"] for one in pod["spec"].get("initContainers") or ()}
         for container in _asking(pod, resource):
             if held.get(container, {}).get(resource):
                 continue
             wanted = self._signed(pod, container)
-            if container in starting and container not in held and wanted.identity in stands:
-                continue
+            if container not in held and wanted.identity in await self._ids():
+                continue  # an init container, which older kubelets do not list
             return wanted
         return None
 
@@ -217,10 +211,12 @@ class Shares:
         look = await asyncio.to_thread(self.node.ledger.look)
         return tuple(entry for entry in look.standing if entry.keeper.get("uid"))
 
+    async def _ids(self) -> set[str]:
+        return {entry.id for entry in await self._standing()}
+
     async def _keep(self, wanted: Wanted, resource: str, ids: frozenset[str]) -> Standing:
         began = monotonic()
         while True:
-            standing = await self._standing()
             try:
                 return await asyncio.to_thread(
                     keep,
@@ -231,7 +227,7 @@ class Shares:
                     label="/".join((*_full_name(wanted.pod), wanted.container)),
                     keeper={**wanted.keeper, resource: ",".join(sorted(ids))},
                     libraries=self.libraries,
-                    beside=set(self._resting(standing, wanted.pod)),
+                    beside=partial(self._rests, wanted.pod),
                 )
             except Refused as error:
                 if monotonic() - began > _PATIENCE:
@@ -239,14 +235,14 @@ class Shares:
             await self.reconcile()
             await asyncio.sleep(_PAUSE)
 
-    def _resting(self, standing: Iterable[Standing], pod: Plain) -> Iterator[str]:
-        """Yield the grants of init containers that have ended, or will have when `pod` runs."""
-        for entry in standing:
-            owner = self.pods.get(entry.keeper["uid"], {"metadata": {}, "spec": {}})
-            own = entry.keeper["uid"] == pod["metadata"]["uid"]
-            ends = _ending(pod if own else owner)
-            if entry.keeper["container"] in ends and (own or _initialized(owner)):
-                yield entry.id
+    def _rests(self, pod: Plain, entry: Standing) -> bool:
+        """Whether a grant is an init container's that has ended, or will have when `pod` runs."""
+        uid = entry.keeper.get("uid")
+        own = uid == pod["metadata"]["uid"]
+        owner = pod if own else self.pods.get(uid or "")
+        if owner is None or entry.keeper["container"] not in _ending(owner):
+            return False
+        return own or _initialized(owner)
 
     async def reconcile(self) -> None:
         """Take back the shares of pods that ended or are not on this node any more."""

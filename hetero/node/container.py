@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -81,12 +81,12 @@ def keep(
     label: str,
     keeper: Mapping[str, str],
     libraries: Libraries,
-    beside: Collection[str] = (),
+    beside: Callable[[Standing], bool] = lambda _: False,
 ) -> Standing:
     """Make an allocation stand for a container until it is let go, and say what confines it.
 
-    One that stands already is answered as it is. `beside` are grants that end before this one is
-    used. Raises `Refused` when what is free does not cover it.
+    One that stands already is answered as it is. `beside` says of a grant that it is
+    not used while this one is. Raises `Refused` when what is free does not cover it.
     """
     devices = {device.uuid: device for device in discovery.devices}
     with node.ledger.admission() as own:
@@ -119,10 +119,10 @@ def keep(
 
 
 def _expect_room(
-    allocation: Allocation, discovery: Discovery, look: Look, *, beside: Collection[str]
+    allocation: Allocation, discovery: Discovery, look: Look, *, beside: Callable[[Standing], bool]
 ) -> None:
     """Raise `Refused` unless every grant fits into what is free of its device."""
-    counted = evolve(look, standing=tuple(e for e in look.standing if e.id not in beside))
+    counted = evolve(look, standing=tuple(e for e in look.standing if not beside(e)))
     free = inventory_of(discovery, counted).free()
     for grant in allocation.grants:
         if grant.device not in free:
