@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,7 +14,6 @@ from typing import Any
 
 import aiohttp
 from attrs import define, field, frozen
-from kubernetes import client, config
 
 from hetero.errors import BadInput, HeteroError
 
@@ -48,13 +48,29 @@ class Access:
     @classmethod
     def here(cls) -> Access:
         """Return the access of this pod, or else of $KUBECONFIG. Raises `BadInput`."""
+        try:
+            return cls._of_pod() if _SERVICE_ACCOUNT.exists() else cls._of_kubeconfig()
+        except OSError as error:
+            raise BadInput(f"Kubernetes: no access ({error}); set KUBECONFIG") from None
+
+    @classmethod
+    def _of_pod(cls) -> Access:
+        host, port = (os.environ[f"KUBERNETES_SERVICE_{name}"] for name in ("HOST", "PORT"))
+        return cls(
+            server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+            tls=ssl.create_default_context(cafile=_SERVICE_ACCOUNT.with_name("ca.crt")),
+            token_file=_SERVICE_ACCOUNT,
+        )
+
+    @classmethod
+    def _of_kubeconfig(cls) -> Access:
+        # Here alone: it is 25 MiB, and a pod on every node does without.
+        from kubernetes import client, config
+
         settings = client.Configuration()
         try:
-            if _SERVICE_ACCOUNT.exists():
-                config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-            else:
-                config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-        except (config.ConfigException, OSError) as error:
+            config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        except config.ConfigException as error:
             raise BadInput(f"Kubernetes: no access ({error}); set KUBECONFIG") from None
         tls = None
         if settings.host.startswith("https"):
@@ -63,13 +79,9 @@ class Access:
                 tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
             if settings.cert_file:
                 tls.load_cert_chain(settings.cert_file, settings.key_file)
-        bearer = next(iter(settings.api_key.values()), "")
-        return cls(
-            server=settings.host,
-            tls=tls,
-            token=bearer.removeprefix("bearer ").removeprefix("Bearer ") or None,
-            token_file=_SERVICE_ACCOUNT if _SERVICE_ACCOUNT.exists() else None,
-        )
+        bearer = settings.api_key.get("BearerToken", "")
+        token = bearer.removeprefix("bearer ").removeprefix("Bearer ")
+        return cls(server=settings.host, tls=tls, token=token or None)
 
 
 @define(eq=False)
