@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
 DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-timeout ruff
 
-.PHONY: help setup native demo test soak check stubs clean uninstall
+.PHONY: help manifests setup native demo test soak check stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -39,6 +39,9 @@ check: setup ## lint, types and layer rules
 stubs: setup ## generate the stubs of the kubelet's interfaces
 	$(BIN)/pip install --quiet grpcio-tools
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. hetero/kube/proto/*.proto
+
+manifests: setup ## render the chart for those without Helm
+	$(BIN)/python deploy/render.py > deploy/manifests/hetero.yaml
 
 uninstall: ## remove the installation, unless grants stand
 	@if [ -x $(BIN)/hetero ]; then $(BIN)/hetero doctor --uninstall-check; fi

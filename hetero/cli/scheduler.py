@@ -14,7 +14,11 @@ from hetero.errors import BadInput
 
 @click.command()
 @click.option("--callers", type=click.Path(path_type=Path), help="The CA that callers prove.")
-@click.option("--lease", metavar="NAMESPACE/NAME", help="Lead only while holding this Lease.")
+@click.option(
+    "--lease",
+    metavar="NAMESPACE/NAME",
+    help="Lead while the kube-scheduler on this host holds this Lease.",
+)
 @listen_options
 def command(
     *, config: Path | None, callers: Path | None, lease: str | None, insecure: bool, **where: Any

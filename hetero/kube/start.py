@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +13,7 @@ from attrs import frozen
 from hetero.errors import BadInput
 from hetero.kube import settings, wire
 from hetero.kube.api import Access, Api
+from hetero.kube.certificates import Names, renew
 from hetero.kube.lease import Lease
 from hetero.kube.scheduler import Scheduler
 from hetero.kube.service import Certificates, serve
@@ -34,7 +33,9 @@ class Listen:
 def scheduler(
     listen: Listen, *, config: Path | None, lease: str | None, environ: Mapping[str, str]
 ) -> None:
-    """Run the extender until it is told to stop. `lease` is `namespace/name`."""
+    """Run the extender until it is told to stop. `lease` is kube-scheduler's, as
+    `namespace/name`.
+    """
     path = environ.get(wire.KEY_FILE)
     if not path:
         raise BadInput(f"{wire.KEY_FILE} is not set: it names the file of the signing key")
@@ -55,18 +56,14 @@ def scheduler(
             )
             beside = [made.follow_nodes(), made.follow_pods()]
             if contender:
-                beside.append(contender.contend())
-            try:
-                await serve(
-                    made.app(),
-                    host=listen.host,
-                    port=listen.port,
-                    certificates=listen.certificates,
-                    beside=tuple(beside),
-                )
-            finally:
-                if contender:
-                    await contender.give_up()
+                beside.append(contender.follow())
+            await serve(
+                made.app(),
+                host=listen.host,
+                port=listen.port,
+                certificates=listen.certificates,
+                beside=tuple(beside),
+            )
 
     asyncio.run(run())
 
@@ -89,12 +86,22 @@ def webhook(listen: Listen, *, config: Path | None, scheduler: str, writer: str)
     asyncio.run(run())
 
 
+def certificates(*, namespace: str, name: str) -> None:
+    """Make or renew certificates and the signing key in the API, once."""
+    _log()
+
+    async def run() -> None:
+        async with Api(Access.here()).open() as api:
+            await renew(api, Names(namespace=namespace, name=name, webhook=name))
+
+    asyncio.run(run())
+
+
 def _lease(api: Api, lease: str) -> Lease:
     namespace, _, name = lease.partition("/")
     if not namespace or not name:
         raise BadInput(f"lease {lease!r}: write namespace/name")
-    holder = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
-    return Lease(api, namespace, name, holder)
+    return Lease(api, namespace, name, socket.gethostname())
 
 
 def _log() -> None:

@@ -260,20 +260,31 @@ def test_nonsense_from_a_caller_is_an_error_and_no_outage() -> None:
     scenario(play, n1=(card("GPU-1"),))
 
 
-def test_of_two_contenders_one_leads_until_it_gives_up() -> None:
+def test_the_extender_beside_the_leading_kube_scheduler_leads_until_that_does_not() -> None:
     async def play() -> None:
+        path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/hetero-scheduler"
         api = FakeApi()
-        leases = [Lease(api, "ns", "hetero", name) for name in ("a", "b")]  # type: ignore[arg-type]
-        contending = [asyncio.ensure_future(leases[0].contend())]
-        await asyncio.sleep(0.05)
-        contending.append(asyncio.ensure_future(leases[1].contend()))
-        await asyncio.sleep(0.05)
-        assert [True, False] == [lease.held for lease in leases]
 
-        contending[0].cancel()
-        await leases[0].give_up()
-        await asyncio.sleep(2.5)
-        assert [False, True] == [lease.held for lease in leases]
-        contending[1].cancel()
+        def renewed(holder: str, at: str) -> None:
+            spec = {"holderIdentity": holder, "renewTime": at}
+            api.put_now(path, {"metadata": {"name": "hetero-scheduler"}, "spec": spec})
+
+        mine, other = (
+            Lease(api, "ns", "hetero-scheduler", host)  # type: ignore[arg-type]
+            for host in ("pod-a", "pod-b")
+        )
+        renewed("pod-a_1", "1")
+        following = [asyncio.ensure_future(lease.follow()) for lease in (mine, other)]
+        await asyncio.sleep(0.1)
+        assert not mine.held  # who knows how old this renewal is
+        renewed("pod-a_1", "2")
+        await asyncio.sleep(1.1)
+        assert (True, False) == (mine.held, other.held)
+
+        renewed("pod-b_1", "3")
+        await asyncio.sleep(1.1)
+        assert (False, True) == (mine.held, other.held)
+        assert "lease hetero-scheduler: lost; starting anew" == str(following[0].exception())
+        following[1].cancel()
 
     asyncio.run(play())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,17 +16,24 @@ WORDS = Settings().vocabulary(Registry.installed())
 
 
 def pod(
-    limits: dict[str, str], *, env: dict[str, str] | None = None, **notes: str
+    limits: dict[str, str],
+    *,
+    env: Mapping[str, str] | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a pod of one container; `__` in an annotation's name stands for `/`."""
+    """Return a pod of one container with these annotations."""
     container = {
         "name": "main",
         "resources": {"limits": limits},
         "env": [{"name": name, "value": value} for name, value in (env or {}).items()],
     }
-    annotations = {name.replace("__", "/"): value for name, value in notes.items()}
     return {
-        "metadata": {"name": "p", "namespace": "default", "uid": "u", "annotations": annotations},
+        "metadata": {
+            "name": "p",
+            "namespace": "default",
+            "uid": "u",
+            "annotations": dict(notes or {}),
+        },
         "spec": {"containers": [container]},
     }
 
@@ -98,7 +106,7 @@ def asked(limits: dict[str, str], words: Vocabulary = WORDS, **rest: Any) -> Any
                 "metax-tech.com/vmemory": "4",
             },
             1,
-            Ask(memory=4 * GiB, core=6),
+            Ask(memory=4 * GiB, core=60),
         ),
         (
             "metax",
@@ -137,10 +145,10 @@ def test_a_pod_without_our_words_asks_nothing() -> None:
 def test_annotations_choose_cards() -> None:
     found = asked(
         {"nvidia.com/gpu": "1"},
-        **{
-            "nvidia.com__use-gputype": "A100,V100",
-            "nvidia.com__nouse-gpuuuid": "GPU-1",
-            "nvidia.com__numa-bind": "true",
+        notes={
+            "nvidia.com/use-gputype": "A100,V100",
+            "nvidia.com/nouse-gpuuuid": "GPU-1",
+            "nvidia.com/numa-bind": "true",
         },
     )
 
@@ -153,13 +161,13 @@ def test_annotations_choose_cards() -> None:
 
 def test_orders_are_read_from_hami_annotations_and_our_own() -> None:
     theirs = {
-        "hami.io__node-scheduler-policy": "spread",
-        "hami.io__gpu-scheduler-policy": "numa,binpack",
+        "hami.io/node-scheduler-policy": "spread",
+        "hami.io/gpu-scheduler-policy": "numa,binpack",
     }
-    orders = WORDS.orders(pod({"nvidia.com/gpu": "1"}, **theirs))
+    orders = WORDS.orders(pod({"nvidia.com/gpu": "1"}, notes=theirs))
 
     assert ("spread", "binpack") == (orders.node, orders.device)
-    assert asked({"nvidia.com/gpu": "1"}, **theirs).request.numa
+    assert asked({"nvidia.com/gpu": "1"}, notes=theirs).request.numa
 
 
 def test_the_containers_variable_chooses_the_policy() -> None:

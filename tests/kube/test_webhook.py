@@ -70,7 +70,7 @@ def pinned() -> dict[str, Any]:
         (privileged(), "hetero: container main: is privileged"),
         (pinned(), "nodeName is set, which passes the scheduler by: use a nodeSelector"),
         (pod({"nvidia.com/gpucores": "130"}), "is more than a card has"),
-        (pod(SHARE, **{"hetero.io__allocation": "{}"}), "written by the scheduler alone"),
+        (pod(SHARE, notes={"hetero.io/allocation": "{}"}), "written by the scheduler alone"),
     ],
 )
 def test_nonsense_is_refused_in_one_sentence(plain: dict[str, Any], sentence: str) -> None:
@@ -78,7 +78,7 @@ def test_nonsense_is_refused_in_one_sentence(plain: dict[str, Any], sentence: st
 
 
 def test_nobody_but_the_scheduler_changes_an_allocation() -> None:
-    old, new = pod(SHARE), pod(SHARE, **{"hetero.io__allocation": "{}"})
+    old, new = pod(SHARE), pod(SHARE, notes={"hetero.io/allocation": "{}"})
     change = {"operation": "UPDATE", "oldObject": old}
 
     tenant = refusal(new, **change, userInfo={"username": "tenant"})
