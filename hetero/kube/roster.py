@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import combinations
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field
 
 from hetero.fit.cluster import Node, Placement, Pod
-from hetero.fit.price import NEVER, Prices, Shape
+from hetero.fit.price import Prices, Shape
 from hetero.fit.seat import holds, seat
 from hetero.fit.state import Cluster
 from hetero.kube.wire import Assignment
@@ -26,21 +26,14 @@ _MOST_SHAPES = 512
 BEST = 10
 
 
-@frozen(kw_only=True)
-class Said:
-    """What one node says to a shape of pod: its verdict, and its cost where it fits."""
-
-    verdict: str
-    cost: int = NEVER
-
-
-@frozen(eq=False)
+@define(eq=False)
 class _Row:
     """What every node says to one shape, as of a point in the list of changes."""
 
     shape: Shape
-    said: list[Said]
-    upto: int
+    refusals: dict[str, str] = field(factory=dict)  # of the nodes that it does not fit on
+    costs: dict[str, int] = field(factory=dict)  # of the others
+    upto: int = 0
 
 
 class Roster:
@@ -88,26 +81,26 @@ class Roster:
 
     # --- what a scheduler asks ------------------------------------------------------------------
 
-    def hear(self, pod: Pod, names: Iterable[str]) -> dict[str, Said]:
-        """Return what each of these nodes says to the pod."""
-        row = self._row(pod)
-        number = self._known().number
-        absent = Said(verdict=_NO_DEVICES)
-        out = {}
-        for name in names:
-            place = number.get(name)
-            out[name] = row.said[place] if place is not None else absent
-            if name in self._faults:
-                out[name] = Said(verdict=self._faults[name])
-        return out
+    def refusals(self, pod: Pod, names: Iterable[str]) -> dict[str, str]:
+        """Return what those of the nodes say that cannot serve the pod."""
+        row, number = self._row(pod), self._known().number
+        said = {
+            name: row.refusals.get(name, _NO_DEVICES)
+            for name in names
+            if name in row.refusals or name not in number
+        }
+        return {name: self._faults.get(name, verdict) for name, verdict in said.items()}
 
-    def fullness(self, name: str) -> float:
-        """Return how much of a node's cards is given out, from 0 to 1."""
-        cluster = self._known()
-        number = cluster.number.get(name)
-        if number is None or not cluster.cards[number]:
-            return 0.0
-        return 1 - cluster.room[number] / (1000 * len(cluster.cards[number]))
+    def costs(self, pod: Pod, names: Iterable[str]) -> dict[str, int]:
+        """Return what the pod would make useless on each node; least is best."""
+        row = self._row(pod)
+        worst = max(row.costs.values(), default=0) + 1
+        return {name: row.costs.get(name, worst) for name in names}
+
+    def fullness(self, names: Iterable[str]) -> dict[str, int]:
+        """Return how many thousandths of each node's cards are given out."""
+        self._known()
+        return {name: self._full.get(name, 0) for name in names}
 
     def reserve(
         self, uid: str, pod: Pod, node: str, *, order: str | None = None
@@ -196,13 +189,14 @@ class Roster:
             self._prices = Prices(self._cluster, WEIGHTS["frag"])
             self._rows: dict[int, _Row] = {}
             self._changes: list[int] = []
+            self._full: dict[str, int] = {}  # thousandths, of nodes that anything moved on
             for placement in self.standing.values():
                 self._move(placement, times=1)
         return self._cluster
 
     def _move(self, placement: Placement, *, times: int) -> None:
         cluster = self._cluster
-        if cluster is None or placement.node not in cluster.number:
+        if cluster is None or not self._nodes.get(placement.node):
             return
         here = {device.uuid: device for device in self._nodes[placement.node]}
         known = tuple(
@@ -212,7 +206,9 @@ class Roster:
             for hold in placement.holds
             if hold.device in here
         )
-        self._changes.append(cluster.move(evolve(placement, holds=known), times=times))
+        number = cluster.move(evolve(placement, holds=known), times=times)
+        self._changes.append(number)
+        self._full[placement.node] = 1000 - cluster.room[number] // len(cluster.cards[number])
 
     def _row(self, pod: Pod) -> _Row:
         cluster = self._known()
@@ -222,25 +218,29 @@ class Roster:
         shape = self._prices.shape(pod)
         row = self._rows.get(shape.number)
         if row is None:
-            said = [self._ask(number, shape) for number in range(len(cluster.nodes))]
+            row = self._rows[shape.number] = _Row(shape)
+            stale: Iterable[int] = range(len(cluster.nodes))
         else:
-            said = row.said
-            for number in set(self._changes[row.upto :]):
-                said[number] = self._ask(number, shape)
-        row = self._rows[shape.number] = _Row(shape, said, len(self._changes))
+            stale = set(self._changes[row.upto :])
+        for number in stale:
+            self._ask(number, row)
+        row.upto = len(self._changes)
         return row
 
-    def _ask(self, number: int, shape: Shape) -> Said:
-        prices, node = self._prices, self._known().nodes[number]
-        code = prices.reason(number, shape)
-        verdict = prices.reason_name(code)
-        if verdict != FITS or (shape.plain and not any(d.group for d in node.devices)):
-            cost = prices.cost(number, shape) if verdict == FITS else NEVER
-            return Said(verdict=verdict, cost=cost)
-        answer = self._seat(shape.pod, node.name)  # the row only tells where it may fit
-        if isinstance(answer, Refusal):
-            return Said(verdict=answer.sentence)
-        return Said(verdict=FITS, cost=prices.cost(number, shape))
+    def _ask(self, number: int, row: _Row) -> None:
+        """Write down what a node says to the row's shape."""
+        prices, shape, node = self._prices, row.shape, self._known().nodes[number]
+        verdict = prices.reason_name(prices.reason(number, shape))
+        told_apart = not shape.plain or any(device.group for device in node.devices)
+        if verdict == FITS and told_apart:  # so far we only know where it may fit
+            answer = self._seat(shape.pod, node.name)
+            verdict = answer.sentence if isinstance(answer, Refusal) else FITS
+        if verdict == FITS:
+            row.refusals.pop(node.name, None)
+            row.costs[node.name] = prices.cost(number, shape)
+        else:
+            row.costs.pop(node.name, None)
+            row.refusals[node.name] = verdict
 
 
 def _placement(pod: Pod, node: str, allocations: tuple[Allocation | None, ...]) -> Placement:

@@ -205,8 +205,8 @@ def test_nodes_are_packed_by_default_and_spread_on_request() -> None:
         spreading["metadata"]["annotations"] = {"hami.io/node-scheduler-policy": "spread"}
         spread = await it.call("prioritize", Pod=spreading, NodeNames=["n1", "n2"])
 
-        assert [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}] == packed
-        assert [{"Host": "n1", "Score": 0}, {"Host": "n2", "Score": 10}] == spread
+        assert [{"Host": "n1", "Score": 10}] == packed
+        assert [{"Host": "n2", "Score": 10}] == spread
 
     scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
