@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
 from time import monotonic
 from typing import Any
 
@@ -29,12 +31,18 @@ from hetero.model import FITS, Refusal
 
 log = logging.getLogger(__name__)
 
+#: On a pod that is to be tried again soon, and since when.
+AGAIN = "hetero.io/tried-again"
 #: The largest request taken: names of some 100,000 nodes.
 _MOST_BYTES = 16 * 2**20
 #: Seconds an allocation counts that was written for a pod which was then not bound.
 _UNBOUND = 30.0
 #: Seconds in which the same sentence is not told twice to the same pod.
 _SAID = 60.0
+#: Seconds a caller waits for a scheduler that is starting, and between looks.
+_PATIENCE, _PAUSE = 5.0, 0.05
+#: Pods remembered between being filtered and being bound.
+_MOST_FILTERED = 1024
 _OVER = ("Succeeded", "Failed")
 
 
@@ -51,6 +59,7 @@ class Scheduler:
     roster: Roster = field(factory=Roster)
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
     _ours: set[str] = field(factory=set)  # those of them that this process reserved for
+    _filtered: dict[str, Plain] = field(factory=dict)  # pods that may be bound next, oldest first
     _ready: set[str] = field(factory=set)
     _told: dict[tuple[str, str], float] = field(factory=dict)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
@@ -161,7 +170,7 @@ class Scheduler:
         async def answer(request: web.Request) -> web.Response:
             try:
                 args = {name.lower(): value for name, value in (await request.json()).items()}
-                self._check()
+                await self._until_ready()
                 return web.json_response(await verb(args))
             except HeteroError as error:
                 log.warning("%s: %s", verb.__name__, error)
@@ -178,6 +187,14 @@ class Scheduler:
         """Whether this scheduler leads and knows the cluster."""
         return self._ready == {"nodes", "pods"} and (self.lease is None or self.lease.held)
 
+    async def _until_ready(self) -> None:
+        """Wait a little: kube-scheduler tries a pod that met an error again only after a minute."""
+        for _ in range(int(_PATIENCE / _PAUSE)):
+            if self.ready:
+                return
+            await asyncio.sleep(_PAUSE)
+        self._check()
+
     def _check(self) -> None:
         if not self.ready:
             raise HeteroError("hetero: this scheduler is starting or standing by: asked too early")
@@ -190,6 +207,9 @@ class Scheduler:
         pod = self.vocabulary.pod(plain)
         if pod is None:
             return {"NodeNames": names, "FailedNodes": {}}
+        self._filtered[plain["metadata"]["uid"]] = plain
+        if len(self._filtered) > _MOST_FILTERED:
+            del self._filtered[next(iter(self._filtered))]
         said = self.roster.hear(pod, names)
         failed = {name: one.verdict for name, one in said.items() if one.verdict != FITS}
         if len(failed) == len(names):
@@ -229,7 +249,9 @@ class Scheduler:
         namespace, name = args["podnamespace"], args["podname"]
         uid, node = args["poduid"], args["node"]
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        plain = await self.api.get(path)
+        # Nothing is awaited between the call and the reservation, so that the pod that is filtered
+        # next, perhaps at this very moment, sees what this one took.
+        plain = self._filtered.pop(uid, None) or await self.api.get(path)
         if plain["metadata"]["uid"] != uid:
             raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
         pod = self.vocabulary.pod(plain)
@@ -251,6 +273,7 @@ class Scheduler:
         if isinstance(answer, Refusal):
             sentence = f"node {node}: {answer.sentence}"
             self._tell(plain, "Unfit", sentence)
+            self._later(self._again(path, uid))
             raise HeteroError(sentence)
         self._pods[uid] = plain
         self._ours.add(uid)
@@ -270,6 +293,16 @@ class Scheduler:
         except ApiError:
             self._forget(uid)
             raise
+
+    async def _again(self, path: str, uid: str) -> None:
+        """Have a pod tried again soon that found its node's last share taken.
+
+        kube-scheduler puts it aside for up to a minute, unless the pod itself changes.
+        """
+        await asyncio.sleep(1)
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        with suppress(ApiError):  # it is gone, or waits its minute
+            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": {AGAIN: now}}})
 
     async def _bound(self, path: str, uid: str, node: str) -> bool:
         """Return whether a binding was made although its answer was an error or never came."""

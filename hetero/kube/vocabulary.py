@@ -26,13 +26,6 @@ _DECIMAL: Mapping[str, Decimal | int] = {
     "G": 10**9,
     "T": 10**12,
 }
-    "m": Decimal("0.001"),
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-}
 
 Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
 
