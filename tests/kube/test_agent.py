@@ -149,7 +149,7 @@ async def world(*memory: int, slots: int = 10) -> AsyncIterator[World]:
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 60))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def refusal(caught: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> str:
@@ -204,7 +204,7 @@ def test_the_inventory_is_written_once_and_again_only_when_it_changes() -> None:
 def test_a_vendor_that_breaks_keeps_its_cards_unhealthy_with_the_reason() -> None:
     async def story() -> None:
         async with world() as at:
-            at.vendor.devices = Failing(at.vendor.devices)  # type: ignore[assignment]
+            at.vendor.devices = Failing(at.vendor.devices)
             await until(lambda: set(at.kubelet.devices[CARD].values()) == {"Unhealthy"}, seconds=5)
             await until(lambda: "does not answer" in json.dumps(at.api.nodes["n1"]))
 
