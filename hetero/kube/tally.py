@@ -28,22 +28,24 @@ class Tally(Collector):
     _refusals: Counter = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        own = {"registry": self.registry}
         self._decisions = Counter(
-            "hetero_scheduler_decisions", "Calls of kube-scheduler", ("verb", "result"), **own
+            "hetero_scheduler_decisions",
+            "Calls of kube-scheduler",
+            ("verb", "result"),
+            registry=self.registry,
         )
         self._seconds = Histogram(
             "hetero_scheduler_decision_seconds",
             "How long kube-scheduler waited for an answer",
             ("verb",),
             buckets=_SECONDS,
-            **own,
+            registry=self.registry,
         )
         self._refusals = Counter(
             "hetero_scheduler_refusals",
             "What nodes said to pods they cannot serve",
             ("reason",),
-            **own,
+            registry=self.registry,
         )
         self.registry.register(self)
 
