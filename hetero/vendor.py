@@ -64,6 +64,8 @@ class Words:
     # Annotations: lists of names, separated by commas, and switches that are "true".
     only_model: str | None = None
     never_model: str | None = None
+    #: What in a model's name users write differently from the driver, and the driver's way.
+    spelling: Mapping[str, str] = field(factory=dict)
     only_uuid: str | None = None
     never_uuid: str | None = None
     numa: str | None = None

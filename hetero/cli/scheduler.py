@@ -19,9 +19,16 @@ from hetero.errors import BadInput
     metavar="NAMESPACE/NAME",
     help="Lead while the kube-scheduler on this host holds this Lease.",
 )
+@click.option("--metrics", type=int, help="The port /metrics is served on; none: not at all.")
 @listen_options
 def command(
-    *, config: Path | None, callers: Path | None, lease: str | None, insecure: bool, **where: Any
+    *,
+    config: Path | None,
+    callers: Path | None,
+    lease: str | None,
+    metrics: int | None,
+    insecure: bool,
+    **where: Any,
 ) -> None:
     """Answer kube-scheduler: which nodes serve a pod, how well, and bind it.
 
@@ -38,5 +45,6 @@ def command(
         listen(callers=callers, insecure=insecure, **where),
         config=config,
         lease=lease,
+        metrics=metrics,
         environ=os.environ,
     )

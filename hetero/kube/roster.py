@@ -75,6 +75,11 @@ class Roster:
         """Return a node's devices."""
         return self._nodes.get(name, ())
 
+    def free(self, name: str) -> dict[str, dict[str, int]]:
+        """Return what is left of each counter of a node's devices, by UUID."""
+        cluster = self._known()
+        return cluster.free(cluster.number[name])
+
     def nodes(self) -> Iterable[str]:
         """Return the nodes that published devices."""
         return self._nodes.keys()

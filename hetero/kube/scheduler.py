@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -26,6 +27,7 @@ from hetero.kube import wire
 from hetero.kube.api import Api, ApiError, Plain
 from hetero.kube.lease import Lease
 from hetero.kube.roster import BEST, Roster
+from hetero.kube.tally import Tally
 from hetero.kube.vocabulary import Vocabulary
 from hetero.model import Refusal
 
@@ -63,6 +65,10 @@ class Scheduler:
     _ready: set[str] = field(factory=set)
     _told: dict[tuple[str, str], float] = field(factory=dict)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
+    tally: Tally = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.tally = Tally(self.roster)
 
     # --- what the API says ----------------------------------------------------------------------
 
@@ -172,10 +178,13 @@ class Scheduler:
         self, verb: Callable[[Plain], Awaitable[Any]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
+            started, result = monotonic(), "error"
             try:
                 args = {name.lower(): value for name, value in (await request.json()).items()}
                 await self._until_ready()
-                return web.json_response(await verb(args))
+                made = web.json_response(await verb(args))
+                result = "ok"
+                return made
             except HeteroError as error:
                 log.warning("%s: %s", verb.__name__, error)
                 return web.json_response({"Error": str(error)})
@@ -183,6 +192,8 @@ class Scheduler:
                 sentence = f"{verb.__name__}: not what kube-scheduler sends: {error!r}"
                 log.warning("%s", sentence)
                 return web.json_response({"Error": sentence}, status=400)
+            finally:
+                self.tally.decided(verb.__name__, result, monotonic() - started)
 
         return answer
 
@@ -215,10 +226,9 @@ class Scheduler:
         if len(self._filtered) > _MOST_FILTERED:
             del self._filtered[next(iter(self._filtered))]
         failed = self.roster.refusals(pod, names)
+        counts = Counter(failed.values())
+        self.tally.refused(counts)
         if len(failed) == len(names):
-            counts: dict[str, int] = {}
-            for verdict in failed.values():
-                counts[verdict] = counts.get(verdict, 0) + 1
             refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
             self._tell(plain, "Unfit", refusal.sentence)
         return {"NodeNames": [n for n in names if n not in failed], "FailedNodes": failed}

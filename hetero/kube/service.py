@@ -80,14 +80,23 @@ async def serve(
     host: str,
     port: int,
     certificates: Certificates | None,
+    metrics: tuple[web.Application, int] | None = None,
     beside: tuple[Coroutine[Any, Any, None], ...] = (),
 ) -> None:
-    """Serve until SIGTERM or SIGINT, with the tasks `beside` it; one that fails ends it all."""
+    """Serve until SIGTERM or SIGINT, with the tasks `beside` it; one that fails ends it all.
+
+    `metrics` are served without TLS on a port of their own.
+    """
     context = certificates.context() if certificates else None
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, host, port, ssl_context=context)
     await site.start()
+    runners = [runner]
+    if metrics is not None:
+        runners.append(web.AppRunner(metrics[0], access_log=None))
+        await runners[-1].setup()
+        await web.TCPSite(runners[-1], host, metrics[1]).start()
     log.info("serving on %s:%s", host, port)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -104,4 +113,5 @@ async def serve(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await runner.cleanup()
+        for one in runners:
+            await one.cleanup()

@@ -31,7 +31,12 @@ class Listen:
 
 
 def scheduler(
-    listen: Listen, *, config: Path | None, lease: str | None, environ: Mapping[str, str]
+    listen: Listen,
+    *,
+    config: Path | None,
+    lease: str | None,
+    metrics: int | None,
+    environ: Mapping[str, str],
 ) -> None:
     """Run the extender until it is told to stop. `lease` is kube-scheduler's, as
     `namespace/name`.
@@ -62,6 +67,7 @@ def scheduler(
                 host=listen.host,
                 port=listen.port,
                 certificates=listen.certificates,
+                metrics=(made.tally.app(), metrics) if metrics else None,
                 beside=tuple(beside),
             )
 

@@ -168,8 +168,8 @@ class Vocabulary:
                 priority=Priority.HIGH if priority == 0 else Priority.LOW,
                 vendor=Choice(only=(vendor.name,)),
                 model=Choice(
-                    only=names(notes.get(words.only_model or "")) or words.models.only,
-                    never=(*names(notes.get(words.never_model or "")), *words.models.never),
+                    only=_models(notes, words.only_model, words) or words.models.only,
+                    never=(*_models(notes, words.never_model, words), *words.models.never),
                 ),
                 uuid=Choice(
                     only=names(notes.get(words.only_uuid or "")),
@@ -247,6 +247,14 @@ def _first(notes: Mapping[str, str], wanted: Iterable[str | None]) -> str | None
         if name and notes.get(name):
             return notes[name]
     return None
+
+
+def _models(notes: Mapping[str, str], name: str | None, words: Words) -> tuple[str, ...]:
+    """Return the models an annotation lists, spelt as the driver does."""
+    listed = (notes.get(name) if name else None) or ""
+    for theirs, ours in words.spelling.items():
+        listed = listed.replace(theirs, ours)
+    return names(listed)
 
 
 def _true(notes: Mapping[str, str], name: str | None) -> bool:

@@ -252,6 +252,21 @@ def test_a_card_that_two_nodes_publish_is_given_by_the_first_alone() -> None:
     scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-1"),))
 
 
+def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> None:
+    async def play(it: Running) -> None:
+        await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
+        await it.bind("p", "n1")
+        read = it.scheduler.tally.registry.get_sample_value
+
+        assert 1 == read("hetero_scheduler_decisions_total", {"verb": "bind", "result": "ok"})
+        assert 1 == read("hetero_scheduler_refusals_total", {"reason": "have no device"})
+        where = {"Hostname": "n1", "vendor": "nvidia"}
+        assert 8 * 2**30 == read("hetero_node_memory_allocated_bytes", where)
+        assert 0.5 == read("hetero_node_core_allocated_cards", where)
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
 def test_nonsense_from_a_caller_is_an_error_and_no_outage() -> None:
     async def play(it: Running) -> None:
         assert "not what kube-scheduler sends" in (await it.call("filter"))["Error"]

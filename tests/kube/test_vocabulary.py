@@ -159,6 +159,12 @@ def test_annotations_choose_cards() -> None:
     )
 
 
+def test_a_model_is_found_although_users_spell_it_otherwise_than_the_driver() -> None:
+    found = asked({"hygon.com/dcunum": "1"}, notes={"hygon.com/use-dcutype": "DCU-K100_AI"})
+
+    assert Choice(only=("K100-AI",)) == found.request.model
+
+
 def test_orders_are_read_from_hami_annotations_and_our_own() -> None:
     theirs = {
         "hami.io/node-scheduler-policy": "spread",

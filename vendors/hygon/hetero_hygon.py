@@ -51,6 +51,7 @@ _WORDS = hetero.Words(
     core=("hygon.com/dcucores",),
     only_model="hygon.com/use-dcutype",
     never_model="hygon.com/nouse-dcutype",
+    spelling={"DCU-": "", "_": "-"},
     only_uuid="hygon.com/use-gpuuuid",
     never_uuid="hygon.com/nouse-gpuuuid",
     node_order="hami.io/node-scheduler-policy",
