@@ -30,6 +30,9 @@ test: setup ## run the tests that need no card, no root and no cluster
 soak: setup ## run the long tests: a million steps of a mixed cluster
 	$(BIN)/pytest -m soak
 
+test-cluster: setup ## run the tests on a real cluster; root, and what they say when they skip
+	$(BIN)/pytest -m cluster -rs
+
 check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -109,7 +109,7 @@ def keep(
                 since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 label=label,
                 keeper=keeper,
-                edits=edits.merged(_edits(node, allocation, identity, libraries)),
+                edits=_real(node, edits).merged(_edits(node, allocation, identity, libraries)),
             )
             node.ledger.keep(standing)
         except BaseException:
@@ -133,6 +133,14 @@ def _expect_room(
             raise Refused(
                 f"device {grant.device} has not enough {' and '.join(short)} left for this grant"
             )
+
+
+def _real(node: Node, edits: Edits) -> Edits:
+    """Return what a container can be given of a vendor's edits: simulated cards have no nodes."""
+    if node.simulation is None:
+        return edits
+    there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
+    return evolve(edits, mounts=there, device_nodes=())
 
 
 def _edits(node: Node, allocation: Allocation, identity: str, libraries: Libraries) -> Edits:

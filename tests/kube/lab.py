@@ -26,6 +26,7 @@ from attrs import define, field
 from hetero_limiters import job, rack
 
 from hetero.kube import wire
+from hetero.registry import Registry
 from tests.kube.control_plane import Authority, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,7 @@ SCRIPT = Path(os.environ.get("HETERO_LAB", ROOT.parent / "shared/kube")) / "lab.
 JOB = Path(job("cuda"))
 API = "https://10.77.0.1:6443"
 METRICS = 9394
+VENDORS = ("ascend", "cambricon", "hygon", "iluvatar", "metax", "mthreads", "nvidia")
 #: What a pod needs of this machine to run its programs: they are the host's.
 _HOST = tuple(dict.fromkeys(("/usr", sys.prefix, sys.base_prefix, str(ROOT))))
 
@@ -123,6 +125,15 @@ class Lab:
         from tests.kube.conftest import extender_settings  # pytest's own module: not at import
 
         settings = extender_settings("https://127.0.0.1:7443", authority, caller)
+        resources = {
+            name
+            for vendor in map(Registry.installed().vendor, VENDORS)
+            for words in vendor.words
+            for name in words.resources
+        }
+        settings["managedResources"] = [
+            {"name": name, "ignoredByScheduler": True} for name in sorted(resources)
+        ]
         config = self.folder / "hetero-scheduler.json"
         config.write_text(
             json.dumps(

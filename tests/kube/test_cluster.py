@@ -103,7 +103,7 @@ def test_what_does_not_fit_waits_with_its_reason_and_runs_when_there_is_room(lab
         ("huawei.com/Ascend910B3", "n2"),
         ("cambricon.com/vmlu", "n2"),
         ("hygon.com/dcunum", "n3"),
-        ("iluvatar.ai/vgpu", "n3"),
+        ("iluvatar.ai/BI-V150-vgpu", "n3"),
         ("mthreads.com/vgpu", "n3"),
         ("metax-tech.com/gpu", "n3"),
     ],
