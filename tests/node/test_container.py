@@ -91,3 +91,13 @@ def test_limiters_are_copied_once_and_a_new_version_beside_the_old(tmp_path: Pat
     assert (b"first", b"second") == tuple(Path(m[0].source).read_bytes() for m in (first, second))
     assert second == libraries.put([str(source)])
     assert ["/etc/hetero/libx.so", "/etc/ld.so.preload"] == [mount.target for mount in second]
+
+
+def test_a_kept_grant_is_released_by_force_alone(make_node: MakeNode, tmp_path: Path) -> None:
+    node = make_node()
+    kept(node, tmp_path)
+    with pytest.raises(Refused, match="grant one is kept for default/one/main"):
+        node.release("one")
+    node.release("one", force=True)
+
+    assert [] == ids(node)
