@@ -76,6 +76,7 @@ def scheduled(plane: ControlPlane) -> ControlPlane:
     plane.start(
         "extender", sys.executable, "-m", "hetero", "scheduler",
         "--host", "127.0.0.1", "--port", str(port),
+        "--lease", "kube-system/hetero-scheduler",
         "--cert", str(server[0]), "--key", str(server[1]), "--callers", str(authority.path),
         env={
             "KUBECONFIG": str(plane.kubeconfig),
@@ -90,7 +91,12 @@ def scheduled(plane: ControlPlane) -> ControlPlane:
                 "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
                 "kind": "KubeSchedulerConfiguration",
                 "clientConnection": {"kubeconfig": str(plane.kubeconfig)},
-                "leaderElection": {"leaderElect": False},
+                "leaderElection": {
+                    "leaderElect": True,
+                    "resourceLock": "leases",
+                    "resourceNamespace": "kube-system",
+                    "resourceName": "hetero-scheduler",
+                },
                 "podInitialBackoffSeconds": 1,
                 "podMaxBackoffSeconds": 2,
                 "profiles": [{"schedulerName": "hetero-scheduler"}],

@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -135,8 +136,12 @@ class ControlPlane:
             },
         )
         tls = ssl._create_unverified_context()
-        with urllib.request.urlopen(request, context=tls, timeout=10) as answer:
-            return json.loads(answer.read())
+        try:
+            with urllib.request.urlopen(request, context=tls, timeout=10) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            error.msg = error.read().decode()  # the API says what is wrong
+            raise
 
     def start(self, name: str, *argv: str, env: Mapping[str, str] | None = None) -> Any:
         """Start a process of this control plane; its output goes to `<name>.log`."""
@@ -239,7 +244,7 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
             "--bind-address=127.0.0.1", f"--secure-port={made.port}", "--insecure-port=0",
             f"--cert-dir={folder / 'apiserver'}", f"--token-auth-file={folder / 'tokens.csv'}",
             "--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount",
-            "--service-cluster-ip-range=10.96.0.0/24", "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.96.0.0/24", "--authorization-mode=RBAC", "--allow-privileged=true",
             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://kubernetes.default.svc",
         )  # fmt: skip

@@ -19,12 +19,12 @@ import render  # type: ignore[import-not-found]  # noqa: E402
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text())
 
 
-def manifests(**values: Any) -> list[dict[str, Any]]:
+def chart(**values: Any) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(render.render(namespace="hetero-system", values=values)))
 
 
 def of(kind: str, name: str) -> dict[str, Any]:
-    (found,) = [m for m in manifests() if (m["kind"], m["metadata"]["name"]) == (kind, name)]
+    (found,) = [m for m in chart() if (m["kind"], m["metadata"]["name"]) == (kind, name)]
     return found
 
 
@@ -45,7 +45,7 @@ def test_kube_scheduler_leaves_every_word_of_every_vendor_to_us() -> None:
 def test_nobody_reads_or_writes_secrets_but_the_job_that_makes_them() -> None:
     rules = [
         (made["metadata"]["name"], rule)
-        for made in manifests()
+        for made in chart()
         if made["kind"] in ("Role", "ClusterRole")
         for rule in made["rules"]
     ]
@@ -63,7 +63,7 @@ def test_callers_of_the_extender_prove_themselves_and_the_webhook_fails_closed()
 
 
 def test_certificates_of_ones_own_take_the_place_of_the_job() -> None:
-    kinds = {made["kind"] for made in manifests(certificates={"by": "none"})}
+    kinds = {made["kind"] for made in chart(certificates={"by": "none"})}
 
     assert set() == kinds & {"Job", "CronJob"}
 

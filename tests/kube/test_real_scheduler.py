@@ -10,8 +10,29 @@ from hetero.kube import wire
 from hetero.units import GiB
 from tests.kube.conftest import card
 from tests.kube.control_plane import ControlPlane, wait_for
+from tests.kube.test_chart import chart
 
 pytestmark = pytest.mark.cluster
+
+
+#: The chart's values for the Kubernetes of these tests.
+OLD = {
+    "kubeScheduler": {"configVersion": "kubescheduler.config.k8s.io/v1beta1"},
+    "certificates": {"cronJobVersion": "batch/v1beta1"},
+}
+
+
+def test_a_real_api_server_takes_every_manifest_of_the_chart(plane: ControlPlane) -> None:
+    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": "hetero-system"}})
+    wait_for(lambda: plane.call("GET", "/api/v1/namespaces/kube-system"))
+    for made in chart(**OLD):
+        version, kind = made["apiVersion"], made["kind"].lower()
+        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        space = made["metadata"].get("namespace")
+        where = f"/namespaces/{space}" if space else ""
+        answer = plane.call("POST", f"{group}{where}/{kind}s", made)
+
+        assert made["metadata"]["name"] == answer["metadata"]["name"]
 
 
 def node_of(plane: ControlPlane, name: str) -> str | None:
