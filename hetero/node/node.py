@@ -142,11 +142,15 @@ class Node:
         look = self.ledger.look()
         known = [e.id for e in look.standing] + [e.id for e in look.unreadable]
         identity = one_of(known, identity, system=self.system)
+        for entry in look.standing:
+            if entry.id == identity and entry.keeper and not force:
+                raise Refused(f"grant {identity} is kept for {entry.label}: it ends with that")
         if not force:
             raise Refused(
                 f"grant {identity} is in use by {self._who(identity)}: it is free when they end; "
                 f"`hetero release --force {identity}` ends them"
             )
+        self.ledger.let_go(identity)
         for _ in range(3):  # a process may start another while we end it
             end(self._files(identity), grace=grace)
             holding = self.processes([identity])[identity]

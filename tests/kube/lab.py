@@ -1,6 +1,6 @@
 """A real cluster on this machine, with hetero on it: three kubelets, each with its own agent.
 
-Nodes, networks and images are made by a script, `lab.py` in the folder that $HETERO_LAB names. Agents
+Nodes, networks and images are made by a script, `lab.py` in the folder $HETERO_LAB names. Agents
 run in the namespaces of their nodes, each on a simulated rack of its own.
 """
 
@@ -104,7 +104,8 @@ class Lab:
         os.kill(kubelet, signal.SIGKILL)
         enter = ("nsenter", f"--target={first}", "--mount", "--pid", "--net", "--")
         with (self.run / "log" / f"kubelet-{node}.log").open("ab") as log:
-            subprocess.Popen([*enter, *argv], stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen([*enter, *argv], stdout=log, stderr=log)
+        self.services.append(process)
 
     def start_scheduler(self) -> None:
         """Start our extender and the stock kube-scheduler that calls it by mutual TLS."""
@@ -125,14 +126,12 @@ class Lab:
         from tests.kube.conftest import extender_settings  # pytest's own module: not at import
 
         settings = extender_settings("https://127.0.0.1:7443", authority, caller)
-        resources = {
-            name
-            for vendor in map(Registry.installed().vendor, VENDORS)
-            for words in vendor.words
-            for name in words.resources
-        }
+        words = [w for vendor in map(Registry.installed().vendor, VENDORS) for w in vendor.words]
+        counts = {one.count for one in words}
+        # kube-scheduler counts slots itself: a node whose agent is down has none.
         settings["managedResources"] = [
-            {"name": name, "ignoredByScheduler": True} for name in sorted(resources)
+            {"name": name, "ignoredByScheduler": name not in counts}
+            for name in sorted({name for one in words for name in one.resources})
         ]
         config = self.folder / "hetero-scheduler.json"
         config.write_text(

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from attrs import define, evolve, field
+from prometheus_client import generate_latest
 
 from hetero.fit import fit
 from hetero.kube import wire
@@ -44,7 +45,8 @@ class World:
     node: Node = field(init=False)
     given: list[Allocation] = field(factory=list)
     url: str = ""
-    _agent: asyncio.Task[None] | None = None
+    agent: Agent = field(init=False)
+    _running: asyncio.Task[None] | None = None
 
     def __attrs_post_init__(self) -> None:
         self.kubelet = FakeKubelet(self.path / "kubelet")
@@ -65,20 +67,20 @@ class World:
                     libraries=self.path / "lib",
                     key_file=str(self.path / "key"),
                 )
-                agent = Agent(self.node, options, api, self.node.discover())
+                self.agent = Agent(self.node, options, api, self.node.discover())
                 running.set()
-                await agent.run()
+                await self.agent.run()
 
-        self._agent = asyncio.ensure_future(run())
+        self._running = asyncio.ensure_future(run())
         await running.wait()
         await until(lambda: CARD in self.kubelet.devices)
 
     async def crash(self) -> None:
         """End the agent at once; nothing is told to anybody."""
-        if self._agent is not None:
-            self._agent.cancel()
+        if self._running is not None:
+            self._running.cancel()
             with suppress(asyncio.CancelledError):
-                await self._agent
+                await self._running
 
     def bind(self, name: str, *containers: str, node: str = "n1", **asked: Any) -> Plain:
         """Put a pod on the node with a signed allocation for each container, as the scheduler."""
@@ -484,5 +486,31 @@ def test_what_does_not_fit_is_refused_whoever_signed_it() -> None:
 
             assert "device memory-0 has not enough memory left" in refusal(caught)
             assert ["default/first/main"] == list(at.standing())
+
+    run(story)
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+def test_metrics_tell_each_device_each_share_and_each_call() -> None:
+    async def story() -> None:
+        async with world() as at:
+            pod = at.bind("pod", memory=2 * GiB, core=30)
+            await at.kubelet.admit(pod)
+            text = generate_latest(at.agent.metrics.registry).decode()
+            lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+            device = 'Hostname="n1",UUID="memory-0",modelName="M1",vendor="memory"'
+            labels = (
+                'Hostname="n1",UUID="memory-0",container="main",modelName="M1",'
+                'namespace="default",pod="pod",vendor="memory"'
+            )
+
+            allocated = lines[f"hetero_device_memory_allocated_bytes{{{device}}}"]
+            assert 2.0 * GiB == float(allocated)
+            assert 2.0 * GiB == float(lines[f"hetero_share_memory_limit_bytes{{{labels}}}"])
+            assert 0.3 == float(lines[f"hetero_share_core_limit_ratio{{{labels}}}"])
+            assert "1.0" == lines['hetero_agent_calls_total{call="allocate",result="ok"}']
+            assert "1.0" == lines['hetero_vendor_up{vendor="memory"}']
 
     run(story)

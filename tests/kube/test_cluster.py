@@ -123,7 +123,10 @@ def test_shares_outlive_the_agent_and_end_with_their_pods(lab: Lab) -> None:
     lab.kill_agent("n1")
     lab.call("DELETE", "/api/v1/namespaces/default/pods/goes")
     assert 2 == len(lab.standing("n1"))
+    wait_for(lambda: lab.call("GET", "/api/v1/nodes/n1")["status"]["allocatable"][CARD] == "0")
     lab.add("meanwhile", share())
+    time.sleep(2)
+    assert "Pending" == lab.phases()["meanwhile"]
     lab.start_agent("n1")
     wait_for(
         lambda: (
