@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
 DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-timeout ruff
 
-.PHONY: help manifests setup native demo test soak check stubs clean uninstall
+.PHONY: help manifests setup test-cluster native demo test soak check stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -15,7 +15,7 @@ setup: .venv/.installed native ## make .venv and install everything into it, edi
 
 .venv/.installed: constraints.txt Makefile $(DISTRIBUTIONS:%=%/pyproject.toml)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet $(DEVELOPMENT) $(DISTRIBUTIONS:%=-e %)
+	$(BIN)/pip install --quiet $(DEVELOPMENT) -e '.[kube]' $(DISTRIBUTIONS:%=-e %)
 	touch $@
 
 native: ## build the limiter and the fake drivers
