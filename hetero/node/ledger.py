@@ -5,11 +5,13 @@
     grants/<id>/grant, usage      what the limiter maps: limits, and what is used (region.py)
     grants/<id>/turn.<i>          a hard link to turns/<device>, which tenants of a device share
     grants/<id>/alive             locked by the program and the children that inherited it
+    grants/<id>/kept              there while something that is no process, a pod say, keeps it
     grants/.<id>/                 a grant on its way in or out; nothing in it counts
 
 A grant stands while `alive` is locked, or any byte of `usage` is: the limiter locks one in every
-process that uses a device. Both locks are the kernel's and go with the last process; nothing here
-asks for a PID, and nothing is flushed to disk, since no grant outlives the kernel that holds it.
+process that uses a device; and while it is kept, whether or not a process came yet. Both locks are
+the kernel's and go with the last process; nothing here asks for a PID, and nothing is flushed to
+disk: no process outlives the kernel that holds its locks, and a keeper can say so anew.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -28,13 +30,14 @@ from attrs import evolve, field, frozen
 
 from hetero import codec
 from hetero.errors import BadInput, HeteroError
-from hetero.model import Allocation, Mount
+from hetero.model import Allocation, Edits, Mount
 from hetero.node import grant, region
 from hetero.node.grant import Limit
 from hetero.node.locks import is_held, lock, try_lock
 from hetero.node.state import make, prepare
 
 ALLOCATION, GRANT, USAGE, ALIVE = "allocation.json", "grant", "usage", "alive"
+KEPT = "kept"
 
 #: An admission takes milliseconds; a thousand in a row stay well below this.
 PATIENCE = 60.0
@@ -46,7 +49,8 @@ _HIGH_DESCRIPTOR = 100
 class Standing:
     """One grant that stands: what was allocated, to whom, since when (UTC).
 
-    `limits` is what the grant file says, one for each of the allocation's grants.
+    `limits` is what the grant file says, one for each of the allocation's grants. Where a grant is
+    kept, `keeper` says by what and for whom, and `edits` what its container was given.
     """
 
     id: str
@@ -56,6 +60,8 @@ class Standing:
     user: str
     since: str
     label: str | None = None
+    keeper: Mapping[str, str] = field(factory=dict)
+    edits: Edits = field(factory=Edits)
 
 
 @frozen(kw_only=True)
@@ -131,8 +137,26 @@ class Ledger:
 
     def add(self, standing: Standing) -> Hold:
         """Make `standing` stand under a new id; within `admission`. All of it, or nothing."""
-        identity = self._new_id()
-        standing = evolve(standing, id=identity)
+        return self._enter(evolve(standing, id=self._new_id()), kept=False)
+
+    def keep(self, standing: Standing) -> None:
+        """Make `standing` stand under its own id until `let_go`; within `admission`."""
+        os.close(self._enter(standing, kept=True).descriptor)
+
+    def keep_on(self, identity: str) -> None:
+        """Keep a grant that stands, though it had been let go; within `admission`."""
+        _write(self.directory(identity) / KEPT, b"", mode=0o600)
+
+    def let_go(self, identity: str) -> None:
+        """Stop keeping a grant: it ends now, or with the last process that uses its devices."""
+        with suppress(FileNotFoundError):
+            (self.directory(identity) / KEPT).unlink()
+        self.look()
+
+    def _enter(self, standing: Standing, *, kept: bool) -> Hold:
+        identity = standing.id
+        # In a container the program may be any user.
+        shared = 0o666 if kept else 0o600
         draft, final = self._grants / f".{identity}", self._grants / identity
         descriptor = -1
         try:
@@ -149,10 +173,14 @@ class Ledger:
                 priority=standing.allocation.priority,
             )
             _write(draft / GRANT, contents, mode=0o644)
-            _write(draft / USAGE, bytes(region.SIZE), mode=0o600)
+            _write(draft / USAGE, bytes(region.SIZE), mode=shared)
+            if kept:
+                _write(draft / KEPT, b"", mode=0o600)
             for position, limit in enumerate(standing.limits):
                 turn = self.path / "turns" / quote(limit.name, safe="")
-                os.close(_create(turn, mode=0o600))
+                os.close(_create(turn, mode=shared))
+                if kept:
+                    turn.chmod(shared)
                 os.link(turn, draft / f"turn.{position}")
             _write(draft / ALLOCATION, codec.dumps(standing).encode(), mode=0o644)
             draft.rename(final)
@@ -185,7 +213,9 @@ class Ledger:
         grant.store_limits(directory / GRANT, standing.limits)
 
     def stands(self, identity: str) -> bool:
-        """Return whether anybody holds the grant."""
+        """Return whether anybody holds the grant, or something keeps it."""
+        if (self.directory(identity) / KEPT).exists():
+            return True
         for name in (ALIVE, USAGE):
             try:
                 descriptor = os.open(self.directory(identity) / name, os.O_RDONLY | os.O_CLOEXEC)

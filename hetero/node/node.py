@@ -96,12 +96,12 @@ class Node:
         with self.ledger.admission() as own:
             look = self.with_system(own)
             expect_readable(look)
-            self._reconcile(discovery, look)
+            self.reconcile(discovery, look)
             answer = fit(inventory_of(discovery, look), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
             try:
-                libraries = self._limiters(answer)
+                libraries = self.limiters(answer)
                 edits = self.enforce(answer, devices)
                 answer = with_parts(answer, edits.parts)
                 environment = self._environment(edits)
@@ -111,13 +111,13 @@ class Node:
                         allocation=answer,
                         limits=self.limits_of(answer, devices),
                         command=tuple(command),
-                        user=_user(),
+                        user=user(),
                         since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                         label=label,
                     )
                 )
             except BaseException:
-                self._reconcile(discovery, look)  # what was cut for it is nobody's now
+                self.reconcile(discovery, look)  # what was cut for it is nobody's now
                 raise
         if libraries:
             before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
@@ -126,16 +126,20 @@ class Node:
             environment["HETERO_GRANT"] = str(hold.path / GRANT)
         return evolve(hold, mounts=edits.mounts), environment
 
-    def enforce(self, allocation: Allocation, devices: Mapping[str, Device]) -> Edits:
+    def enforce(
+        self, allocation: Allocation, devices: Mapping[str, Device], *, container: bool = False
+    ) -> Edits:
         """Have the vendors confine `allocation`; within `admission`, since it may cut slices."""
         granted = [devices[grant.device] for grant in allocation.grants]
-        return self.registry.enforce(allocation, granted, directory=self._slices)
+        return self.registry.enforce(
+            allocation, granted, directory=self._slices, container=container
+        )
 
     def sweep(self) -> tuple[str, ...]:
         """Destroy the slices that no standing grant holds; return a sentence about each failure."""
         discovery = self.discover()
         with self.ledger.admission() as own:
-            return self._reconcile(discovery, self.with_system(own))
+            return self.reconcile(discovery, self.with_system(own))
 
     def limits_of(self, allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Limit, ...]:
         """Return what the grant file is to say, one limit for each grant."""
@@ -152,11 +156,15 @@ class Node:
         look = self.ledger.look()
         known = [e.id for e in look.standing] + [e.id for e in look.unreadable]
         identity = one_of(known, identity, system=self.system)
+        for entry in look.standing:
+            if entry.id == identity and entry.keeper and not force:
+                raise Refused(f"grant {identity} is kept for {entry.label}: it ends with that")
         if not force:
             raise Refused(
                 f"grant {identity} is in use by {self._who(identity)}: it is free when they end; "
                 f"`hetero release --force {identity}` ends them"
             )
+        self.ledger.let_go(identity)
         for _ in range(3):  # a process may start another while we end it
             end(self._files(identity), grace=grace)
             holding = self.processes([identity])[identity]
@@ -195,7 +203,8 @@ class Node:
         """Where vendors keep their notes about the slices this node's ledger answers for."""
         return self.ledger.path / "slices"
 
-    def _reconcile(self, discovery: Discovery, look: Look) -> tuple[str, ...]:
+    def reconcile(self, discovery: Discovery, look: Look) -> tuple[str, ...]:
+        """Destroy slices nobody holds; within `admission`. Return the sentence of each failure."""
         if look.unreadable:
             return ()  # they may hold slices, and nobody knows which
         standing = (entry.allocation for entry in look.standing)
@@ -217,7 +226,7 @@ class Node:
             raise NotFound(f"no device here ({why or 'no vendor is installed'})")
         return discovery
 
-    def _limiters(self, allocation: Allocation) -> list[str]:
+    def limiters(self, allocation: Allocation) -> list[str]:
         """Return the libraries that hold a program to these grants."""
         if allocation.policy is Policy.OFF:
             return []
@@ -285,7 +294,8 @@ def one_of(known: Sequence[str], identity: str, *, system: Ledger | None = None)
     return found[0]
 
 
-def _user() -> str:
+def user() -> str:
+    """Return the name of the user this program runs as."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
