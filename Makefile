@@ -5,9 +5,12 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
-DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-timeout ruff
+DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
+	pytest-xdist ruff
+# What a machine without a card, root or a night to spare can run.
+QUICK := not soak and not cluster and not hardware
 
-.PHONY: help manifests setup native demo test soak check stubs clean uninstall
+.PHONY: help manifests setup native demo test test-cluster soak check stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -25,9 +28,10 @@ demo: setup ## share a simulated card between two programs and show what they ge
 	$(BIN)/hetero demo
 
 test: setup ## run the tests that need no card, no root and no cluster
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 -m "not measured and $(QUICK)"
+	$(BIN)/pytest -m "measured and $(QUICK)" --reruns 2
 
-soak: setup ## run the long tests: a million steps of a mixed cluster
+soak: setup ## run the long tests: a million steps of a mixed cluster, kills and mutations of the limiter
 	$(BIN)/pytest -m soak
 
 test-cluster: setup ## run the tests on a real cluster; root, and what they say when they skip

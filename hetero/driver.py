@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from hetero.errors import DriverAbsent
 from hetero.model import Device, Link
@@ -40,7 +40,7 @@ class Driver:
     `names` are tried in order. `start` is the function to call first, if any, with `flags`;
     codes in `absent` are its way to say that the library is there and the driver or any card is
     not. Codes in `unsupported` mean that this card or this version cannot say. `explain` names
-    the library's own function from a code to a text, where it has one.
+    the library's own function from a code to a text; `meanings` is for libraries without one.
     """
 
     names: tuple[str, ...]
@@ -49,6 +49,7 @@ class Driver:
     absent: Collection[int] = ()
     unsupported: Collection[int] = ()
     explain: str | None = None
+    meanings: Mapping[int, str] = field(factory=dict)
 
     def open(self) -> Library:
         """Return the library, started. Raises `DriverAbsent` when none of the names is there."""
@@ -127,11 +128,11 @@ class Library:
         return entry(*map(_passed, arguments))
 
     def _meaning(self, code: int) -> str:
-        explain = self.driver.explain
-        if explain is None or not self.has(explain):
-            return ""
-        said = self.value(explain, code, kind=ctypes.c_char_p)
-        return f" ({said.decode(errors='replace')})" if said else ""
+        explain, said = self.driver.explain, self.driver.meanings.get(code)
+        if said is None and explain is not None and self.has(explain):
+            text = self.value(explain, code, kind=ctypes.c_char_p)
+            said = text.decode(errors="replace") if text else None
+        return f" ({said})" if said else ""
 
 
 def _passed(argument: Any) -> Any:

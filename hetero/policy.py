@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attrs import fields_dict, frozen
+from attrs import asdict, fields_dict, frozen
 
 from hetero.errors import BadInput
 from hetero.granularity import Portion
@@ -30,6 +30,7 @@ def spread(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, 
 
 #: The orders over devices by name.
 ORDERS: Mapping[str, Order] = {"binpack": binpack, "spread": spread}
+_HEAVIEST = 1_000_000
 
 
 @frozen(kw_only=True)
@@ -47,6 +48,11 @@ class Weights:
     host: int = 0
     card: int = 0
     node: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        for term, weight in asdict(self).items():
+            if abs(weight) > _HEAVIEST:  # sums over a node's cards stay within 64 bits
+                raise BadInput(f"weight {term}={weight} is out of range: at most {_HEAVIEST}")
 
 
 #: The orders by name. Terms that settle only ties weigh 1 against 1000.

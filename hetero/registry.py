@@ -42,6 +42,11 @@ class VendorRow:
     devices: int = 0
     title: str | None = None
 
+    @property
+    def works(self) -> bool:
+        """Whether cards of this vendor can be given out."""
+        return self.state in ("ok", "partial")
+
 
 @frozen(kw_only=True)
 class Discovery:

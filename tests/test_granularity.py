@@ -295,6 +295,25 @@ def test_a_portion_is_never_less_than_asked_nor_more_than_the_card(
     assert all(amount <= device.capacity[name] for name, amount in got.takes.items())
 
 
+@given(st.integers(2, 64), st.integers(1, 96 * GiB), st.sampled_from([8, 16, 60, 100, 120]))
+def test_equal_parts_of_a_card_that_cuts_core_with_memory_all_fit(
+    parts: int, total: int, units: int
+) -> None:
+    device = card(total, Fractional(Step(1), together=True), core=units, slots=parts)
+    got = cut(device, Ask(memory=max(total // parts, 1)))
+
+    assert 1 <= got.takes[CORE]
+    assert got.takes[CORE] * parts <= units or got.takes[CORE] == 1 or total < parts
+
+
+def test_core_that_is_named_is_given_whatever_comes_with_the_memory() -> None:
+    device = card(64 * GiB, Fractional(together=True))
+
+    assert 90 == cut(device, Ask(memory=GiB, core=90)).takes[CORE]
+    assert 25 == cut(device, Ask(memory=16 * GiB)).takes[CORE]
+    assert 25 == cut(device, Ask(memory=16 * GiB)).core
+
+
 def test_a_step_below_one_and_an_empty_ladder_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="a step is at least 1"):
         Step(0)

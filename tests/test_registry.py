@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 import hetero
+import hetero.registry
 from hetero.errors import NotFound
 from hetero.model import (
     CORE,
@@ -384,3 +387,100 @@ def test_the_first_model_that_matches_decides_whatever_the_case() -> None:
 def test_visible_devices_are_listed_by_uuid_or_index_and_nothing_else() -> None:
     with pytest.raises(ValueError, match="visible_by is 'uuid' or 'index', not 'serial'"):
         Vendor(name="v", title="V", models=(), visible_by="serial")
+
+
+# --- cards one by one, and time ------------------------------------------------------------------
+
+
+class Cards:
+    """A vendor whose discovery gives exactly this, after as long as it takes."""
+
+    def __init__(self, *cards: object, takes: float = 0.0, name: str = "cards") -> None:
+        self.cards, self.takes, self.name = cards, takes, name
+
+    @hetero.hookimpl
+    def hetero_vendor(self) -> Vendor:
+        return Vendor(
+            name=self.name, title="Cards", models=(Model(match="*", granularity=hetero.Whole()),)
+        )
+
+    @hetero.hookimpl
+    def hetero_discover(self) -> Iterator[object]:
+        time.sleep(self.takes)
+        yield from self.cards
+
+
+def test_a_card_that_cannot_be_read_is_a_line_and_its_neighbours_work() -> None:
+    card, *_ = rack(GiB, vendor="cards")
+    found = Registry.of(Cards(hetero.DriverError("card 0: error 7"), card)).discover()
+
+    assert (card,) == found.devices
+    assert [("partial", 1, "cards: discover: card 0: error 7")] == [
+        (row.state, row.devices, row.reason) for row in found.rows
+    ]
+
+
+def test_a_vendor_none_of_whose_cards_can_be_read_is_broken() -> None:
+    (row,) = Registry.of(Cards(hetero.DriverError("card 0: error 7"))).discover().rows
+
+    assert ("broken", 0) == (row.state, row.devices)
+
+
+def test_one_uuid_of_two_vendors_is_a_line_for_both() -> None:
+    (mine,) = rack(GiB, vendor="cards")
+    theirs = evolve(mine, vendor="more")
+    found = Registry.of(Cards(mine), Cards(theirs, name="more")).discover()
+
+    assert () == found.devices
+    assert [
+        f"{name}: discover: 2 cards have the UUID cards-0: none of them can be addressed"
+        for name in ("cards", "more")
+    ] == [row.reason for row in found.rows]
+
+
+def test_vendors_are_asked_at_the_same_time() -> None:
+    slow = [Cards(takes=0.4, name=f"slow-{number}") for number in range(5)]
+    before = time.monotonic()
+    found = Registry.of(*slow).discover()
+
+    assert {"ok"} == {row.state for row in found.rows}
+    assert time.monotonic() - before < 1.6
+
+
+def test_a_vendor_that_still_owes_an_answer_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hetero.registry, "LOOK", 0.1)
+    card, *_ = rack(GiB, vendor="cards")
+    registry = Registry.of(Cards(card, takes=0.5))
+
+    (first,), (second,) = registry.discover().rows, registry.discover().rows
+    time.sleep(0.6)
+    (third,) = registry.discover().rows
+
+    assert "cards: discover: no answer within 0.1 s" == first.reason
+    assert "cards: discover: not asked, since discover still has no answer" == second.reason
+    assert "broken" == third.state  # it takes as long as before; but it is asked
+
+
+def test_only_vendors_that_cut_are_asked_to_reconcile(tmp_path: Path) -> None:
+    asked: list[tuple[str, frozenset[str], Path]] = []
+
+    class Cutting(Cards):
+        @hetero.hookimpl
+        def hetero_reconcile(self, device: Device, parts: frozenset[str], directory: Path) -> None:
+            asked.append((device.uuid, parts, directory))
+            if device.index:
+                raise hetero.DriverError("error 9")
+
+    ours, whole = rack(GiB, GiB, vendor="cards"), rack(GiB, vendor="whole")
+    registry = Registry.of(Cutting(*ours), Cards(*whole, name="whole"))
+    grant = Grant(device="cards-0", vendor="cards", takes={}, core=None, part="p1")
+    faults = registry.reconcile([*ours, *whole], [Allocation(grants=(grant,))], directory=tmp_path)
+
+    assert (True, False) == (registry.cuts("cards"), registry.cuts("whole"))
+    assert ("cards: reconcile: error 9",) == faults
+    assert [
+        ("cards-0", frozenset({"p1"}), tmp_path / "cards"),
+        ("cards-1", frozenset(), tmp_path / "cards"),
+    ] == asked

@@ -25,7 +25,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: What stands where nothing is known; never a zero.
 UNKNOWN = "–"
-_COLOURS = {"ok": "green", "note": "yellow", "absent": "yellow", "bad": "red", "broken": "red"}
+_COLOURS = {
+    "ok": "green",
+    "note": "yellow",
+    "absent": "yellow",
+    "partial": "yellow",
+    "bad": "red",
+    "broken": "red",
+}
 _WATCH_PERIOD = 1.0
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")

@@ -82,17 +82,17 @@ def request_from(
     if devices and count is not None:
         raise BadInput("--device and --count are both given: --device once per device is enough")
     asks = tuple(_spec(text, each) for text in devices) or (each,) * (count or 1)
-    vendor, model, uuid = (
-        Choice(only=names[name], never=names[f"avoid_{name}"])
-        for name in ("vendor", "model", "uuid")
-    )
+
+    def choice(name: str) -> Choice:
+        return Choice(only=names[name], never=names[f"avoid_{name}"])
+
     return Request(
         asks=asks,
         policy=Policy(policy),
         priority=Priority(priority),
-        vendor=vendor,
-        model=model,
-        uuid=uuid,
+        vendor=choice("vendor"),
+        model=choice("model"),
+        uuid=choice("uuid"),
     )
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hetero.cli._render import json_option, show, table
+from hetero.cli._render import UNKNOWN, json_option, show, table
 from hetero.errors import BadInput
 
 #: The literature's ten seeds are 42 to 51.
@@ -84,7 +84,7 @@ def render(summaries: tuple) -> Table:  # type: ignore[type-arg]
             one.order,
             f"{one.allocated:.2f} %",
             f"{one.lowest:.2f}–{one.highest:.2f}",
-            f"{one.fragmented:.2f} %",
+            UNKNOWN if one.fragmented is None else f"{one.fragmented:.2f} %",
             f"{one.placed:.0f}",
             ", ".join(f"{count:.0f} {reason}" for reason, count in common),
             f"{one.decisions_per_second:.0f}",

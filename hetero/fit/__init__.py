@@ -2,7 +2,7 @@
 
 from hetero.fit.cluster import Container, Hold, Node, Placement, Pod, Quota
 from hetero.fit.index import Index
-from hetero.fit.match import Verdict, explain, fit
+from hetero.fit.match import Explanation, Verdict, explain, fit
 from hetero.fit.plan import (
     Defragmentation,
     Move,
@@ -16,6 +16,7 @@ from hetero.fit.plan import (
 __all__ = [
     "Container",
     "Defragmentation",
+    "Explanation",
     "Hold",
     "Index",
     "Move",

@@ -22,6 +22,8 @@ from hetero.policy import WEIGHTS, Weights
 
 #: Shapes kept in mind. Beyond it the half that was seen least is forgotten.
 _MOST_SHAPES = 1024
+#: So many new states of cards, and it is time to forget those no card is in any more.
+_MOST_STATES = 20_000
 #: The first lesson is drawn after this many pods, the next ones at every doubling.
 _FIRST_LESSON = 16
 
@@ -48,6 +50,8 @@ class Index:
         self._held: dict[str, dict[str, int]] = {}  # by namespace, for the quota
         self._seen = 0
         self._lesson = _FIRST_LESSON
+        self._most_states = _MOST_STATES
+        self._dense = dense
         self._rows = rows(self.prices, dense=dense)
 
     # --- what a scheduler asks ---------------------------------------------------------------
@@ -59,6 +63,8 @@ class Index:
         self._seen += 1
         if self._seen >= self._lesson:
             self._lesson *= 2
+            self._learn()
+        elif len(self.cluster.states) > self._most_states:
             self._learn()
         answer = self._find(pod, shape)
         if isinstance(answer, Placement):
@@ -92,6 +98,12 @@ class Index:
         """Give back what a placement held."""
         self._count(placement, times=-1)
         self._rows.touch(self.cluster.move(placement, times=-1))
+
+    def add(self, node: Node) -> None:
+        """Take in a node that joined, all free. Raises `BadInput`."""
+        self.cluster.add(node)
+        self.prices.learn()
+        self._rows = rows(self.prices, dense=self._dense)
 
     def cordon(self, node: str, *, closed: bool = True) -> None:
         """Place nothing more on a node, or open it again. Raises `NotFound`."""
@@ -131,8 +143,13 @@ class Index:
         return shape
 
     def _learn(self) -> None:
+        renumbered = self.cluster.compact()
         self.prices.learn()
-        self._rows.forget()
+        if renumbered:
+            self._rows = rows(self.prices, dense=self._dense)
+        else:
+            self._rows.forget()
+        self._most_states = 2 * len(self.cluster.states) + _MOST_STATES
 
     # --- from a node to a placement ----------------------------------------------------------
 

@@ -44,6 +44,14 @@ class Verdict:
     chosen: bool = False
 
 
+@frozen(kw_only=True)
+class Explanation:
+    """What `fit` answers, and what every device said on the way there."""
+
+    answer: Allocation | Refusal
+    verdicts: tuple[Verdict, ...]
+
+
 def fit(inventory: Inventory, request: Request, *, order: Order = binpack) -> Allocation | Refusal:
     """Return the allocation that serves every ask on a device of its own, or why there is none.
 
@@ -79,10 +87,8 @@ def fit_into(
     return Refusal(wanted=len(request.asks), verdicts=_by_vendor(verdicts, by_uuid))
 
 
-def explain(
-    inventory: Inventory, request: Request, *, order: Order = binpack
-) -> tuple[Verdict, ...]:
-    """Return what every device says to the request, and which ones `fit` would take."""
+def explain(inventory: Inventory, request: Request, *, order: Order = binpack) -> Explanation:
+    """Return what `fit` answers, with every device's verdict and what it costs in the order."""
     free = inventory.free()
     answer = fit(inventory, request, order=order)
     taken = {g.device for g in answer.grants} if isinstance(answer, Allocation) else set()
@@ -99,7 +105,7 @@ def explain(
                 chosen=device.uuid in taken,
             )
         )
-    return tuple(verdicts)
+    return Explanation(answer=answer, verdicts=tuple(verdicts))
 
 
 def missing(devices: Sequence[Device], request: Request) -> str | None:
@@ -189,7 +195,7 @@ def _offers(
     devices: Sequence[Device], free: Free, request: Request
 ) -> list[dict[str, Portion | str]]:
     """Return each ask's offers by UUID."""
-    return [
+    offers: list[dict[str, Portion | str]] = [
         {
             device.uuid: NOT_CHOSEN
             if ask.device is not None and device not in named(devices, ask.device)
@@ -198,6 +204,7 @@ def _offers(
         }
         for ask in request.asks
     ]
+    return agreed(devices, offers)
 
 
 def named(devices: Sequence[Device], name: str) -> list[Device]:

@@ -97,9 +97,9 @@ def whole(wishes: Iterable[Wish], *, most: int) -> tuple[int, ...]:
 def host_rate(card_points: int, amount: int) -> HostRate | None:
     """Return the rate of a host counter, None while either side of it was never asked for.
 
-    The points are shortened to 20 bits, so that products with any counter stay within 64.
+    The points are shortened to 18 bits, so that products with any counter stay within 64.
     """
-    shift = max(card_points.bit_length() - 20, 0)
+    shift = max(card_points.bit_length() - 18, 0)
     if not card_points or not amount >> shift:
         return None
     return HostRate(points=card_points >> shift, amount=amount >> shift)

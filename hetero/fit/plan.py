@@ -15,6 +15,7 @@ from attrs import evolve, frozen
 from hetero.fit.cluster import Node, Placement, Pod
 from hetero.fit.index import Index
 from hetero.fit.seat import seat
+from hetero.fit.state import State
 from hetero.model import Refusal
 from hetero.policy import WEIGHTS, Weights
 
@@ -90,7 +91,7 @@ def preempt(index: Index, pod: Pod, standing: Iterable[Placement]) -> Preemption
         if placement.pod.priority < pod.priority:
             lower.setdefault(index.cluster.number[placement.node], []).append(placement)
     best: Preemption | None = None
-    for number in sorted(lower, key=lambda one: (index.prices.lacking(one, pod), one))[:_NEAREST]:
+    for number in sorted(lower, key=lambda one: (_lacking(index, one, pod), one))[:_NEAREST]:
         most = len(best.victims) if best else len(lower[number])
         found = _victims(index, number, pod, lower[number], most)
         if found is not None and (best is None or _loss(found.victims) < _loss(best.victims)):
@@ -217,3 +218,16 @@ def _seat_without(
     node = cluster.nodes[number]
     answer = seat(node.name, node.devices, free, host, pod, order=index.prices.order)
     return answer if isinstance(answer, Placement) else None
+
+
+def _lacking(index: Index, number: int, pod: Pod) -> int:
+    """Return the thousandths of cards by which a node's roomiest cards fall short of a pod."""
+    cluster, shape = index.cluster, index.prices.shape(pod)
+    cards = sorted((cluster.states[card] for card in cluster.cards[number]), key=_room)
+    roomiest = cards[max(len(cards) - shape.cards, 0) :] if shape.cards else []
+    each = (index.prices.size(shape, state.kind) // shape.cards for state in roomiest)
+    return sum(max(size - state.room, 0) for size, state in zip(each, roomiest, strict=True))
+
+
+def _room(state: State) -> int:
+    return state.room

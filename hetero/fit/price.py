@@ -56,7 +56,6 @@ class Prices:
         self.rates: tuple[HostRate | None, ...] = ()
         self._shape_of: dict[object, Shape] = {}
         self._reasons = [FITS, "have too few devices", NOT_CHOSEN]
-        self._most = max((len(cards) for cards in cluster.cards), default=0)
         self.learn()
 
     def shape(self, pod: Pod) -> Shape:
@@ -225,16 +224,6 @@ class Prices:
         sizes = [size for kind in self.cluster.kinds if (size := self.size(shape, kind))]
         return sum(sizes) // len(sizes) if sizes else 0
 
-    def lacking(self, number: int, pod: Pod) -> int:
-        """Return the thousandths of cards by which a node's roomiest cards fall short of a pod."""
-        shape, states = self.shape(pod), self.cluster.states
-        cards = sorted((states[card] for card in self.cluster.cards[number]), key=_room)
-        short = 0
-        for state in cards[len(cards) - shape.cards :] if shape.cards else ():
-            each = self.size(shape, state.kind) // shape.cards
-            short += max(each - state.room, 0)
-        return short
-
     def reason(self, number: int, shape: Shape) -> int:
         """Return the code of what a node says to a shape; `reason_name` spells it.
 
@@ -279,6 +268,7 @@ class Prices:
         """Draw the lesson of the pods seen so far: what pieces of cards and nodes are worth."""
         for shape in self.shapes:
             shape.costs.clear()
+            shape.codes.clear()
         drawn: dict[tuple[Wish, ...], tuple[int, ...]] = {}
         sizes: dict[int, list[int]] = {shape.number: [] for shape in self.shapes}
         for kind in self.cluster.kinds:
@@ -296,13 +286,10 @@ class Prices:
             for shape in self.shapes
             if (seen := sizes[shape.number])
         ]
-        self.whole = whole((*PRIOR, *everywhere), most=self._most)
+        most = max((len(cards) for cards in self.cluster.cards), default=0)
+        self.whole = whole((*PRIOR, *everywhere), most=most)
         points = sum(wish.times * wish.cards * wish.size for wish in everywhere) * POINTS
         self.rates = tuple(
             host_rate(points, sum(shape.times * shape.host[place] for shape in self.shapes))
             for place in range(len(self.cluster.counters))
         )
-
-
-def _room(state: State) -> int:
-    return state.room

@@ -11,8 +11,11 @@ from hetero.fit.cluster import Node, Placement
 from hetero.fit.mix import ROOM
 from hetero.model import SLOTS, Counters, Device
 
-#: What a node has of a counter it does not declare; times 20 bits it stays within 64.
-UNLIMITED = 1 << 42
+#: What a node has of a counter it does not declare, and the most one can declare: 16 TiB of memory.
+#: Times a `HostRate`'s 18 bits of points it stays within 64.
+UNLIMITED = 1 << 44
+
+_SPARE = 1000  # states nobody is in that are not worth forgetting
 
 
 @define(eq=False)
@@ -68,11 +71,18 @@ class Cluster:
         given = list(nodes)
         self.counters = tuple(sorted({name for node in given for name in node.host}))
         for node in given:
-            self._enter(node)
+            self.add(node)
 
-    def _enter(self, node: Node) -> None:
+    def add(self, node: Node) -> None:
+        """Take in one more node, all free. Raises `BadInput`."""
+        unknown = set(node.host) - set(self.counters)
+        if unknown:
+            raise BadInput(f"node {node.name!r} counts {', '.join(unknown)}: no node here did")
         if node.name in self.number:
             raise BadInput(f"node {node.name!r} is there twice")
+        for counter, amount in node.host.items():
+            if amount > UNLIMITED:
+                raise BadInput(f"node {node.name!r}: {counter} {amount} is more than {UNLIMITED}")
         number = self.number[node.name] = len(self.nodes)
         for position, device in enumerate(node.devices):
             if device.uuid in self.where:
@@ -115,6 +125,17 @@ class Cluster:
                 )
             )
         return found
+
+    def compact(self) -> bool:
+        """Forget states no card is in any more, if they are most; whether numbers changed."""
+        live = sorted({card for cards in self.cards for card in cards})
+        if len(self.states) <= 2 * len(live) + _SPARE:
+            return False
+        now = {old: new for new, old in enumerate(live)}
+        self.states = [self.states[old] for old in live]
+        self.cards = [[now[card] for card in cards] for cards in self.cards]
+        self._state_of = {k: now[old] for k, old in self._state_of.items() if old in now}
+        return True
 
     def free(self, number: int) -> dict[str, dict[str, int]]:
         """Return what is left of the node's devices, by UUID."""

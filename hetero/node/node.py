@@ -11,7 +11,7 @@ from pathlib import Path
 from attrs import evolve, field, frozen
 
 from hetero.errors import BadInput, NotFound, Refused
-from hetero.fit import fit
+from hetero.fit import Explanation, explain, fit
 from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
 from hetero.node.grant import Limit, limit_of
 from hetero.node.holders import end, holders
@@ -76,6 +76,13 @@ class Node:
         expect_readable(look)
         return fit(inventory_of(discovery, look), request)
 
+    def explain(self, request: Request) -> Explanation:
+        """Return what `fit` would, with what every device says to it."""
+        discovery = self._discover_for(request)
+        look = self.look()
+        expect_readable(look)
+        return explain(inventory_of(discovery, look), request)
+
     def admit(
         self, request: Request, *, command: Sequence[str], label: str | None = None
     ) -> tuple[Hold, dict[str, str]]:
@@ -102,7 +109,7 @@ class Node:
                     Standing(
                         id="",
                         allocation=answer,
-                        limits=limits_of(answer, devices),
+                        limits=self.limits_of(answer, devices),
                         command=tuple(command),
                         user=user(),
                         since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -133,6 +140,13 @@ class Node:
         discovery = self.discover()
         with self.ledger.admission() as own:
             return self.reconcile(discovery, self.with_system(own))
+
+    def limits_of(self, allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Limit, ...]:
+        """Return what the grant file is to say, one limit for each grant."""
+        counts = self.settings.context
+        return tuple(
+            limit_of(grant, devices[grant.device], context=counts) for grant in allocation.grants
+        )
 
     def release(self, identity: str, *, force: bool = False, grace: float = 5.0) -> None:
         """Free a grant: refused while processes hold it, unless `force` ends exactly those.
@@ -205,7 +219,7 @@ class Node:
             if row is None:
                 have = ", ".join(rows) or "none"
                 raise NotFound(f"no vendor {name!r} is installed (installed: {have})")
-            if row.state != "ok":
+            if not row.works:
                 raise NotFound(f"vendor {name} is {row.state}: {row.reason}")
         if not discovery.devices:
             why = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in rows.values())
@@ -256,11 +270,6 @@ def with_parts(allocation: Allocation, parts: Mapping[str, str]) -> Allocation:
 def inventory_of(discovery: Discovery, look: Look) -> Inventory:
     """Return the devices with what stands on them."""
     return Inventory(discovery.devices, tuple(entry.allocation for entry in look.standing))
-
-
-def limits_of(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Limit, ...]:
-    """Return what the grant file is to say, one limit for each grant."""
-    return tuple(limit_of(grant, devices[grant.device]) for grant in allocation.grants)
 
 
 def expect_readable(look: Look) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from attrs import frozen
 
@@ -12,6 +12,7 @@ from hetero.node.grant import CORE_FULL
 from hetero.node.ledger import USAGE, Look, Standing, Unreadable
 from hetero.node.node import Node, inventory_of
 from hetero.node.region import Counts, read_counts
+from hetero.node.uncovered import uncovered
 from hetero.registry import VendorRow
 
 
@@ -20,7 +21,8 @@ class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
     `core` and `core_used` are in percent of the card, `core` None where there is no limit; `memory`
-    and `memory_used` are bytes. `denied` counts the allocations that were refused.
+    and `memory_used` are bytes. `denied` counts the allocations that were refused. `overhead` is
+    what the driver counts for the grant's processes on top: contexts, the code of their kernels.
     """
 
     device: str
@@ -30,11 +32,15 @@ class Share:
     memory_used: int | None = None
     core_used: float | None = None
     denied: int | None = None
+    overhead: int | None = None
 
 
 @frozen(kw_only=True)
 class GrantView:
-    """A grant that stands: whose, since when (UTC), its processes, its share of each device."""
+    """A grant that stands: whose, since when (UTC), its processes, its share of each device.
+
+    `uncovered` are those of its processes that hold memory past the limiter.
+    """
 
     id: str
     label: str | None
@@ -45,6 +51,7 @@ class GrantView:
     priority: Priority
     processes: tuple[int, ...]
     shares: tuple[Share, ...]
+    uncovered: tuple[int, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -74,23 +81,24 @@ def observe_node(node: Node) -> NodeView:
     discovery = node.discover()
     look = node.look()
     free = inventory_of(discovery, look).free()
+    usages = [(device, node.registry.observe(device)) for device in discovery.devices]
     devices = tuple(
         DeviceView(
             number=number,
             device=device,
             held={name: all_ - free[device.uuid][name] for name, all_ in device.capacity.items()},
-            usage=node.registry.observe(device),
+            usage=usage,
             grants=tuple(
                 entry.id
                 for entry in look.standing
                 if any(grant.device == device.uuid for grant in entry.allocation.grants)
             ),
         )
-        for number, device in enumerate(discovery.devices)
+        for number, (device, usage) in enumerate(usages)
     )
     return NodeView(
         devices=devices,
-        grants=_views(node, look, discovery.devices, seconds=0),
+        grants=_views(node, look, usages, seconds=0),
         unreadable=look.unreadable,
         vendors=discovery.rows,
         simulated=str(node.simulation.rack) if node.simulation else None,
@@ -99,13 +107,16 @@ def observe_node(node: Node) -> NodeView:
 
 def observe_grants(node: Node, *, seconds: float) -> tuple[GrantView, ...]:
     """Return the grants that stand and what they use; their core over the next `seconds`."""
-    return _views(node, node.look(), node.discover().devices, seconds=seconds)
+    devices = node.discover().devices
+    usages = [(device, node.registry.observe(device)) for device in devices]
+    return _views(node, node.look(), usages, seconds=seconds)
 
 
 def _views(
-    node: Node, look: Look, devices: Iterable[Device], *, seconds: float
+    node: Node, look: Look, usages: Sequence[tuple[Device, Usage]], *, seconds: float
 ) -> tuple[GrantView, ...]:
-    numbers = {device.uuid: number for number, device in enumerate(devices)}
+    numbers = {device.uuid: number for number, (device, _) in enumerate(usages)}
+    driver = {device.uuid: usage.processes or {} for device, usage in usages}
     began = time.monotonic()
     before = {entry.id: _counts(node, entry) for entry in look.standing}
     if seconds and any(before.values()):
@@ -113,6 +124,7 @@ def _views(
     elapsed = time.monotonic() - began
     after = {entry.id: _counts(node, entry) for entry in look.standing} if seconds else before
     processes = node.processes(entry.id for entry in look.standing)
+    past = uncovered(node, look, usages)
     return tuple(
         GrantView(
             id=entry.id,
@@ -126,10 +138,15 @@ def _views(
             shares=_shares(
                 entry,
                 numbers,
+                driver={
+                    uuid: sum(counts.get(pid, 0) for pid in processes[entry.id])
+                    for uuid, counts in driver.items()
+                },
                 before=before[entry.id],
                 after=after[entry.id],
                 nanoseconds=elapsed * 1e9 if seconds else 0,
             ),
+            uncovered=tuple(found.pid for found in past if found.grant == entry.id),
         )
         for entry in look.standing
     )
@@ -149,6 +166,7 @@ def _shares(
     entry: Standing,
     numbers: dict[str, int],
     *,
+    driver: dict[str, int],
     before: tuple[Counts, ...],
     after: tuple[Counts, ...],
     nanoseconds: float,
@@ -164,6 +182,7 @@ def _shares(
         core_used = None
         if now and limited and nanoseconds:
             core_used = 100 * (now.device_ns - before[position].device_ns) / nanoseconds
+        held = driver.get(grant.device)
         shares.append(
             Share(
                 device=limit.name,
@@ -173,6 +192,7 @@ def _shares(
                 memory_used=now.memory if now else None,
                 core_used=core_used,
                 denied=now.denied if now else None,
+                overhead=max(0, held - now.memory) if held and now else None,
             )
         )
     return tuple(shares)

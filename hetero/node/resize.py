@@ -13,7 +13,7 @@ from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Fractional, Grant, Po
 from hetero.node import grant as grant_file
 from hetero.node import region
 from hetero.node.ledger import GRANT, USAGE, Ledger, Look, Standing
-from hetero.node.node import Node, expect_readable, inventory_of, limits_of, one_of
+from hetero.node.node import Node, expect_readable, inventory_of, one_of
 from hetero.units import format_memory
 
 #: After a limit is lowered: the time an allocation that read the old one may still be on its way.
@@ -43,7 +43,7 @@ def resize(node: Node, identity: str, ask: Ask) -> Standing:
             for grant in entry.allocation.grants
         )
         allocation = evolve(entry.allocation, grants=grants)
-        changed = evolve(entry, allocation=allocation, limits=limits_of(allocation, devices))
+        changed = evolve(entry, allocation=allocation, limits=node.limits_of(allocation, devices))
         if any(_is_slice(node, grant) for grant in allocation.grants):
             node.enforce(allocation, devices)
         _lower(node.ledger, entry, changed)

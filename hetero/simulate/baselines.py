@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hetero.errors import BadInput
 from hetero.fit import Node, Pod
+from hetero.fit.cluster import CPU, HOST_MEMORY
 from hetero.model import MEMORY, Request
 
 _Ints = NDArray[np.int64]
@@ -51,7 +52,7 @@ def demand(pod: Pod, *, card: int) -> Demand:
         share = WHOLE if ask.memory is None else -(-ask.memory * WHOLE // card)
         if ask.memory_percent is not None:
             share = ask.memory_percent * WHOLE // 100
-    return Demand(host.get("cpu", 0), host.get("memory", 0), count, share, models)
+    return Demand(host.get(CPU, 0), host.get(HOST_MEMORY, 0), count, share, models)
 
 
 def _simple(request: Request) -> bool:
@@ -72,9 +73,9 @@ class Room:
         most = max((len(node.devices) for node in nodes), default=0) or 1
         unlimited = 1 << 50
         self.names = [node.name for node in nodes]
-        self.cpu: _Ints = np.array([n.host.get("cpu", unlimited) for n in nodes], dtype=np.int64)
+        self.cpu: _Ints = np.array([n.host.get(CPU, unlimited) for n in nodes], dtype=np.int64)
         self.memory: _Ints = np.array(
-            [n.host.get("memory", unlimited) for n in nodes], dtype=np.int64
+            [n.host.get(HOST_MEMORY, unlimited) for n in nodes], dtype=np.int64
         )
         self.cards: _Ints = np.zeros((len(nodes), most), dtype=np.int64)
         self.exists = np.zeros((len(nodes), most), dtype=bool)
@@ -94,14 +95,6 @@ class Room:
         if not want.models:
             return np.ones(len(self.models) + 1, dtype=bool)
         return np.array([*(model in want.models for model in self.models), False])
-
-    def fits(self, want: Demand) -> NDArray[np.bool_]:
-        """Return which nodes the pod fits on."""
-        enough = (self.cpu >= want.cpu) & (self.memory >= want.memory)
-        if want.count:
-            enough &= (self.cards >= want.share).sum(axis=1) >= want.count
-            enough &= self.allowed(want)[self.model]
-        return enough
 
     def reason(self, want: Demand) -> str:
         """Return why most nodes refuse the pod."""
@@ -169,6 +162,10 @@ class Mix:
         lost = np.where(usable, small, cards.sum(axis=1)[:, None])
         useless: NDArray[np.float64] = (lost * self._times).sum(axis=1) / self._total
         return useless
+
+    def lost(self, room: Room) -> float:
+        """Return the thousandths of all cards that a typical pod cannot use."""
+        return float(self.useless(room.cpu, room.cards, room.model).sum())
 
 
 #: Returns the scores of the given nodes for a pod, higher is better.
@@ -281,7 +278,8 @@ class Baseline:
         if want is None:
             want = self._demands[id(pod)] = demand(pod, card=self.room.card)
         if self._score is None:
-            able = np.flatnonzero(self.room.fits(want))
+            every = np.arange(len(self.room.cpu))
+            able = np.flatnonzero(self._fits(want, every))
             node = int(self._random.choice(able.tolist())) if len(able) else None
         else:
             node = self._best(want, self._score)
@@ -290,6 +288,14 @@ class Baseline:
         self.room.take(node, want, self._card(node, want))
         self._changed.append(node)
         return None
+
+    def left(self) -> int:
+        """Return the thousandths of cards that are left."""
+        return int(self.room.cards.sum())
+
+    def useless(self) -> float | None:
+        """Return how many of them a typical pod has no use for."""
+        return self.mix.lost(self.room)
 
     def _best(self, want: Demand, score: Score) -> int | None:
         row = self._rows.get(want)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
-import numpy as np
 from attrs import frozen
 
 from hetero.errors import BadInput
 from hetero.fit import Index, Node, Pod
+from hetero.fit.cluster import CPU
 from hetero.model import Refusal
 from hetero.policy import WEIGHTS, weights
 from hetero.simulate.baselines import SCORES, WHOLE, Baseline, Mix, Room, demand
@@ -29,7 +30,7 @@ class Point:
 
     arrived: int
     allocated: float  # percent of all cards
-    fragmented: float  # percent of all cards that are free but of no use to a typical pod
+    fragmented: float | None  # percent of all cards, free but of no use to a typical pod
 
 
 @frozen(kw_only=True)
@@ -50,7 +51,7 @@ class Run:
         return self.curve[-1].allocated
 
     @property
-    def fragmented(self) -> float:
+    def fragmented(self) -> float | None:
         """Percent of all cards that are free but useless to a typical pod in the end."""
         return self.curve[-1].fragmented
 
@@ -63,42 +64,58 @@ def arrivals(trace: Trace, seed: int, *, percent: int = ARRIVALS) -> tuple[list[
     rng = random.Random(seed)
     nodes = list(trace.nodes)
     rng.shuffle(nodes)
-    card = Room(trace.nodes).card
-    want = [demand(pod, card=card) for pod in trace.pods]
-    if not any(one.count for one in want):
-        raise BadInput(f"{trace.name}: no pod asks for a card")
+    want = demands(trace)
+    if not any(want):
+        raise BadInput(f"{trace.name}: no pod asks for a card that is there")
     left = sum(len(node.devices) for node in nodes) * WHOLE * percent // 100
     pods: list[Pod] = []
     while True:
         number = rng.randrange(len(trace.pods))
-        left -= want[number].count * want[number].share
+        left -= want[number]
         if left < 0:
             return nodes, pods
         pods.append(trace.pods[number])
 
 
+def demands(trace: Trace) -> list[int]:
+    """Return the thousandths of cards each pod asks for, averaged over those that may serve it."""
+    prices = Index(trace.nodes).prices
+    return [prices.demand(pod) for pod in trace.pods]
+
+
 def replay(trace: Trace, order: str, seed: int, *, percent: int = ARRIVALS) -> Run:
     """Return what an order makes of the trace's arrivals; the same seed gives the same answer."""
     nodes, pods = arrivals(trace, seed, percent=percent)
-    room = Room(tuple(nodes))
-    mix = Mix([demand(pod, card=room.card) for pod in trace.pods], room)
-    total = int(room.cards.sum())
-    place, cards = _placer(trace, order, nodes, seed, room)
+    player: _Player
+    if order in SCORES:
+        player = Baseline(order, tuple(nodes), trace.pods, seed)
+    else:
+        player = _Ours(order, tuple(nodes), trace.pods)
+    asked = dict(zip(map(id, trace.pods), demands(trace), strict=True))
+    total = player.left()
     refused: dict[str, int] = {}
     curve: list[Point] = []
     arrived, seconds, step = 0, 0.0, 0
+
+    def stands(at: int) -> Point:
+        useless = player.useless()
+        return Point(
+            arrived=at,
+            allocated=100 * (total - player.left()) / total,
+            fragmented=None if useless is None else 100 * useless / total,
+        )
+
     for pod in pods:
         start = time.perf_counter()
-        reason = place(pod)
+        reason = player.place(pod)
         seconds += time.perf_counter() - start
         if reason is not None:
             refused[reason] = refused.get(reason, 0) + 1
-        one = demand(pod, card=room.card)
-        arrived += one.count * one.share
+        arrived += asked[id(pod)]
         if arrived * 100 >= step * total:
             step = arrived * 100 // total + 1
-            curve.append(_point(step - 1, total, mix, cards()))
-    curve.append(_point(percent, total, mix, cards()))
+            curve.append(stands(step - 1))
+    curve.append(stands(percent))
     return Run(
         order=order,
         seed=seed,
@@ -108,6 +125,52 @@ def replay(trace: Trace, order: str, seed: int, *, percent: int = ARRIVALS) -> R
         seconds=seconds,
         curve=tuple(curve),
     )
+
+
+class _Player(Protocol):
+    """What a replay needs of an order of placing."""
+
+    def place(self, pod: Pod) -> str | None:
+        """Place the pod; return None, or the reason of most nodes why not."""
+
+    def left(self) -> int:
+        """Return the thousandths of cards that are left."""
+
+    def useless(self) -> float | None:
+        """Return how many of them a typical pod has no use for; None where cards differ."""
+
+
+class _Ours:
+    """The index under one of our orders."""
+
+    def __init__(self, order: str, nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> None:
+        self._index = Index(nodes, weights=weights(order))
+        self._mix: Mix | None = None
+        try:
+            self._room = Room(nodes)
+            self._mix = Mix([demand(pod, card=self._room.card) for pod in pods], self._room)
+        except BadInput:
+            pass  # the measure is defined for equal cards and plain pods only
+
+    def place(self, pod: Pod) -> str | None:
+        answer = self._index.place(pod)
+        if not isinstance(answer, Refusal):
+            return None
+        counts = answer.counts or {}
+        return max(counts, key=lambda reason: counts[reason], default=answer.sentence)
+
+    def left(self) -> int:
+        return sum(self._index.cluster.room)
+
+    def useless(self) -> float | None:
+        if self._mix is None:
+            return None
+        room, cluster = self._room, self._index.cluster
+        for number, cards in enumerate(cluster.cards):
+            room.cards[number, : len(cards)] = [cluster.states[card].room for card in cards]
+            if CPU in cluster.counters:
+                room.cpu[number] = cluster.host[number][cluster.counters.index(CPU)]
+        return self._mix.lost(room)
 
 
 def replay_all(
@@ -156,43 +219,3 @@ def _one(task: tuple[Path, str | None, str, int]) -> Run:
 @lru_cache(maxsize=2)
 def _read(path: Path, pods: str | None) -> Trace:
     return read(path, pods=pods)
-
-
-_Cards = Callable[[], Room]
-
-
-def _placer(
-    trace: Trace, order: str, nodes: list[Node], seed: int, room: Room
-) -> tuple[Callable[[Pod], str | None], _Cards]:
-    """Return what places a pod (None, or why not) and what tells the room left."""
-    if order in SCORES:
-        baseline = Baseline(order, tuple(nodes), trace.pods, seed)
-        return baseline.place, lambda: baseline.room
-    index = Index(nodes, weights=weights(order))
-
-    def place(pod: Pod) -> str | None:
-        answer = index.place(pod)
-        if not isinstance(answer, Refusal):
-            return None
-        counts = answer.counts or {}
-        return max(counts, key=lambda reason: counts[reason], default=answer.sentence)
-
-    def left() -> Room:
-        cluster = index.cluster
-        where = {name: place for place, name in enumerate(cluster.counters)}
-        for number, cards in enumerate(cluster.cards):
-            room.cards[number, : len(cards)] = [cluster.states[card].room for card in cards]
-            if "cpu" in where:
-                room.cpu[number] = cluster.host[number][where["cpu"]]
-        return room
-
-    return place, left
-
-
-def _point(arrived: int, total: int, mix: Mix, room: Room) -> Point:
-    useless = float(np.sum(mix.useless(room.cpu, room.cards, room.model)))
-    return Point(
-        arrived=arrived,
-        allocated=100 * (total - int(room.cards.sum())) / total,
-        fragmented=100 * useless / total,
-    )

@@ -21,7 +21,7 @@ class Summary:
     allocated: float
     lowest: float  # allocated, of all seeds
     highest: float
-    fragmented: float
+    fragmented: float | None  # None where cards differ in size
     arrived: float  # pods
     placed: float
     refused: Mapping[str, float]  # pods, by what most nodes lacked
@@ -45,7 +45,7 @@ def _summary(order: str, runs: list[Run]) -> Summary:
         allocated=fmean(run.allocated for run in runs),
         lowest=min(run.allocated for run in runs),
         highest=max(run.allocated for run in runs),
-        fragmented=fmean(run.fragmented for run in runs),
+        fragmented=_mean(run.fragmented for run in runs),
         arrived=fmean(run.arrived for run in runs),
         placed=fmean(run.placed for run in runs),
         refused={r: fmean(run.refused.get(r, 0) for run in runs) for r in sorted(reasons)},
@@ -63,10 +63,15 @@ def _mean_curve(runs: list[Run]) -> tuple[Point, ...]:
         Point(
             arrived=arrived,
             allocated=fmean(point.allocated for point in points),
-            fragmented=fmean(point.fragmented for point in points),
+            fragmented=_mean(point.fragmented for point in points),
         )
         for arrived, points in sorted(at.items())
     )
+
+
+def _mean(some: Iterable[float | None]) -> float | None:
+    known = [one for one in some if one is not None]
+    return fmean(known) if known else None
 
 
 def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:
@@ -91,7 +96,7 @@ def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:
     for axes in (whole, end):
         axes.set_xlabel("cards asked for so far, % of all")
         axes.grid(visible=True, linewidth=0.3)
-    end.legend(fontsize="small")
+    whole.legend(loc="lower right", fontsize="small")
     try:
         figure.savefig(file, dpi=110)
     except OSError as error:

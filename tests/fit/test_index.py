@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from hetero import codec
 from hetero.errors import BadInput, NotFound
 from hetero.fit import Container, Index, Node, Placement, Pod
 from hetero.granularity import portion
@@ -201,15 +202,19 @@ def test_a_cluster_that_makes_no_sense_is_refused_in_one_line() -> None:
         Index([twice, node("b", cards("free", 1, node="a"))])
     with pytest.raises(BadInput, match="node: cpu -1 is negative"):
         node("c", cpu=-1)
+    with pytest.raises(BadInput, match=r"node 'd': memory [0-9]+ is more than"):
+        Index([node("d", memory=1 << 20)])
     with pytest.raises(BadInput, match="has no container"):
         Pod(name="p", containers=())
     with pytest.raises(NotFound, match="no node 'z'"):
         Index([twice]).cordon("z")
 
 
-@pytest.mark.parametrize("name", ["best", "waste=much", "waist=1", "waste=1,", "=3"])
+@pytest.mark.parametrize(
+    "name", ["best", "waste=much", "waist=1", "waste=1,", "=3", "waste=9999999"]
+)
 def test_an_order_nobody_knows_is_said_so(name: str) -> None:
-    with pytest.raises(BadInput, match=r"is none of|is not one of"):
+    with pytest.raises(BadInput, match=r"is none of|is not one of|is out of range"):
         weights(name)
 
 
@@ -416,6 +421,20 @@ def test_a_card_that_fails_gets_nothing_more_and_serves_again_when_it_is_well(de
         index.replace(evolve(device, uuid="x"))
 
 
+@FORMS
+def test_a_node_that_joins_is_placed_on_like_one_that_was_there(dense: bool) -> None:
+    index = Index([node("a", cards("free", 1, node="a"))], dense=dense)
+    standing = [placed(index, pod())]
+    index.add(node("b", cards("ladder", 2, node="b")))
+    standing.append(placed(index, pod(2, memory=GiB)))
+
+    assert "b" == standing[1].node
+    assert "0 of 2 nodes fit: 2 lack memory" == refused(index, pod(memory=GiB))
+    sound(index, standing)
+    with pytest.raises(BadInput, match="counts disk: no node here did"):
+        index.add(Node(name="c", host={"disk": 1}))
+
+
 class Life(RuleBasedStateMachine):
     """Pods come and go, nodes are shut, cards fail: nothing is ever over or counted wrong."""
 
@@ -460,3 +479,32 @@ def test_ten_shapes_more_than_are_kept_in_mind_change_nothing_that_stands() -> N
     assert len(index.prices.shapes) <= 1025
     sound(index, standing)
     assert {SLOTS, MEMORY, CORE} == set(index.cluster.free(0)["memory-0"])
+
+
+@FORMS
+def test_states_no_card_is_in_any_more_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch, dense: bool
+) -> None:
+    monkeypatch.setattr("hetero.fit.index._MOST_STATES", 100)
+    monkeypatch.setattr("hetero.fit.state._SPARE", 50)
+    index = Index([node("a", cards("free", 2, node="a"))], dense=dense)
+    standing = []
+    for step in range(1, 400):
+        standing.append(placed(index, pod(memory=step * 1024 * 1024)))
+        if len(standing) > 5:
+            index.remove(standing.pop(0))
+
+    assert len(index.cluster.states) < 250
+    sound(index, standing)
+
+
+def test_what_the_scheduler_says_survives_the_codec() -> None:
+    index = Index([node("a", cards("free", 2, node="a"))])
+    some = Pod(containers=(container(10, 100), container()), init=(container(20),))
+    placement = placed(index, some)
+    refusal = index.place(pod(3, memory=GiB))
+
+    assert placement == codec.loads(codec.dumps(placement), Placement, source="test")
+    assert isinstance(refusal, Refusal)
+    assert refusal == codec.loads(codec.dumps(refusal), Refusal, source="test")
+    assert some == codec.loads(codec.dumps(some), Pod, source="test")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from simulated import Machine
+from tenancy import LIMITER
 
 
 @pytest.fixture
@@ -25,3 +28,12 @@ def nothing_standing(tmp_path: Path) -> Iterator[None]:
         with suppress(FileNotFoundError), file.open("rb") as state:
             if state.read(512).startswith(f"{tmp_path}/".encode()):
                 file.unlink()
+
+
+@pytest.fixture(scope="session")
+def instrumented() -> None:
+    """The builds under sanitizers, and the fuzzer, which only some tests need."""
+    limiters = LIMITER.parents[2]
+    with (limiters / "build/instrumented.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests may run in several processes
+        subprocess.run(["make", "-s", "-C", limiters, "instrumented"], check=True, timeout=300)

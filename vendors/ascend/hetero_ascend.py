@@ -91,6 +91,13 @@ _DCMI = hetero.Driver(
     start="dcmi_init",
     absent=(-8005,),
     unsupported=(-8255, -8013),  # not supported; not supported in a container
+    meanings={
+        -8002: "not permitted: are you root?",
+        -8007: "no such device",
+        -8008: "the device is gone",
+        -8012: "not ready",
+        -8020: "in use, or nothing left to cut",
+    },
 )
 _NPU, _VDIE, _AICORE = 0, 1, 2  # dcmi_unit_type; dcmi_die_type; a kind of utilization
 _VDEVICES, _ONE, _TOTAL = 52, 0, 1  # DCMI_MAIN_CMD_VDEV_MNG and two of its sub commands

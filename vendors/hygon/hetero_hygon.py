@@ -78,6 +78,7 @@ _RSMI = hetero.Driver(
     flags=(0,),
     absent=(8,),  # RSMI_STATUS_INIT_ERROR: no driver
     unsupported=(2, 9),  # not supported, not yet implemented
+    meanings={1: "invalid arguments", 3: "a file of the driver", 4: "permission", 16: "busy"},
 )
 _HYDMI = hetero.Driver(names=("libhydmi.so", "/opt/hyhal/lib/libhydmi.so"), unsupported=(6, 14))
 _VRAM, _MEMORY_BLOCK = 0, 1  # rsmi_memory_type_t; rsmi_gpu_block_t
