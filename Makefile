@@ -18,7 +18,7 @@ setup: .venv/.installed native ## make .venv and install everything into it, edi
 
 .venv/.installed: constraints.txt Makefile $(DISTRIBUTIONS:%=%/pyproject.toml)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet $(DEVELOPMENT) $(DISTRIBUTIONS:%=-e %)
+	$(BIN)/pip install --quiet $(DEVELOPMENT) -e '.[kube]' $(DISTRIBUTIONS:%=-e %)
 	touch $@
 
 native: ## build the limiter and the fake drivers

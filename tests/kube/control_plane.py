@@ -119,6 +119,7 @@ class ControlPlane:
     port: int
     binaries: Path
     running: list[subprocess.Popen[bytes]] = field(factory=list)
+    _started: dict[str, tuple[Any, tuple[str, ...], Mapping[str, str] | None]] = field(factory=dict)
 
     @property
     def kubeconfig(self) -> Path:
@@ -150,7 +151,15 @@ class ControlPlane:
                 argv, stdout=out, stderr=out, env={**os.environ, **(env or {})}
             )
         self.running.append(process)
+        self._started[name] = (process, argv, env)
         return process
+
+    def kill_and_restart(self, name: str) -> None:
+        """Kill a process as `kill -9` does, and start it again."""
+        process, argv, env = self._started[name]
+        process.kill()
+        process.wait()
+        self.start(name, *argv, env=env)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -244,7 +253,8 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
             "--bind-address=127.0.0.1", f"--secure-port={made.port}", "--insecure-port=0",
             f"--cert-dir={folder / 'apiserver'}", f"--token-auth-file={folder / 'tokens.csv'}",
             "--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount",
-            "--service-cluster-ip-range=10.96.0.0/24", "--authorization-mode=RBAC", "--allow-privileged=true",
+            "--service-cluster-ip-range=10.96.0.0/24", "--authorization-mode=RBAC",
+            "--allow-privileged=true",
             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://kubernetes.default.svc",
         )  # fmt: skip
