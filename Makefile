@@ -10,7 +10,7 @@ DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pyte
 # What a machine without a card, root or a night to spare can run.
 QUICK := not soak and not cluster and not hardware
 
-.PHONY: help manifests setup test-cluster native demo test soak check stubs clean uninstall
+.PHONY: help manifests setup native demo test test-cluster soak check stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 

@@ -22,7 +22,6 @@ from hetero.node.node import (
     Node,
     expect_readable,
     inventory_of,
-    limits_of,
     user,
     with_parts,
 )
@@ -103,7 +102,7 @@ def keep(
             standing = Standing(
                 id=identity,
                 allocation=allocation,
-                limits=limits_of(allocation, devices),
+                limits=node.limits_of(allocation, devices),
                 command=(),
                 user=user(),
                 since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
