@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hetero.cli._request import ask_from
+from hetero.asks import ask_from
 from hetero.errors import BadInput
 from hetero.node.grant import CORE_FULL
 from hetero.node.node import Node

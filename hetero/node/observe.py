@@ -9,9 +9,10 @@ from attrs import frozen
 
 from hetero.model import Counters, Device, Policy, Priority, Usage
 from hetero.node.grant import CORE_FULL
-from hetero.node.ledger import USAGE, Look, Standing, Unreadable
+from hetero.node.ledger import Look, Standing, Unreadable
 from hetero.node.node import Node, inventory_of
 from hetero.node.region import Counts, read_counts
+from hetero.node.tenant import USAGE
 from hetero.registry import VendorRow
 
 

@@ -12,8 +12,9 @@ from hetero.granularity import cut
 from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Fractional, Grant, Policy
 from hetero.node import grant as grant_file
 from hetero.node import region
-from hetero.node.ledger import GRANT, USAGE, Ledger, Look, Standing
+from hetero.node.ledger import Ledger, Look, Standing
 from hetero.node.node import Node, expect_readable, inventory_of, limits_of, one_of
+from hetero.node.tenant import GRANT, USAGE
 from hetero.units import format_memory
 
 #: After a limit is lowered: the time an allocation that read the old one may still be on its way.

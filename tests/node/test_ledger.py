@@ -78,7 +78,7 @@ def test_a_process_that_uses_a_device_keeps_the_grant_alone(make_node: MakeNode)
     node = make_node()
     hold = admit(node, request())
     # What the limiter does in every process: it locks one byte of the region.
-    region = os.open(hold.path / "usage", os.O_RDWR)
+    region = os.open(hold.path / "tenant/usage", os.O_RDWR)
     slot = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 17, 1, 0)
     fcntl.fcntl(region, fcntl.F_OFD_SETLK, slot)
     let_go(hold)
@@ -162,11 +162,11 @@ def test_a_grant_file_that_disagrees_with_its_entry_is_mended(make_node: MakeNod
     node = make_node()
     hold = admit(node, request(memory=GiB, core=30))
     (limit,) = hold.standing.limits
-    store_limits(hold.path / "grant", [evolve(limit, memory=1, core=9000)])
+    store_limits(hold.path / "tenant/grant", [evolve(limit, memory=1, core=9000)])
 
     node.look()
 
-    assert (limit,) == read_limits(hold.path / "grant")
+    assert (limit,) == read_limits(hold.path / "tenant/grant")
 
 
 # --- what cannot be read --------------------------------------------------------------------
