@@ -1,8 +1,8 @@
 """Reads the ways people write what they want of devices, as flags and in a container's environment.
 
-    0:mem=3276Mi,core=10;1:mem=8Gi,core=50            two named devices, each with its share
-    count=1,mem=3Gi,core=30                           any device
-    POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10:PGPU=1,…   memory in MiB, per device
+0:mem=3276Mi,core=10;1:mem=8Gi,core=50            two named devices, each with its share
+count=1,mem=3Gi,core=30                           any device
+POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10:PGPU=1,…   memory in MiB, per device
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits |
     """Return how a container is confined to its grants of this vendor's `devices`.
 
     Both arguments hold only what concerns this vendor, in the same order. None means what the
-    declaration implies: the `visible` variables set to the devices.
+    declaration implies: the `visible` variables set to the devices, and in a container the vendor's
+    `cdi` devices or, where there are none, its `device_nodes` and `files`.
     """
 
 

@@ -325,12 +325,18 @@ class Mount:
 
 @frozen(kw_only=True)
 class Edits:
-    """What is added to a container or process (the nouns of the Container Device Interface)."""
+    """What is added to a container or process (the nouns of the Container Device Interface).
+
+    `cdi` names the vendor's own CDI devices. Where the machine has those, they bring the device
+    nodes and the driver's `files`; elsewhere we do. Such a file is a library by the name programs
+    open it by, or a program by its path.
+    """
 
     env: Mapping[str, str] = field(factory=dict)
     mounts: tuple[Mount, ...] = ()
     device_nodes: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)

@@ -142,6 +142,7 @@ class Registry:
         mounts: list[Any] = []
         nodes: list[str] = []
         cdi: list[str] = []
+        files: list[str] = []
         for name in dict.fromkeys(grant.vendor for grant in allocation.grants):
             vendor = self.vendor(name)
             grants = tuple(grant for grant in allocation.grants if grant.vendor == name)
@@ -151,18 +152,27 @@ class Registry:
                 edits = _guard(
                     name,
                     "enforce",
-                    lambda name=name, part=part, mine=mine: _said(  # type: ignore[misc]
-                        Edits, self._hooks[name].hetero_enforce(allocation=part, devices=mine)
+                    lambda name=name, part=part, mine=mine, vendor=vendor: (  # type: ignore[misc]
+                        _said(
+                            Edits, self._hooks[name].hetero_enforce(allocation=part, devices=mine)
+                        )
+                        or _implied(vendor, part, mine)
                     ),
                 )
             except (_Failure, DriverAbsent) as failure:
                 raise NotFound(str(failure)) from None
-            edits = edits or _implied(vendor, part, mine)
             env.update(edits.env)
             mounts += edits.mounts
             nodes += edits.device_nodes
             cdi += edits.cdi
-        return Edits(env=env, mounts=tuple(mounts), device_nodes=tuple(nodes), cdi=tuple(cdi))
+            files += edits.files
+        return Edits(
+            env=env,
+            mounts=tuple(mounts),
+            device_nodes=tuple(nodes),
+            cdi=tuple(cdi),
+            files=tuple(files),
+        )
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
@@ -217,12 +227,27 @@ def _devices(name: str, hook: pluggy.HookRelay) -> list[Device]:
 
 
 def _implied(vendor: Vendor, allocation: Allocation, devices: list[Device]) -> Edits:
-    """What a declaration implies: its visibility variables list the granted devices or parts."""
+    """What a declaration implies: the granted devices or parts are listed, and can be opened."""
     names = [
         grant.part or (device.uuid if vendor.visible_by == "uuid" else str(device.index))
         for grant, device in zip(allocation.grants, devices, strict=True)
     ]
-    return Edits(env={variable: ",".join(names) for variable in vendor.visible})
+
+    def filled_in(texts: tuple[str, ...]) -> tuple[str, ...]:
+        # What the driver has for itself is the same for every device.
+        facts = [{"index": device.index, **device.attributes} for device in devices]
+        return tuple(dict.fromkeys(text.format_map(each) for text in texts for each in facts))
+
+    return Edits(
+        env={variable: ",".join(names) for variable in vendor.visible},
+        device_nodes=filled_in(vendor.device_nodes),
+        cdi=tuple(
+            f"{vendor.cdi}={grant.part or grant.device}"
+            for grant in allocation.grants
+            if vendor.cdi
+        ),
+        files=filled_in(vendor.files),
+    )
 
 
 def _source(entry: EntryPoint) -> str:

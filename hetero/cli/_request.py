@@ -80,9 +80,9 @@ def request_from(
     each = ask_from(memory=memory, core=core)
     if devices and count is not None:
         raise BadInput("--device and --count are both given: --device once per device is enough")
-    asks = tuple(ask_of_device(text, each, said="--device") for text in devices) or (each,) * (count or 1)
+    named = tuple(ask_of_device(text, each, said="--device") for text in devices)
     return Request(
-        asks=asks,
+        asks=named or (each,) * (count or 1),
         policy=Policy(policy),
         priority=Priority(priority),
         **{

@@ -227,9 +227,7 @@ class Ledger:
         directory = self.directory(standing.id)
         entry = (directory / ALLOCATION).resolve()  # a share's is its record
         try:
-            replace(
-                entry, codec.dumps(standing).encode(), mode=0o644, durable=bool(standing.share)
-            )
+            replace(entry, codec.dumps(standing).encode(), mode=0o644, durable=bool(standing.share))
         except OSError as error:
             raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
         grant.store_limits(directory / GRANT, standing.limits)

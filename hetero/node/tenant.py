@@ -31,9 +31,7 @@ def write_tenant(
 ) -> None:
     """Write what the limiter reads into the directory of a new grant; `turns` has the devices'."""
     make(directory / TENANT, mode=0o700)
-    contents = grant.pack(
-        identity, limits, policy=allocation.policy, priority=allocation.priority
-    )
+    contents = grant.pack(identity, limits, policy=allocation.policy, priority=allocation.priority)
     write(directory / GRANT, contents, mode=0o644)
     write(directory / USAGE, bytes(region.SIZE), mode=0o666)
     for position, limit in enumerate(limits):
