@@ -87,9 +87,11 @@ def render(view: NodeView) -> RenderableType:
 
 def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
     """Return the table of who holds what, one line for each device of a grant."""
+    named = any(grant.containers for grant in grants)
     made = table(
-        "grant", "#", "core", "memory", "policy", "user", "age", "processes", "command",
-        folds=("processes", "command"),
+        "grant", "#", "core", "memory", "policy", "user", "age", "processes",
+        *(("container",) if named else ()), "command",
+        folds=("processes", "container", "command"),
         right=("#", "core", "memory", "age"),
     )  # fmt: skip
     for grant in grants:
@@ -106,6 +108,23 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
                 grant.user,
                 age(grant.since),
                 few(grant.processes),
-                one_line(grant.label or shlex.join(grant.command)),
+                *((_containers(grant),) if named else ()),
+                one_line(_what(grant)),
             )
     return made
+
+
+def _containers(grant: GrantView) -> str:
+    """Return the containers that have a grant: id, name and image."""
+    told = (
+        " ".join(filter(None, (one.id[:12], one.name if one.name != one.id else "", one.image)))
+        for one in grant.containers
+    )
+    return ", ".join(told) or UNKNOWN
+
+
+def _what(grant: GrantView) -> str:
+    """Return what a grant is for: the share, the label its user gave it, or the command."""
+    if grant.share:
+        return f"share {grant.share}"
+    return grant.label or shlex.join(grant.command)
