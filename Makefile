@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 DISTRIBUTIONS := . limiters vendors/nvidia benchmarks
 DEVELOPMENT := hatchling hypothesis mypy pyelftools pytest pytest-timeout ruff
 
-.PHONY: help setup native demo test check clean uninstall
+.PHONY: help setup native demo test test-containers check clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -26,6 +26,9 @@ demo: setup ## share a simulated card between two programs and show what they ge
 
 test: setup ## run the tests that need no card, no root and no cluster
 	$(BIN)/pytest
+
+test-containers: setup ## run the tests with real containers: root, podman, runc and containerd
+	$(BIN)/pytest -m containers --timeout 300 tests/containers
 
 check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .

@@ -127,8 +127,13 @@ def _change(path: Path, after: str | None, *, executable: bool = False) -> Chang
 
 
 def _script(real: str, environ: Mapping[str, str]) -> str:
-    passed = {name: environ[name] for name in _PASSED if environ.get(name)}
+    passed = {name: _absolute(environ[name]) for name in _PASSED if environ.get(name)}
     return "\n".join(_lines(os.path.abspath(real), passed))
+
+
+def _absolute(value: str) -> str:
+    """A path holds wherever the runtime is started; the name of a shipped rack stays one."""
+    return os.path.abspath(value) if os.path.exists(value) or "/" in value else value
 
 
 def _lines(real: str, passed: Mapping[str, str]) -> Iterator[str]:

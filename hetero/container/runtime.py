@@ -16,11 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from hetero.node.oci import kept, read_json
+
 #: The subcommands that make a container, of runc(8) and crun(1).
 _MAKING = ("create", "run", "restore")
 #: Options that are followed by a value, before the subcommand and after it.
 _VALUED = ("--root", "--log", "--log-format", "--criu", "--rootless", "--cgroup-manager")
-_BUNDLE = ("-b", "--bundle")
+_BUNDLE, _PROCESS = ("-b", "--bundle"), ("-p", "--process")
+#: Where a container's config.json says what we added to its environment, for what is started later.
+_NOTE = "io.hetero.environment"
 
 
 class _Call(NamedTuple):
@@ -28,8 +32,27 @@ class _Call(NamedTuple):
 
     command: str
     options: Mapping[str, str]
-    bundle: Path
-    container: str
+    words: Sequence[str]
+
+    @property
+    def container(self) -> str:
+        return self.words[-1] if self.words else ""
+
+    @property
+    def bundle(self) -> Path:
+        return Path(self.word_after(_BUNDLE) or ".").absolute()
+
+    def word_after(self, names: Sequence[str]) -> str | None:
+        """Return the value of an option of the subcommand."""
+        for word, following in zip(self.words, [*self.words[1:], ""], strict=True):
+            name, equals, value = word.partition("=")
+            if name in names:
+                return value if equals else following
+        return None
+
+    def state(self, runtime: str) -> Path:
+        """Return where the runtime keeps the container's state."""
+        return Path(self.options.get("--root") or f"/run/{Path(runtime).name}") / self.container
 
 
 def main(runtime: str, arguments: Sequence[str]) -> NoReturn:
@@ -47,6 +70,8 @@ def main(runtime: str, arguments: Sequence[str]) -> NoReturn:
             except HeteroError as error:
                 _complain(call, f"hetero: container {call.container[:12]}: {error}")
                 sys.exit(1)
+    elif call and call.command == "exec":
+        _carry_over(call, runtime)
     os.execve(runtime, [runtime, *arguments], environ)  # noqa: S606 - no shell is the point
 
 
@@ -58,20 +83,24 @@ def _call(arguments: Sequence[str]) -> _Call | None:
         options[name] = rest.pop(0) if not equals and name in _VALUED and rest else value
     if not rest:
         return None
-    command, bundle = rest.pop(0), "."
-    for position, word in enumerate(rest):
-        name, equals, value = word.partition("=")
-        if name in _BUNDLE:
-            bundle = value if equals else "".join(rest[position + 1 : position + 2])
-    return _Call(command, options, Path(bundle).absolute(), rest[-1] if rest else "")
+    return _Call(rest[0], options, rest[1:])
 
 
 def _config(bundle: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((bundle / "config.json").read_text())
-    except (OSError, ValueError):
-        return {}  # the real runtime says it better
+    config = read_json(bundle / "config.json")  # of a bad one the real runtime says it better
     return config if isinstance(config, dict) else {}
+
+
+def _carry_over(call: _Call, runtime: str) -> None:
+    """Give a process that is started later the environment we gave the first one."""
+    named, bundle = call.word_after(_PROCESS), kept(call.state(runtime)).bundle
+    note = (_config(bundle).get("annotations") or {}).get(_NOTE) if bundle else None
+    if named and note:
+        process = read_json(Path(named))
+        there = {variable.partition("=")[0] for variable in process.get("env") or ()}
+        more = [f"{name}={value}" for name, value in json.loads(note).items() if name not in there]
+        process["env"] = [*(process.get("env") or ()), *more]
+        Path(named).write_text(json.dumps(process))
 
 
 def _environment(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -97,7 +126,7 @@ def _confine(
     from hetero.node.node import Node
 
     node = Node.here()
-    state = Path(call.options.get("--root") or f"/run/{Path(runtime).name}") / call.container
+    state = call.state(runtime)
     container = describe(call.container, call.bundle, state=str(state))
     subject = container.name
 
@@ -149,12 +178,13 @@ def _apply(config: dict[str, Any], edits: Any, bundle: Path) -> None:
 
     process, linux = config.setdefault("process", {}), config.setdefault("linux", {})
     names = [variable.partition("=")[0] for variable in process.get("env") or ()]
-    kept = [
+    others = [
         variable
         for name, variable in zip(names, process.get("env") or (), strict=True)
         if name not in edits.env
     ]
-    process["env"] = [*kept, *(f"{name}={value}" for name, value in edits.env.items())]
+    process["env"] = [*others, *(f"{name}={value}" for name, value in edits.env.items())]
+    config.setdefault("annotations", {})[_NOTE] = json.dumps(dict(edits.env))
 
     taken = {mount.target for mount in edits.mounts if mount.writable} | {PRELOAD_TARGET}
     mounts = [

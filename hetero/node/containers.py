@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from hetero.node.ledger import Container
+from hetero.node.oci import kept, read_json
 
 _INSIDE = "root/etc/hetero/grant"
 #: Where OCI runtimes keep their containers' states: by themselves, under containerd, under docker.
@@ -48,17 +48,17 @@ def containers(grants: Mapping[str, Path]) -> dict[str, tuple[Container, ...]]:
 
 def describe(identity: str, bundle: Path, *, state: str | None = None) -> Container:
     """Return what people call a container, from what its engine keeps beside its bundle."""
-    config = _read(bundle / "config.json")
+    config = read_json(bundle / "config.json")
     notes = config.get("annotations") or {}
     name = notes.get("io.kubernetes.cri.container-name")
     image = notes.get("io.kubernetes.cri.image-name")
     # podman: <storage>/overlay-containers/<id>/userdata is the bundle.
     for entries in ("containers.json", "volatile-containers.json"):
-        for entry in _read(bundle.parent.parent / entries, default=[]):
+        for entry in read_json(bundle.parent.parent / entries, default=[]):
             if entry.get("id") == identity:
                 name = next(iter(entry.get("names") or ()), None)
                 image = json.loads(entry.get("metadata") or "{}").get("image-name")
-    docker = _read(Path("/var/lib/docker/containers") / identity / "config.v2.json")
+    docker = read_json(Path("/var/lib/docker/containers") / identity / "config.v2.json")
     if docker:
         name = docker.get("Name", "").lstrip("/")
         image = docker.get("Config", {}).get("Image")
@@ -69,19 +69,6 @@ def _known() -> Iterator[tuple[str, Container]]:
     """Yield every container a runtime knows, by its mount namespace."""
     for pattern in _STATES:
         for state in Path("/").glob(f"{pattern}/*"):
-            # runc says where the bundle is by a label, crun outright.
-            runc, crun = _read(state / "state.json"), _read(state / "status")
-            pid = runc.get("init_process_pid") or crun.get("pid")
-            labels = (runc.get("config") or {}).get("labels") or ()
-            bundles = [label[7:] for label in labels if label.startswith("bundle=")]
-            bundle = crun.get("bundle") or next(iter(bundles), "/")
+            bundle, pid = kept(state)
             with suppress(OSError):
-                yield os.readlink(f"/proc/{pid}/ns/mnt"), describe(state.name, Path(bundle))
-
-
-def _read(path: Path, *, default: Any = None) -> Any:
-    """Return the JSON in a file, the default where there is none."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {} if default is None else default
+                yield os.readlink(f"/proc/{pid}/ns/mnt"), describe(state.name, bundle or Path("/"))

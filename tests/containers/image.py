@@ -39,6 +39,12 @@ _OWN = """
 #include <stdlib.h>
 __attribute__((constructor)) static void mark(void) { setenv("OWN_PRELOAD", "kept", 1); }
 """
+#: Says what the mark is; dynamically linked, unlike busybox.
+_MARKED = """
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) { return puts(getenv("OWN_PRELOAD") ? getenv("OWN_PRELOAD") : "none") < 0; }
+"""
 _SHELL = ("cat", "env", "grep", "id", "ls", "sh", "sleep", "su", "touch", "true")
 
 
@@ -55,6 +61,7 @@ def root_filesystem(directory: Path) -> Path:
     _copy(hetero_limiters.job("cuda"), root / "bin/job")
     for name, source, flags in (
         ("bin/nvidia-smi", _SMI, ["-ldl"]),
+        ("bin/marked", _MARKED, []),
         ("opt/own.so", _OWN, ["-shared", "-fPIC"]),
     ):
         subprocess.run(
@@ -73,7 +80,7 @@ def root_filesystem(directory: Path) -> Path:
     return root
 
 
-def write_image(root: Path, path: Path) -> None:
+def write_image(root: Path, path: Path, *, name: str = NAME) -> None:
     """Write the OCI archive of an image with the one layer `root`."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as layer:
@@ -104,8 +111,8 @@ def write_image(root: Path, path: Path) -> None:
     named = {
         **blob(json.dumps(manifest).encode(), "manifest.v1+json"),
         "annotations": {
-            "org.opencontainers.image.ref.name": NAME,
-            "io.containerd.image.name": f"docker.io/{NAME}",
+            "org.opencontainers.image.ref.name": name,
+            "io.containerd.image.name": f"docker.io/{name}",
         },
     }
     blobs["oci-layout"] = b'{"imageLayoutVersion":"1.0.0"}'
