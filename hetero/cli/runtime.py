@@ -40,7 +40,7 @@ def command() -> None:
 @_yes
 def _install(runtime: str | None, prefix: Path, *, yes: bool) -> None:
     """Register the runtime, after showing what that changes."""
-    changes = installation(prefix=prefix, runtime=runtime, environ=os.environ)
+    changes = installation(prefix=prefix, real=runtime, environ=os.environ)
     _ask(changes, yes=yes)
     if any(change.path.name == "daemon.json" for change in changes):
         click.echo("docker reads its settings anew: systemctl reload docker")

@@ -8,9 +8,7 @@ hook of another vendor's that runs with more rights would inherit it.
 from __future__ import annotations
 
 import os
-import platform
 import re
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from hetero.node.tenant import GRANT, PRELOAD, TENANT, USAGE, replace
 PLACE = "/etc/hetero"
 PRELOAD_TARGET = "/etc/ld.so.preload"
 #: Where the dynamic linker looks for libraries by itself: Debian's place, and everybody else's.
-_SEARCHED = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
+_SEARCHED = (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64")
 
 
 def confine(
@@ -52,12 +50,13 @@ def confine(
             Mount(str(node.simulation.rack), str(node.simulation.rack)),
             Mount("/dev/shm", "/dev/shm", writable=True),  # noqa: S108 - the cards' state
         )
+    # Without a limiter nothing reads it; it still says whose the container is.
+    mounts.append(Mount(str(directory / GRANT), f"{PLACE}/grant"))
     if limiters:
         inside = [f"{PLACE}/{path.name}" for path in limiters]
         _say(directory / PRELOAD, dict.fromkeys([*inside, *preload]))
         mounts += (
             *map(Mount, map(str, limiters), inside),
-            Mount(str(directory / GRANT), f"{PLACE}/grant"),
             Mount(str(directory / USAGE), f"{PLACE}/usage", writable=True),
             *(
                 Mount(str(turn), f"{PLACE}/{turn.name}", writable=True)
@@ -95,6 +94,8 @@ def _driver(node: Node, files: Iterable[str]) -> Iterator[Mount]:
 
 def _linked() -> dict[str, str]:
     """Return what the dynamic linker finds for each name, for this machine's architecture."""
+    import subprocess  # a container's start waits for every import; most need no library of ours
+
     cache = subprocess.run(
         ["ldconfig", "-p"],
         env={"PATH": "/sbin:/usr/sbin:/bin:/usr/bin"},

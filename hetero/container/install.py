@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
+from hetero.container import runtime
 from hetero.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.node.node import Node
 from hetero.node.tenant import replace
@@ -43,18 +45,18 @@ class Change:
         return "".join(difflib.unified_diff(lines[0], lines[1], names[0], names[1]))
 
 
-def installation(*, prefix: Path, runtime: str | None, environ: Mapping[str, str]) -> list[Change]:
+def installation(*, prefix: Path, real: str | None, environ: Mapping[str, str]) -> list[Change]:
     """Return the changes that register the runtime on the machine whose root is `prefix`.
 
-    `runtime` is the real one; runc or crun, whichever is there, when it is not given.
+    `real` is the runtime behind it; runc or crun, whichever is there, when it is not given.
     """
-    real = next(filter(None, map(shutil.which, [runtime] if runtime else ["runc", "crun"])), None)
-    if real is None:
-        raise NotFound(f"no OCI runtime {runtime or 'runc or crun'} is on the PATH: install one")
+    found = next(filter(None, map(shutil.which, [real] if real else ["runc", "crun"])), None)
+    if found is None:
+        raise NotFound(f"no OCI runtime {real or 'runc or crun'} is on the PATH: install one")
     wrapper = f"/{_WRAPPER}"
     entry = json.dumps(wrapper)
     changes = [
-        _change(prefix / _WRAPPER, _script(real, environ), executable=True),
+        _change(prefix / _WRAPPER, _script(found, environ), executable=True),
         _change(prefix / _PODMAN, f"[engine.runtimes]\n{NAME} = [{entry}]\n"),
     ]
     docker = prefix / _DOCKER
@@ -127,27 +129,18 @@ def _change(path: Path, after: str | None, *, executable: bool = False) -> Chang
 
 
 def _script(real: str, environ: Mapping[str, str]) -> str:
-    passed = {name: _absolute(environ[name]) for name in _PASSED if environ.get(name)}
-    return "\n".join(_lines(os.path.abspath(real), passed))
+    settings = "".join(
+        f"export {name}={shlex.quote(_absolute(environ[name]))}\n"
+        for name in _PASSED
+        if environ.get(name)
+    )
+    command = shlex.join([sys.executable, "-I", runtime.__file__, os.path.abspath(real)])
+    return f'#!/bin/sh\n# Made by `hetero runtime install`.\n{settings}exec {command} "$@"\n'
 
 
 def _absolute(value: str) -> str:
     """A path holds wherever the runtime is started; the name of a shipped rack stays one."""
     return os.path.abspath(value) if os.path.exists(value) or "/" in value else value
-
-
-def _lines(real: str, passed: Mapping[str, str]) -> Iterator[str]:
-    yield f"#!{sys.executable} -I"
-    yield "# Made by `hetero runtime install`."
-    yield "import os"
-    yield "import sys"
-    yield ""
-    yield "from hetero.container.runtime import main"
-    yield ""
-    if passed:
-        yield f"os.environ.update({passed!r})"
-    yield f"main({real!r}, sys.argv[1:])"
-    yield ""
 
 
 def _settings(docker: Path) -> dict[str, Any]:

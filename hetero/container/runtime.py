@@ -3,7 +3,8 @@
 It reads $HETERO (asks.py) from the container's config.json before the container is created, adds
 what confines it, and execs runc or crun with the arguments it was called with. The grant is held by
 that process until the runtime keeps a state of the container, and by that state until it is
-deleted: nothing of ours runs on. Little is imported before it is known that a container asks.
+deleted: nothing of ours runs on. Engines run this file by its path, through a script that `hetero
+runtime install` writes, so that a container that asks for nothing waits for no import of ours.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
-
-from hetero.node.oci import kept, read_json
 
 #: The subcommands that make a container, of runc(8) and crun(1).
 _MAKING = ("create", "run", "restore")
@@ -87,12 +86,17 @@ def _call(arguments: Sequence[str]) -> _Call | None:
 
 
 def _config(bundle: Path) -> dict[str, Any]:
-    config = read_json(bundle / "config.json")  # of a bad one the real runtime says it better
+    try:
+        config = json.loads((bundle / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}  # the real runtime says it better
     return config if isinstance(config, dict) else {}
 
 
 def _carry_over(call: _Call, runtime: str) -> None:
     """Give a process that is started later the environment we gave the first one."""
+    from hetero.node.oci import kept, read_json
+
     named, bundle = call.word_after(_PROCESS), kept(call.state(runtime)).bundle
     note = (_config(bundle).get("annotations") or {}).get(_NOTE) if bundle else None
     if named and note:
@@ -274,3 +278,7 @@ def _complain(call: _Call, sentence: str) -> None:
             line = json.dumps({"level": "error", "msg": sentence, "time": now})
         with suppress(OSError), open(log, "a", encoding="utf-8") as file:
             file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

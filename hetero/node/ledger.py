@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -341,7 +340,7 @@ class Ledger:
 
     def _new_id(self) -> str:
         while True:
-            identity = secrets.token_hex(4)
+            identity = os.urandom(4).hex()
             if not self.directory(identity).exists():
                 return identity
 
