@@ -232,15 +232,17 @@ def _preload_of(bundle: Path, config: Mapping[str, Any]) -> list[str]:
     """
     from hetero.container.edits import PRELOAD_TARGET
     from hetero.errors import Refused
+    from hetero.node.tenant import PRELOAD
 
-    for mount in config.get("mounts") or ():
-        source = Path(mount.get("source") or "")
-        if mount.get("destination") == PRELOAD_TARGET and source.parts[-1:] != ("ld.so.preload",):
-            return _lines(source.read_text(errors="replace"))
     root = bundle / ((config.get("root") or {}).get("path") or "rootfs")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    descriptors = []
+    descriptors: list[int] = []
     try:
+        for mount in config.get("mounts") or ():
+            source = str(mount.get("source"))
+            # One of ours is what an earlier start of the same bundle left.
+            if mount.get("destination") == PRELOAD_TARGET and not source.endswith(PRELOAD):
+                return _lines(Path(source).read_text(errors="replace"))
         descriptors.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         for name, more in (("etc", os.O_DIRECTORY), ("ld.so.preload", 0)):
             descriptors.append(os.open(name, flags | more, dir_fd=descriptors[-1]))

@@ -234,7 +234,7 @@ class Ledger:
     def stands(self, identity: str) -> bool:
         """Return whether anybody holds the grant, or what it was made for is still there."""
         entry, container = (self.directory(identity) / name for name in (ALLOCATION, CONTAINER))
-        if entry.is_symlink():
+        if self.is_share(identity):
             return entry.exists()
         if container.is_symlink() and container.exists():
             return True
@@ -251,6 +251,10 @@ class Ledger:
             finally:
                 os.close(descriptor)
         return False
+
+    def is_share(self, identity: str) -> bool:
+        """Return whether the grant is a share, be its record readable or not."""
+        return (self.directory(identity) / ALLOCATION).is_symlink()
 
     @contextmanager
     def _open_lock(self) -> Iterator[int]:

@@ -171,9 +171,10 @@ class Node:
             holding = self.processes([identity])[identity]
             if holding == (os.getpid(),):
                 return  # asked from within the grant: it is free when this program ends
-            if not self.ledger.stands(identity):
+            broken_share = self.ledger.is_share(identity) and not holding
+            if broken_share or not self.ledger.stands(identity):
                 with self.ledger.admission():  # sweeps it
-                    self.ledger.drop(identity)  # the record of a share nobody could read
+                    self.ledger.drop(identity)
                 return
         raise Refused(f"grant {identity} is still in use by {self._who(identity)}")
 
