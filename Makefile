@@ -4,10 +4,13 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-DISTRIBUTIONS := . limiters vendors/nvidia benchmarks
-DEVELOPMENT := hatchling hypothesis mypy pyelftools pytest pytest-timeout ruff
+DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
+DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
+	pytest-xdist ruff
+# What a machine without a card, root or a night to spare can run.
+QUICK := not soak and not cluster and not hardware and not containers
 
-.PHONY: help setup native demo test test-containers check clean uninstall
+.PHONY: help setup native demo test test-containers soak check clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -25,7 +28,11 @@ demo: setup ## share a simulated card between two programs and show what they ge
 	$(BIN)/hetero demo
 
 test: setup ## run the tests that need no card, no root and no cluster
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 -m "not measured and $(QUICK)"
+	$(BIN)/pytest -m "measured and $(QUICK)" --reruns 2
+
+soak: setup ## run the long tests: a million steps of a mixed cluster, kills and mutations of the limiter
+	$(BIN)/pytest -m soak
 
 test-containers: setup ## run the tests with real containers: root, podman, runc and containerd
 	$(BIN)/pytest -m containers --timeout 300 tests/containers

@@ -3,6 +3,19 @@
 This is the front door: the names a vendor plugin may import, and nothing else.
 """
 
+from hetero.driver import (
+    Driver,
+    DriverError,
+    Library,
+    counted,
+    each_card,
+    linked,
+    mark,
+    numa_of,
+    pci_address,
+    struct,
+    text,
+)
 from hetero.errors import DriverAbsent
 from hetero.hookspecs import hookimpl
 from hetero.model import (
@@ -18,6 +31,7 @@ from hetero.model import (
     Link,
     Mount,
     Multi,
+    Policy,
     Rung,
     Step,
     Template,
@@ -34,17 +48,21 @@ __all__ = [
     "SLOTS",
     "Allocation",
     "Device",
+    "Driver",
     "DriverAbsent",
+    "DriverError",
     "Edits",
     "Fractional",
     "GiB",
     "Grant",
     "Ladder",
+    "Library",
     "Link",
     "MiB",
     "Model",
     "Mount",
     "Multi",
+    "Policy",
     "Rung",
     "Step",
     "Template",
@@ -52,5 +70,13 @@ __all__ = [
     "Usage",
     "Vendor",
     "Whole",
+    "counted",
+    "each_card",
     "hookimpl",
+    "linked",
+    "mark",
+    "numa_of",
+    "pci_address",
+    "struct",
+    "text",
 ]

@@ -60,10 +60,12 @@ def cut(
         return None
     match device.granularity:
         case Whole():
-            return _whole(device)
+            return whole(device)
         case Fractional(multi=Multi.WHOLE) | Templated(multi=Multi.WHOLE, whole=True) if count > 1:
-            return _whole(device)
-        case Fractional(memory_grain, core_grain):
+            return whole(device)
+        case Fractional(memory_grain, core_grain, together=together):
+            if core is None and together:
+                core = max(device.capacity[CORE] * memory // device.capacity[MEMORY], 1)
             return _fraction(
                 device,
                 memory=round_up(memory, memory_grain),
@@ -91,7 +93,8 @@ def _all_memory(device: Device, core: int) -> int:
     return total
 
 
-def _whole(device: Device) -> Portion:
+def whole(device: Device) -> Portion:
+    """Return all of the device."""
     return Portion(takes=device.capacity)
 
 
@@ -122,7 +125,7 @@ def _shape(
         if template.takes[MEMORY] >= memory and template.takes[CORE] >= measured
     ]
     if not covering:
-        return _whole(device) if templated.whole else None
+        return whole(device) if templated.whole else None
     template = next(
         (t for t in covering if all(free.get(k, 0) >= v for k, v in t.takes.items())), covering[0]
     )

@@ -94,11 +94,16 @@ class Whole:
 
 @frozen
 class Fractional:
-    """Memory and core are cut freely, each by its grain (bytes and core units)."""
+    """Memory and core are cut freely, each by its grain (bytes and core units).
+
+    `together` is for cards whose driver cuts no memory without core: a request that names no core
+    gets the same part of the core as of the memory, rounded down so that equal parts fit.
+    """
 
     memory: Grain = Step(1024 * 1024)
     core: Grain = Step(1)
     multi: Multi = Multi.SHARES
+    together: bool = False
 
 
 @frozen
@@ -150,7 +155,8 @@ class Device:
     """One physical card, with how it divides (`granularity`) and how that is kept (`rung`).
 
     `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
-    `health` is "ok", or what is wrong in a few words; None when the driver will not say. `card` is
+    `health` is "ok", or what is wrong in a few words; None when the driver will not say. Devices of
+    one `group` are parts of one module: whoever takes one of them whole takes them all. `card` is
     what the card itself has where a node's scaling makes it promise a `capacity` above that.
     """
 
@@ -166,6 +172,7 @@ class Device:
     pci: str | None = None
     links: tuple[Link, ...] = ()
     attributes: Mapping[str, str] = field(factory=dict)
+    group: str | None = None
     card: Counters = field(factory=dict)
 
     def of_card(self, counter: str) -> int:
@@ -176,6 +183,10 @@ class Device:
     def usable(self) -> bool:
         """Whether the device may be given out."""
         return self.health in (None, "ok")
+
+    def whole(self, grant: Grant) -> bool:
+        """Whether the grant holds all of the device, so that nothing is to be cut from it."""
+        return all(grant.takes.get(name, 0) >= of for name, of in self.capacity.items())
 
 
 # --- request --------------------------------------------------------------------------------
@@ -214,9 +225,18 @@ class Choice:
 
 @frozen(kw_only=True)
 class Request:
-    """One container's wish: as many different physical devices as there are asks."""
+    """One container's wish: as many different physical devices as there are asks.
+
+    `exclusive` takes each device whole whatever share is asked; `empty` takes only the share, but
+    of a device nobody holds (mutex); `numa` wants all devices on one NUMA node; `links` wants the
+    best-connected ones (and for a single device the worst-connected, to leave the others be).
+    """
 
     asks: tuple[Ask, ...]
+    exclusive: bool = False
+    empty: bool = False
+    numa: bool = False
+    links: bool = False
     policy: Policy = Policy.FIXED
     priority: Priority = Priority.LOW
     vendor: Choice = Choice()
@@ -260,28 +280,32 @@ class Allocation:
 class Refusal:
     """No, with the reason for every device: `verdicts` maps a UUID to why it does not serve.
 
-    `missing` names a device or vendor that was asked for and does not exist.
+    `missing` is the whole sentence where no device is to blame: a device or vendor that was asked
+    for and does not exist, a quota that is used up. `of` says what the verdicts are
+    about; over thousands of nodes they are only counted: `counts` has how many gave which.
     """
 
     wanted: int
     verdicts: Mapping[str, str]
     missing: str | None = None
+    of: str = "device"
+    counts: Mapping[str, int] | None = None
 
     @property
     def sentence(self) -> str:
         """The one sentence every surface shows."""
         if self.missing:
             return self.missing
-        total = len(self.verdicts)
-        counts: dict[str, int] = {}
+        counts = dict(self.counts or {})
         for verdict in self.verdicts.values():
             counts[verdict] = counts.get(verdict, 0) + 1
+        total = sum(counts.values())
         reasons = ", ".join(
             f"{count} {reason}" for reason, count in sorted(counts.items()) if reason != FITS
         )
         fitting = counts.get(FITS, 0)
         need = "" if self.wanted == 1 else f" ({self.wanted} needed)"
-        noun = "device" if total == 1 else "devices"
+        noun = self.of if total == 1 else f"{self.of}s"
         return f"{fitting} of {total} {noun} fit{'s' if fitting == 1 else ''}{need}" + (
             f": {reasons}" if reasons else ""
         )
@@ -330,6 +354,7 @@ class Edits:
     `cdi` names the vendor's own CDI devices. Where the machine has those, they bring the device
     nodes and the driver's `files`; elsewhere we do. Such a file is a library by the name programs
     open it by, or a program by its path.
+    `parts` names, by device UUID, the slice that was made for the grant of that device.
     """
 
     env: Mapping[str, str] = field(factory=dict)
@@ -337,11 +362,27 @@ class Edits:
     device_nodes: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(factory=dict)
+
+    def merged(self, other: Edits) -> Edits:
+        """Return both together; where they name the same variable, `other` has it."""
+        return Edits(
+            env={**self.env, **other.env},
+            mounts=self.mounts + other.mounts,
+            device_nodes=tuple(dict.fromkeys(self.device_nodes + other.device_nodes)),
+            cdi=self.cdi + other.cdi,
+            files=self.files + other.files,
+            parts={**self.parts, **other.parts},
+        )
 
 
 @frozen(kw_only=True)
 class Usage:
-    """How busy a device is now: bytes in use, and busy share of its time from 0 to 1."""
+    """How busy a device is now: bytes in use, and busy share of its time from 0 to 1.
+
+    `processes` are the bytes the driver itself counts for each process (by PID) that computes.
+    """
 
     memory: int | None = None
     core: float | None = None
+    processes: Mapping[int, int] | None = None

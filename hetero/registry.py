@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pluggy
 from attrs import evolve, frozen
 
 from hetero import hookspecs
+from hetero.driver import DriverError
 from hetero.errors import DriverAbsent, NotFound
 from hetero.model import Allocation, Device, Edits, Inventory, Usage
+from hetero.question import Failure, Question, guarded
 from hetero.vendor import Vendor
 
 T = TypeVar("T")
+
+#: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
+#: hang nobody else. Cutting hardware into slices is slower than reading it.
+LOOK, CUT = 5.0, 20.0
 
 
 @frozen(kw_only=True)
 class VendorRow:
     """One installed vendor as `hetero vendors` shows it.
 
-    `state` is "ok", "absent" (its driver is not installed here) or "broken"; `reason` says why.
-    `source` is the distribution and version it came from.
+    `state` is "ok", "partial" (some of its cards cannot be used), "absent" (its driver is not
+    installed here) or "broken"; `reason` says why. `source` is the distribution and version it
+    came from.
     """
 
     name: str
@@ -31,6 +41,11 @@ class VendorRow:
     reason: str | None = None
     devices: int = 0
     title: str | None = None
+
+    @property
+    def works(self) -> bool:
+        """Whether cards of this vendor can be given out."""
+        return self.state in ("ok", "partial")
 
 
 @frozen(kw_only=True)
@@ -46,10 +61,6 @@ class Discovery:
         return Inventory(self.devices)
 
 
-class _Failure(Exception):
-    """A vendor's hook raised; carries the sentence for its row."""
-
-
 class Registry:
     """The vendors of one process, each behind a guard.
 
@@ -61,6 +72,7 @@ class Registry:
         self._rows: list[VendorRow] = []
         self._vendors: dict[str, Vendor] = {}
         self._hooks: dict[str, pluggy.HookRelay] = {}
+        self._owed: dict[str, Question[Any]] = {}
 
     @classmethod
     def installed(cls) -> Registry:
@@ -82,14 +94,14 @@ class Registry:
     def _add(self, name: str, source: str, load: Callable[[], object]) -> None:
         """Load, register and question one plugin; whatever it does wrong becomes its row."""
         try:
-            plugin = _guard(name, "load", load)
-            hooks = _guard(name, "register", lambda: _register(plugin, name))
-            vendor = _guard(name, "hetero_vendor", hooks.hetero_vendor)
+            plugin = guarded(name, "load", load)
+            hooks = guarded(name, "register", lambda: _register(plugin, name))
+            vendor = guarded(name, "hetero_vendor", hooks.hetero_vendor)
             if not isinstance(vendor, Vendor):
-                raise _Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
+                raise Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
             if vendor.name in self._vendors:
-                raise _Failure(f"{name}: another plugin is the vendor {vendor.name!r} already")
-        except (_Failure, DriverAbsent) as failure:
+                raise Failure(f"{name}: another plugin is the vendor {vendor.name!r} already")
+        except (Failure, DriverAbsent) as failure:
             self._rows.append(
                 VendorRow(name=name, source=source, state="broken", reason=str(failure))
             )
@@ -108,83 +120,139 @@ class Registry:
         return self._vendors[name]
 
     def discover(self) -> Discovery:
-        """Look at the node once through every vendor."""
-        devices: list[Device] = []
-        rows: list[VendorRow] = []
-        for row in self._rows:
-            if row.state != "ok":
-                rows.append(row)
-                continue
-            name = row.name
+        """Look at the node once through every vendor, all of them at the same time."""
+        found: dict[str, list[Device]] = {}
+        faults: dict[str, list[str]] = {}
+        rows = {row.name: row for row in self._rows if row.state == "ok"}
+        calls: dict[str, Question[tuple[list[Device], list[str]]]] = {}
+        for name in self._vendors:
             try:
-                # list() inside the guard: a hook may be a generator that fails half-way.
-                found = _guard(
-                    name,
-                    "discover",
-                    lambda name=name: _devices(name, self._hooks[name]),  # type: ignore[misc]
+                calls[name] = self._start(
+                    name, "discover", partial(self._discover, name), within=LOOK
                 )
+            except Failure as failure:
+                rows[name] = evolve(rows[name], state="broken", reason=str(failure))
+        for name, call in calls.items():
+            try:
+                found[name], faults[name] = call.answer()
             except DriverAbsent as absent:
-                rows.append(evolve(row, state="absent", reason=str(absent)))
-            except _Failure as failure:
-                rows.append(evolve(row, state="broken", reason=str(failure)))
-            else:
-                devices += found
-                rows.append(evolve(row, devices=len(found)))
-        return Discovery(devices=tuple(devices), rows=tuple(rows))
+                rows[name] = evolve(rows[name], state="absent", reason=str(absent))
+            except Failure as failure:
+                rows[name] = evolve(rows[name], state="broken", reason=str(failure))
+        count = Counter(device.uuid for devices in found.values() for device in devices)
+        for name, devices in found.items():
+            shared = sorted({device.uuid for device in devices if count[device.uuid] > 1})
+            why = faults[name] + [
+                f"{count[uuid]} cards have the UUID {uuid}: none of them can be addressed"
+                for uuid in shared
+            ]
+            found[name] = [device for device in devices if device.uuid not in shared]
+            state = "ok" if not why else "partial" if found[name] else "broken"
+            reason = f"{name}: discover: {'; '.join(why)}" if why else None
+            rows[name] = evolve(rows[name], state=state, reason=reason, devices=len(found[name]))
+        return Discovery(
+            devices=tuple(device for devices in found.values() for device in devices),
+            rows=tuple(rows[row.name] if row.state == "ok" else row for row in self._rows),
+        )
 
-    def enforce(self, allocation: Allocation, devices: Iterable[Device]) -> Edits:
+    def enforce(
+        self,
+        allocation: Allocation,
+        devices: Iterable[Device],
+        *,
+        directory: Path,
+        container: bool = False,
+    ) -> Edits:
         """Return the edits that confine a container to `allocation`, of all its vendors together.
 
-        Raises `NotFound` when a vendor fails: what cannot be confined is not started.
+        Vendors that cut slices keep their notes in subdirectories of `directory`. Raises `NotFound`
+        when a vendor fails: what cannot be confined is not started. What the others have made by
+        then is an orphan, for `reconcile` to remove.
         """
         by_uuid = {device.uuid: device for device in devices}
-        env: dict[str, str] = {}
-        mounts: list[Any] = []
-        nodes: list[str] = []
-        cdi: list[str] = []
-        files: list[str] = []
+        edits = Edits()
         for name in dict.fromkeys(grant.vendor for grant in allocation.grants):
             vendor = self.vendor(name)
             grants = tuple(grant for grant in allocation.grants if grant.vendor == name)
             mine = [by_uuid[grant.device] for grant in grants]
             part = evolve(allocation, grants=grants)
+            enforce = partial(
+                self._hooks[name].hetero_enforce,
+                allocation=part,
+                devices=mine,
+                directory=directory / name,
+                container=container,
+            )
             try:
-                edits = _guard(
-                    name,
-                    "enforce",
-                    lambda name=name, part=part, mine=mine, vendor=vendor: (  # type: ignore[misc]
-                        _said(
-                            Edits, self._hooks[name].hetero_enforce(allocation=part, devices=mine)
-                        )
-                        or _implied(vendor, part, mine)
-                    ),
-                )
-            except (_Failure, DriverAbsent) as failure:
+                said = self._ask(name, "enforce", _said(Edits, enforce), within=CUT)
+            except (Failure, DriverAbsent) as failure:
                 raise NotFound(str(failure)) from None
-            env.update(edits.env)
-            mounts += edits.mounts
-            nodes += edits.device_nodes
-            cdi += edits.cdi
-            files += edits.files
-        return Edits(
-            env=env,
-            mounts=tuple(mounts),
-            device_nodes=tuple(nodes),
-            cdi=tuple(cdi),
-            files=tuple(files),
-        )
+            edits = edits.merged(said or _implied(vendor, part, mine))
+        return edits
+
+    def cuts(self, name: str) -> bool:
+        """Whether a vendor's grants may have slices that outlive their processes."""
+        return bool(self._hooks[name].hetero_reconcile.get_hookimpls())
+
+    def reconcile(
+        self, devices: Iterable[Device], standing: Iterable[Allocation], *, directory: Path
+    ) -> tuple[str, ...]:
+        """Destroy the slices no standing grant holds; return a sentence about each failure."""
+        parts: dict[str, set[str]] = {}
+        for allocation in standing:
+            for grant in allocation.grants:
+                if grant.part is not None:
+                    parts.setdefault(grant.device, set()).add(grant.part)
+        faults: list[str] = []
+        for device in devices:
+            if not self.cuts(device.vendor):
+                continue
+            reconcile = partial(
+                self._hooks[device.vendor].hetero_reconcile,
+                device=device,
+                parts=frozenset(parts.get(device.uuid, ())),
+                directory=directory / device.vendor,
+            )
+            try:
+                self._ask(device.vendor, "reconcile", reconcile, within=CUT)
+            except (Failure, DriverAbsent) as failure:
+                faults.append(str(failure))
+        return tuple(faults)
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
+        observe = partial(self._hooks[device.vendor].hetero_observe, device=device)
         try:
-            usage = _guard(
-                device.vendor,
-                "observe",
-                lambda: _said(Usage, self._hooks[device.vendor].hetero_observe(device=device)),
+            return (
+                self._ask(device.vendor, "observe", _said(Usage, observe), within=LOOK) or Usage()
             )
-        except (_Failure, DriverAbsent):
-            usage = None
-        return usage or Usage()
+        except (Failure, DriverAbsent):
+            return Usage()
+
+    def _discover(self, name: str) -> tuple[list[Device], list[str]]:
+        """Return one vendor's devices, and the sentence about every card it could not read."""
+        devices: list[Device] = []
+        faults: list[str] = []
+        for card in self._hooks[name].hetero_discover() or ():
+            if isinstance(card, DriverError):
+                faults.append(str(card))
+            elif isinstance(card, Device) and card.vendor == name:
+                devices.append(card)
+            else:
+                raise Failure(f"{name}: discover: gave {card!r}, not a Device of its own")
+        return devices, faults
+
+    def _start(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> Question[T]:
+        """Put a question to a vendor, unless it still owes the answer to an earlier one."""
+        owed = self._owed.get(name)
+        if owed is not None and not owed.done.is_set():
+            raise Failure(f"{name}: {stage}: not asked, since {owed.stage} still has no answer")
+        call = Question(name, stage, ask, within)
+        self._owed[name] = call
+        return call
+
+    def _ask(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> T:
+        return self._start(name, stage, ask, within=within).answer()
 
 
 def _register(plugin: object, name: str) -> pluggy.HookRelay:
@@ -196,34 +264,16 @@ def _register(plugin: object, name: str) -> pluggy.HookRelay:
     return manager.hook
 
 
-def _guard(name: str, stage: str, ask: Callable[[], T]) -> T:
-    """Call into a vendor: the only place where any exception at all is caught, even an exit."""
-    try:
-        return ask()
-    except (DriverAbsent, _Failure):
-        raise
-    except (Exception, SystemExit) as error:
-        said = str(error) or type(error).__name__
-        prefix = f"{name}: {stage}: "
-        raise _Failure(said if said.startswith(prefix) else prefix + said) from error
+def _said(kind: type[T], ask: Callable[[], object]) -> Callable[[], T | None]:
+    """Return the question with its answer checked: what is said, if anything, is a `kind`."""
 
+    def asked() -> T | None:
+        answer = ask()
+        if answer is not None and not isinstance(answer, kind):
+            raise TypeError(f"gave {answer!r}, not {kind.__name__}")
+        return answer
 
-def _said(kind: type[T], answer: object) -> T | None:
-    if answer is not None and not isinstance(answer, kind):
-        raise TypeError(f"gave {answer!r}, not {kind.__name__}")
-    return answer
-
-
-def _devices(name: str, hook: pluggy.HookRelay) -> list[Device]:
-    found = list(hook.hetero_discover() or ())
-    seen: set[str] = set()
-    for device in found:
-        if not isinstance(device, Device) or device.vendor != name:
-            raise _Failure(f"{name}: discover: gave {device!r}, not a Device of its own")
-        if device.uuid in seen:
-            raise _Failure(f"{name}: discover: two devices have the UUID {device.uuid}")
-        seen.add(device.uuid)
-    return found
+    return asked
 
 
 def _implied(vendor: Vendor, allocation: Allocation, devices: list[Device]) -> Edits:

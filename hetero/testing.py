@@ -14,6 +14,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -178,8 +179,8 @@ class VendorContract:
         for device in self._registry().discover().devices:
             assert device == codec.loads(codec.dumps(device), Device, source="contract")
 
-    def test_enforcing_a_whole_card_names_it(self) -> None:
-        """Some edit must confine a container to what it was granted."""
+    def test_enforcing_a_whole_card_names_it(self, tmp_path: Path) -> None:
+        """Some edit must confine a container to what it was granted, and leave nothing behind."""
         registry = self._registry()
         for device in registry.discover().devices:
             if not device.usable:
@@ -194,8 +195,9 @@ class VendorContract:
                 template=cut.template,
                 part=cut.part,
             )
-            edits = registry.enforce(Allocation(grants=(grant,)), [device])
+            edits = registry.enforce(Allocation(grants=(grant,)), [device], directory=tmp_path)
             assert edits != Edits()
+            assert registry.reconcile([device], (), directory=tmp_path) == ()
 
 
 __all__ = ["MemoryVendor", "VendorContract", "rack"]

@@ -9,6 +9,9 @@ from attrs import field, frozen
 
 from hetero.model import CORE, MEMORY, SLOTS, Counters, Device, Granularity, Link, Rung
 
+#: No card has this much; a driver that says so speaks another version of its interface.
+_IMPOSSIBLE_MEMORY = 2**50
+
 
 @frozen(kw_only=True)
 class Model:
@@ -77,12 +80,18 @@ class Vendor:
         pci: str | None = None,
         links: tuple[Link, ...] = (),
         attributes: Mapping[str, str] | None = None,
+        group: str | None = None,
     ) -> Device:
         """Return the discovered card with its declared granularity and capacity stamped on it.
 
         `memory` is in bytes. `granularity` and `capacity` replace the declared ones on a card
-        whose own state decides them (one that is partitioned already).
+        whose own state decides them (one that is partitioned already). Raises `ValueError` on what
+        no card can be.
         """
+        if not uuid or not uuid.isprintable():
+            raise ValueError(f"the driver gave {uuid!r} as a UUID")
+        if not (0 if health not in (None, "ok") else 1) <= memory < _IMPOSSIBLE_MEMORY:
+            raise ValueError(f"the driver gave {memory} bytes of memory")
         declaration = self.declared(model)
         declared = {
             CORE: declaration.core,
@@ -103,4 +112,5 @@ class Vendor:
             pci=pci,
             links=links,
             attributes=attributes or {},
+            group=group,
         )

@@ -295,6 +295,25 @@ def test_a_portion_is_never_less_than_asked_nor_more_than_the_card(
     assert all(amount <= device.capacity[name] for name, amount in got.takes.items())
 
 
+@given(st.integers(2, 64), st.integers(1, 96 * GiB), st.sampled_from([8, 16, 60, 100, 120]))
+def test_equal_parts_of_a_card_that_cuts_core_with_memory_all_fit(
+    parts: int, total: int, units: int
+) -> None:
+    device = card(total, Fractional(Step(1), together=True), core=units, slots=parts)
+    got = cut(device, Ask(memory=max(total // parts, 1)))
+
+    assert 1 <= got.takes[CORE]
+    assert got.takes[CORE] * parts <= units or got.takes[CORE] == 1 or total < parts
+
+
+def test_core_that_is_named_is_given_whatever_comes_with_the_memory() -> None:
+    device = card(64 * GiB, Fractional(together=True))
+
+    assert 90 == cut(device, Ask(memory=GiB, core=90)).takes[CORE]
+    assert 25 == cut(device, Ask(memory=16 * GiB)).takes[CORE]
+    assert 25 == cut(device, Ask(memory=16 * GiB)).core
+
+
 def test_a_step_below_one_and_an_empty_ladder_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="a step is at least 1"):
         Step(0)
@@ -305,3 +324,39 @@ def test_a_step_below_one_and_an_empty_ladder_are_refused_at_once() -> None:
 def test_a_template_that_does_not_say_its_core_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="'half' takes core and memory"):
         Template("half", {MEMORY: GiB})
+
+
+# --- the same rule as Kubernetes' -----------------------------------------------------------------
+
+
+def kubernetes(asked: int, *, least: int, step: int, most: int) -> int | None:
+    """What a DRA request policy's validRange (resource.k8s.io, min, step, max) makes of a request.
+
+    Below min it is min; else it is rounded up to the next min + n * step; above max it is refused.
+    """
+    if asked <= least:
+        return least
+    rounded = least + (asked - least + step - 1) // step * step
+    return rounded if rounded <= most else None
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 4096))
+def test_a_step_rounds_as_a_request_policy_with_equal_min_and_step(
+    step: int, steps: int, asked: int
+) -> None:
+    most = step * steps
+    expected = kubernetes(asked, least=step, step=step, most=most)
+    (device,) = rack(most, granularity=Fractional(memory=Step(step)))
+    got = portion(device, Ask(memory=asked), count=1, free=device.capacity)
+
+    assert expected == (None if got is None else got.takes[MEMORY])
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(0, 30), st.integers(1, 4096))
+def test_a_ladder_rounds_as_a_request_policy_with_any_min_and_step(
+    least: int, step: int, steps: int, asked: int
+) -> None:
+    most = least + step * steps
+    ladder = Ladder(tuple(range(least, most + 1, step)))
+
+    assert kubernetes(asked, least=least, step=step, most=most) == round_up(asked, ladder)

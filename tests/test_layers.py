@@ -93,12 +93,13 @@ def test_a_vendor_imports_the_front_door_and_nothing_else_of_ours() -> None:
 RANKS = {
     **dict.fromkeys(("units", "errors"), 0),
     "model": 1,
-    **dict.fromkeys(("granularity", "codec", "asks"), 2),
-    "vendor": 3,
+    "question": 1,
+    **dict.fromkeys(("granularity", "codec", "driver", "asks"), 2),
+    **dict.fromkeys(("vendor", "grouped"), 3),
     "hookspecs": 4,
     "registry": 5,
     **dict.fromkeys(("fit", "policy"), 6),
-    **dict.fromkeys(("node", "testing"), 7),
+    **dict.fromkeys(("node", "simulate", "testing"), 7),
     "container": 8,
     **dict.fromkeys(("cli", "kube", "__main__"), 9),
 }
@@ -125,12 +126,12 @@ def test_imports_go_one_way() -> None:
 #: All of the standard library that the pure modules may touch: no clock, no files, no environment.
 PURE = re.compile(
     r"(__future__|typing|collections|enum|re|decimal|fractions|math|functools|itertools|operator"
-    r"|bisect|heapq|string|fnmatch|attrs|hetero\.\w+)\b"
+    r"|bisect|heapq|string|fnmatch|array|numpy|attrs|hetero\.\w+)\b"
 )
 
 
 def test_the_pure_modules_touch_nothing_outside_themselves() -> None:
-    pure = {"units", "errors", "model", "granularity", "vendor", "fit", "policy", "asks"}
+    pure = {"units", "errors", "model", "granularity", "grouped", "vendor", "fit", "policy", "asks"}
     paths = [path for path in CORE if path.parent != ROOT and module(path) != "hetero"]
     paths = [path for path in paths if component(module(path)) in pure]
     calls = [

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 import hetero
+import hetero.registry
 from hetero.errors import NotFound
 from hetero.model import (
     CORE,
@@ -29,6 +32,8 @@ from hetero.registry import Registry, VendorRow
 from hetero.testing import MemoryVendor, rack
 from hetero.units import GiB
 from hetero.vendor import Model, Vendor
+
+NOTES = Path("/nonexistent")  # what no vendor here writes to
 
 GOOD = """
     import hetero
@@ -127,7 +132,7 @@ FAULTS = {
     ),
     "a card twice": (
         GOOD.format(name="faulty").replace("        yield", "        for _ in 'ab': yield"),
-        "faulty: discover: two devices have the UUID faulty-0",
+        "faulty: discover: 2 cards have the UUID faulty-0",
     ),
     "a model it never declared": (
         GOOD.format(name="faulty").replace('match="*"', 'match="Z*"'),
@@ -261,7 +266,7 @@ def test_each_vendor_confines_its_own_grants_and_the_edits_are_put_together() ->
     ours, theirs = rack(GiB, GiB), rack(GiB, GiB, vendor="runtime")
     registry = Registry.of(MemoryVendor(ours), Runtime())
 
-    edits = registry.enforce(granted(ours[1], *theirs), [*ours, *theirs])
+    edits = registry.enforce(granted(ours[1], *theirs), [*ours, *theirs], directory=NOTES)
 
     assert {"MEMORY_VISIBLE_DEVICES": "memory-1", "RUNTIME_CARDS": "all"} == edits.env
     assert (Mount("/opt/runtime", "/opt/runtime"),) == edits.mounts
@@ -271,8 +276,8 @@ def test_each_vendor_confines_its_own_grants_and_the_edits_are_put_together() ->
 def test_a_vendor_that_says_nothing_is_confined_by_what_it_declared() -> None:
     cards = rack(GiB, GiB, vendor="runtime")
 
-    by_index = Registry.of(Runtime()).enforce(granted(cards[1]), cards)
-    by_uuid = Registry.of(Runtime(by="uuid")).enforce(granted(cards[1]), cards)
+    by_index = Registry.of(Runtime()).enforce(granted(cards[1]), cards, directory=NOTES)
+    by_uuid = Registry.of(Runtime(by="uuid")).enforce(granted(cards[1]), cards, directory=NOTES)
 
     assert {"RUNTIME_CARDS": "1", "RUNTIME_LEGACY": "1"} == by_index.env
     assert {"RUNTIME_CARDS": "runtime-1", "RUNTIME_LEGACY": "runtime-1"} == by_uuid.env
@@ -288,7 +293,9 @@ def test_a_part_is_named_instead_of_its_card() -> None:
         part="part-7",
     )
 
-    edits = Registry.of(MemoryVendor(cards)).enforce(Allocation(grants=(grant,)), cards)
+    edits = Registry.of(MemoryVendor(cards)).enforce(
+        Allocation(grants=(grant,)), cards, directory=NOTES
+    )
 
     assert {"MEMORY_VISIBLE_DEVICES": "part-7"} == edits.env
 
@@ -299,7 +306,7 @@ def test_what_cannot_be_confined_is_an_error_that_names_the_vendor_and_the_stage
     cards = rack(GiB, vendor="runtime")
 
     with pytest.raises(NotFound, match=r"^runtime: enforce: no slice left on the card$"):
-        Registry.of(runtime).enforce(granted(*cards), cards)
+        Registry.of(runtime).enforce(granted(*cards), cards, directory=NOTES)
 
 
 def test_a_usage_is_what_the_vendor_says_and_unknown_when_it_fails_or_says_nothing() -> None:
@@ -328,7 +335,7 @@ def test_an_answer_of_another_kind_is_an_error_when_confining_and_unknown_when_o
     registry = Registry.of(Nonsense(cards))
 
     with pytest.raises(NotFound, match="memory: enforce: gave 'LIMIT=1', not Edits"):
-        registry.enforce(granted(*cards), cards)
+        registry.enforce(granted(*cards), cards, directory=NOTES)
     assert Usage() == registry.observe(cards[0])
 
 
@@ -380,3 +387,100 @@ def test_the_first_model_that_matches_decides_whatever_the_case() -> None:
 def test_visible_devices_are_listed_by_uuid_or_index_and_nothing_else() -> None:
     with pytest.raises(ValueError, match="visible_by is 'uuid' or 'index', not 'serial'"):
         Vendor(name="v", title="V", models=(), visible_by="serial")
+
+
+# --- cards one by one, and time ------------------------------------------------------------------
+
+
+class Cards:
+    """A vendor whose discovery gives exactly this, after as long as it takes."""
+
+    def __init__(self, *cards: object, takes: float = 0.0, name: str = "cards") -> None:
+        self.cards, self.takes, self.name = cards, takes, name
+
+    @hetero.hookimpl
+    def hetero_vendor(self) -> Vendor:
+        return Vendor(
+            name=self.name, title="Cards", models=(Model(match="*", granularity=hetero.Whole()),)
+        )
+
+    @hetero.hookimpl
+    def hetero_discover(self) -> Iterator[object]:
+        time.sleep(self.takes)
+        yield from self.cards
+
+
+def test_a_card_that_cannot_be_read_is_a_line_and_its_neighbours_work() -> None:
+    card, *_ = rack(GiB, vendor="cards")
+    found = Registry.of(Cards(hetero.DriverError("card 0: error 7"), card)).discover()
+
+    assert (card,) == found.devices
+    assert [("partial", 1, "cards: discover: card 0: error 7")] == [
+        (row.state, row.devices, row.reason) for row in found.rows
+    ]
+
+
+def test_a_vendor_none_of_whose_cards_can_be_read_is_broken() -> None:
+    (row,) = Registry.of(Cards(hetero.DriverError("card 0: error 7"))).discover().rows
+
+    assert ("broken", 0) == (row.state, row.devices)
+
+
+def test_one_uuid_of_two_vendors_is_a_line_for_both() -> None:
+    (mine,) = rack(GiB, vendor="cards")
+    theirs = evolve(mine, vendor="more")
+    found = Registry.of(Cards(mine), Cards(theirs, name="more")).discover()
+
+    assert () == found.devices
+    assert [
+        f"{name}: discover: 2 cards have the UUID cards-0: none of them can be addressed"
+        for name in ("cards", "more")
+    ] == [row.reason for row in found.rows]
+
+
+def test_vendors_are_asked_at_the_same_time() -> None:
+    slow = [Cards(takes=0.4, name=f"slow-{number}") for number in range(5)]
+    before = time.monotonic()
+    found = Registry.of(*slow).discover()
+
+    assert {"ok"} == {row.state for row in found.rows}
+    assert time.monotonic() - before < 1.6
+
+
+def test_a_vendor_that_still_owes_an_answer_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hetero.registry, "LOOK", 0.1)
+    card, *_ = rack(GiB, vendor="cards")
+    registry = Registry.of(Cards(card, takes=0.5))
+
+    (first,), (second,) = registry.discover().rows, registry.discover().rows
+    time.sleep(0.6)
+    (third,) = registry.discover().rows
+
+    assert "cards: discover: no answer within 0.1 s" == first.reason
+    assert "cards: discover: not asked, since discover still has no answer" == second.reason
+    assert "broken" == third.state  # it takes as long as before; but it is asked
+
+
+def test_only_vendors_that_cut_are_asked_to_reconcile(tmp_path: Path) -> None:
+    asked: list[tuple[str, frozenset[str], Path]] = []
+
+    class Cutting(Cards):
+        @hetero.hookimpl
+        def hetero_reconcile(self, device: Device, parts: frozenset[str], directory: Path) -> None:
+            asked.append((device.uuid, parts, directory))
+            if device.index:
+                raise hetero.DriverError("error 9")
+
+    ours, whole = rack(GiB, GiB, vendor="cards"), rack(GiB, vendor="whole")
+    registry = Registry.of(Cutting(*ours), Cards(*whole, name="whole"))
+    grant = Grant(device="cards-0", vendor="cards", takes={}, core=None, part="p1")
+    faults = registry.reconcile([*ours, *whole], [Allocation(grants=(grant,))], directory=tmp_path)
+
+    assert (True, False) == (registry.cuts("cards"), registry.cuts("whole"))
+    assert ("cards: reconcile: error 9",) == faults
+    assert [
+        ("cards-0", frozenset({"p1"}), tmp_path / "cards"),
+        ("cards-1", frozenset(), tmp_path / "cards"),
+    ] == asked

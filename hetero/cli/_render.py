@@ -25,7 +25,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: What stands where nothing is known; never a zero.
 UNKNOWN = "–"
-_COLOURS = {"ok": "green", "note": "yellow", "absent": "yellow", "bad": "red", "broken": "red"}
+_COLOURS = {
+    "ok": "green",
+    "note": "yellow",
+    "absent": "yellow",
+    "partial": "yellow",
+    "bad": "red",
+    "broken": "red",
+}
 _WATCH_PERIOD = 1.0
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")
@@ -135,7 +142,8 @@ def divides(device: Device) -> str:
             percent = device.of_card(CORE) == 100
             return f"{_grain(core, '%' if percent else 'core')}, {_grain(memory, None)}"
         case Templated(menu):
-            return "parts " + ", ".join(dict.fromkeys(template.name for template in menu))
+            first, *others = dict.fromkeys(template.name for template in menu)
+            return f"{first} +{len(others)}" if others else first
 
 
 def _grain(grain: Grain, unit: str | None) -> str:
@@ -143,10 +151,11 @@ def _grain(grain: Grain, unit: str | None) -> str:
         case Step(of):
             return format_memory(of) if unit is None else f"{of} {unit}"
         case Ladder(sizes):
-            low, high = sizes[0], sizes[-1]
-            if unit is None:
-                return f"{format_memory(low)}–{format_memory(high)} in {len(sizes)}"
-            return f"{low}–{high} {unit} in {len(sizes)}"
+            low, high = (
+                (format_memory(size) if unit is None else f"{size} {unit}").partition(" ")
+                for size in (sizes[0], sizes[-1])
+            )
+            return f"{low[0]}{'' if low[2] == high[2] else ' ' + low[2]}–{' '.join(high[::2])}"
 
 
 def held_core(held: int, device: Device) -> str:

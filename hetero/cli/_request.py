@@ -81,12 +81,15 @@ def request_from(
     if devices and count is not None:
         raise BadInput("--device and --count are both given: --device once per device is enough")
     named = tuple(ask_of_device(text, each, said="--device") for text in devices)
+
+    def choice(name: str) -> Choice:
+        return Choice(only=names[name], never=names[f"avoid_{name}"])
+
     return Request(
         asks=named or (each,) * (count or 1),
         policy=Policy(policy),
         priority=Priority(priority),
-        **{
-            name: Choice(only=names[name], never=names[f"avoid_{name}"])
-            for name in ("vendor", "model", "uuid")
-        },
+        vendor=choice("vendor"),
+        model=choice("model"),
+        uuid=choice("uuid"),
     )

@@ -6,8 +6,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from hetero.cli import fit
 from hetero.cli.inventory import render
-from hetero.node.demo import SHARES, Demo, Ending, stage
+from hetero.node.demo import MANY, SHARES, Demo, Ending, of_each, stage
 
 
 @click.command()
@@ -43,6 +44,8 @@ def command(*, real: bool, seconds: int) -> None:
         _ending(console, demo.over_memory())
         _title(console, "Afterwards the card is empty again", "hetero inventory")
         console.print(render(demo.view()))
+        if not real:
+            _many_vendors(console, demo)
     if not real:
         console.print(
             "\nThe cards were SIMULATED. With a real one: hetero demo --real", style="yellow"
@@ -77,6 +80,18 @@ def _two_programs(console: Console, demo: Demo, seconds: int) -> None:
         _ending(console, refusal)
         _title(console, "and the card was held by", "hetero inventory")
         console.print(render(view))
+
+
+def _many_vendors(console: Console, demo: Demo) -> None:
+    view = demo.many()
+    _title(console, "Cards of many vendors in one machine", f"HETERO_RACK={MANY} hetero inventory")
+    console.print(render(view))
+    _title(
+        console,
+        "What 3000 MiB and 30 % become on a card of each",
+        f"HETERO_RACK={MANY} hetero fit --vendor NAME --memory 3000Mi --core 30",
+    )
+    console.print(fit.render(of_each(view)))
 
 
 def _title(console: Console, text: str, shown: str | None = None) -> None:

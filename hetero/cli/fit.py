@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hetero.cli._render import json_option, show, table
 from hetero.cli._request import request_from, request_options
+from hetero.fit import Explanation
 from hetero.model import CORE, MEMORY, Allocation, Refusal
 from hetero.node.node import Node, refused
 from hetero.units import format_memory
@@ -17,7 +18,7 @@ from hetero.units import format_memory
 
 @click.command()
 @request_options
-@click.option("--explain", is_flag=True, help="When refused, say why for every device.")
+@click.option("--explain", is_flag=True, help="Show what every device says, and at which cost.")
 @json_option
 def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
     """Show what a request would get now, without taking it. Exits 3 if refused.
@@ -27,21 +28,34 @@ def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
       hetero fit --count 2 --memory 40Gi --explain
     """
     request = request_from(**flags)
-    answer = Node.here().fit(request)
+    node = Node.here()
+    if explain:
+        explanation = node.explain(request)
+        answer = explanation.answer
+        show(lambda: explanation, render_explanation, as_json=as_json)
+    else:
+        answer = node.fit(request)
     error = refused(answer, request) if isinstance(answer, Refusal) else None
     if error and not as_json and not explain:
         raise error
-    show(lambda: answer, render, as_json=as_json)
+    if not explain:
+        show(lambda: answer, render, as_json=as_json)
     return error.code if error else 0
 
 
+def render_explanation(explanation: Explanation) -> RenderableType:
+    """Return the answer, and one row per device: the cheapest that serve are taken."""
+    verdicts = table("device", "verdict", "cost", "taken", folds=("verdict",), right=("cost",))
+    for one in explanation.verdicts:
+        cost = "" if one.cost is None else " ".join(map(str, one.cost))
+        verdicts.add_row(one.device, one.verdict, cost, "yes" if one.chosen else "")
+    return Group(render(explanation.answer), Text(), verdicts)
+
+
 def render(answer: Allocation | Refusal) -> RenderableType:
-    """Return the table of what would be granted, or of the reasons against it."""
+    """Return the table of what would be granted, or the reason against it."""
     if isinstance(answer, Refusal):
-        verdicts = table("device", "verdict", folds=("verdict",))
-        for device, verdict in answer.verdicts.items():
-            verdicts.add_row(device, verdict)
-        return Group(Text(answer.sentence), verdicts)
+        return Text(answer.sentence)
     made = table(
         "device", "vendor", "shape", "core", "memory", folds=("shape",), right=("core", "memory")
     )

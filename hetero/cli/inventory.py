@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import click
 from rich.console import Group, RenderableType
@@ -53,7 +54,8 @@ def render(view: NodeView) -> RenderableType:
     """Return the tables of a node."""
     parts: list[RenderableType] = []
     if view.simulated:
-        parts.append(Text(f"simulated by {view.simulated}: no card below is real", "yellow"))
+        rack = Path(view.simulated).name
+        parts.append(Text(f"simulated by {rack}: no card below is real", "yellow"))
     devices = table(
         "#", "vendor", "model", "uuid", "divides", "core", "memory", "slots", "rung", "health",
         folds=("model", "divides", "health"),
@@ -77,7 +79,8 @@ def render(view: NodeView) -> RenderableType:
     parts += [
         Text.assemble(f"vendor {row.name} is ", state(row.state), f": {row.reason}")
         for row in view.vendors
-        if row.state != "ok"
+        # A vendor whose driver is not installed here is news only where nothing else is.
+        if row.state not in ("ok", "absent") or (row.state == "absent" and not view.devices)
     ]
     parts += [Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable]
     if view.grants:
@@ -86,18 +89,27 @@ def render(view: NodeView) -> RenderableType:
 
 
 def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
-    """Return the table of who holds what, one line for each device of a grant."""
+    """Return the table of who holds what, one line for each device of a grant.
+
+    The driver's own memory is shown where it is known of any of them, containers where there are.
+    """
+    shares = [share for grant in grants for share in grant.shares]
+    known = any(share.overhead is not None for share in shares)
     named = any(grant.containers for grant in grants)
+    driver, container = ("driver",) if known else (), ("container",) if named else ()
     made = table(
-        "grant", "#", "core", "memory", "policy", "user", "age", "processes",
-        *(("container",) if named else ()), "command",
+        "grant", "#", "core", "memory", *driver, "policy", "user", "age", "processes",
+        *container, "command",
         folds=("processes", "container", "command"),
-        right=("#", "core", "memory", "age"),
+        right=("#", "core", "memory", "driver", "age"),
     )  # fmt: skip
     for grant in grants:
         for first, share in enumerate(grant.shares):
             number = UNKNOWN if share.number is None else str(share.number)
             used = [number, core_of(share), memory_of(share.memory_used, share.memory)]
+            if known:
+                mib = None if share.overhead is None else share.overhead >> 20
+                used.append(UNKNOWN if mib is None else f"+{mib} MiB")
             if first:
                 made.add_row("", *used)
                 continue
@@ -111,7 +123,12 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
                 *((_containers(grant),) if named else ()),
                 one_line(_what(grant)),
             )
-    return made
+    past = [
+        Text(f"process {pid} of grant {grant.id} holds memory past its limiter", "red")
+        for grant in grants
+        for pid in grant.uncovered
+    ]
+    return Group(made, *past)
 
 
 def _containers(grant: GrantView) -> str:

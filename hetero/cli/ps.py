@@ -31,7 +31,8 @@ def command(*, seconds: float, as_json: bool, watch: bool) -> None:
       hetero ps --json
 
     Core and memory read used/limit; what is not known is a dash. Core in use is
-    counted where it is limited.
+    counted where it is limited. Driver is what the driver takes on top for the
+    processes of the grant, where it says so: contexts, the code of kernels.
     """
     node = Node.here()
     show(lambda: observe_grants(node, seconds=seconds), render, as_json=as_json, watch=watch)

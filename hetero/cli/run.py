@@ -10,7 +10,10 @@ import click
 
 from hetero.cli._request import request_from, request_options
 from hetero.errors import HeteroError
+from hetero.node.ledger import ALIVE
+from hetero.node.mounts import enter
 from hetero.node.node import Node
+from hetero.node.watch import watch
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -32,6 +35,9 @@ def command(command: tuple[str, ...], label: str | None, **flags: Any) -> None:
     node = Node.here()
     hold, environment = node.admit(request_from(**flags), command=command, label=label)
     try:
+        if any(node.registry.cuts(grant.vendor) for grant in hold.standing.allocation.grants):
+            watch(hold.path / ALIVE, node.environ)
+        enter(hold.mounts)
         hold.hand_over()
         _become(command, environment)
     except BaseException:

@@ -35,7 +35,7 @@ def render(rows: tuple[VendorRow, ...]) -> RenderableType:
             row.name,
             row.source,
             state(row.state),
-            str(row.devices) if row.state == "ok" else UNKNOWN,
+            str(row.devices) if row.works else UNKNOWN,
             row.reason or "",
         )
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
@@ -84,7 +84,7 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
             well = [device for device in granted if device and device.usable]
             gone: tuple[str, ...] = ()
             if len(well) == len(granted):
-                _put(node, name, entry, devices=well, specs=specs)
+                _put(node, name, entry, devices=devices, specs=specs)
             else:
                 there = {device.uuid for device in well}
                 gone = tuple(
@@ -127,12 +127,12 @@ def change(node: Node, name: str, ask: Ask) -> Standing:
 
 
 def _put(
-    node: Node, name: str, entry: Standing, *, devices: Sequence[Device], specs: Specs
+    node: Node, name: str, entry: Standing, *, devices: Mapping[str, Device], specs: Specs
 ) -> None:
     edits = confine(
         node,
         node.ledger.directory(entry.id),
-        node.registry.enforce(entry.allocation, devices),
+        node.enforce(entry.allocation, devices, container=True),
         limiters=node.limiters(entry.allocation),
         specs=specs,
     )

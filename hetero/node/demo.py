@@ -15,8 +15,10 @@ from tempfile import TemporaryDirectory
 
 from attrs import field, frozen
 
+from hetero import codec
 from hetero.errors import NotFound
-from hetero.model import MEMORY, Device
+from hetero.fit import fit
+from hetero.model import MEMORY, Allocation, Ask, Choice, Device, Inventory, Request
 from hetero.node.native import native
 from hetero.node.node import Node
 from hetero.node.observe import NodeView, observe_node
@@ -26,6 +28,9 @@ from hetero.units import MiB
 SHARES = (30, 60)
 #: The rack that is simulated where no real card is asked for: several sizes of card.
 RACK = "mixed"
+#: A rack with cards of many vendors, and what is asked of each of them.
+MANY = "seven"
+WISH = Ask(memory=3000 * MiB, core=30)
 
 
 @frozen(kw_only=True)
@@ -61,6 +66,17 @@ class Demo:
     def view(self) -> NodeView:
         """Return the node as `hetero inventory` sees it."""
         return observe_node(Node.here())
+
+    def many(self) -> NodeView:
+        """Return a machine with cards of many vendors, as `hetero inventory` sees it."""
+        done = subprocess.run(
+            self._hetero("inventory", "--json"),
+            env={**self.environ, "HETERO_RACK": MANY},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return codec.loads(done.stdout, NodeView, source="hetero inventory")
 
     def alone(self, seconds: int) -> float:
         """Return the steps per second of the program that has the whole card."""
@@ -144,6 +160,16 @@ class Demo:
             code=done.returncode,
             said=(done.stdout + done.stderr).strip(),
         )
+
+
+def of_each(view: NodeView) -> Allocation:
+    """Return what a card of each vendor would give for WISH."""
+    devices = Inventory(tuple(row.device for row in view.devices))
+    vendors = dict.fromkeys(device.vendor for device in devices.devices)
+    answers = (fit(devices, Request(asks=(WISH,), vendor=Choice((name,)))) for name in vendors)
+    return Allocation(
+        grants=tuple(g for a in answers if isinstance(a, Allocation) for g in a.grants)
+    )
 
 
 class _Count:

@@ -11,13 +11,15 @@ from enum import Enum
 from attrs import frozen
 
 from hetero.errors import HeteroError
-from hetero.model import Device, Rung
+from hetero.model import Device, Rung, Whole
 from hetero.node.containers import containers
 from hetero.node.ledger import Ledger, Standing
 from hetero.node.native import limiter
 from hetero.node.node import Node
+from hetero.node.settings import Settings
 from hetero.node.state import prepare
 from hetero.node.tenant import GRANT
+from hetero.node.uncovered import uncovered
 from hetero.registry import Discovery, VendorRow
 
 
@@ -43,11 +45,14 @@ def examine(node: Node) -> tuple[Finding, ...]:
     discovery = node.discover()
     return (
         *_simulated(node),
+        *_settings(node.settings),
         *map(_vendor, discovery.rows),
         *map(_device, discovery.devices),
         *_limiters(node, discovery),
         _state(node),
         *_ledger(node),
+        *_slices(node, discovery),
+        *_uncovered(node, discovery),
     )
 
 
@@ -77,12 +82,23 @@ def _simulated(node: Node) -> Iterator[Finding]:
         yield Finding("simulation", Verdict.NOTE, f"every device below is simulated by {rack}")
 
 
+def _settings(settings: Settings) -> Iterator[Finding]:
+    """What a node promises beyond its devices is said wherever it is asked how it is."""
+    if settings.memory_scale > 1:
+        says = f"is granted {settings.memory_scale} times: what does not fit lies with the host"
+        yield Finding("memory", Verdict.NOTE, says)
+    if settings.core_scale > 1:
+        yield Finding("core", Verdict.NOTE, f"is granted {settings.core_scale} times")
+    if settings.context:
+        yield Finding("contexts", Verdict.NOTE, "count against a grant's memory")
+
+
 def _vendor(row: VendorRow) -> Finding:
     subject = f"vendor {row.name}"
     match row.state:
         case "ok":
             return Finding(subject, Verdict.OK, f"{row.source}: {row.devices} devices")
-        case "absent":
+        case "absent" | "partial":
             return Finding(subject, Verdict.NOTE, f"{row.source}: {row.reason}")
         case _:
             return Finding(subject, Verdict.BAD, f"{row.source}: {row.reason}: mend or remove it")
@@ -92,6 +108,8 @@ def _device(device: Device) -> Finding:
     subject = f"device {device.uuid[:12]}"
     if not device.usable:
         return Finding(subject, Verdict.BAD, f"{device.health}: nothing is given of it")
+    if isinstance(device.granularity, Whole):
+        return Finding(subject, Verdict.OK, "given as a whole")
     if device.rung is Rung.NONE:
         return Finding(subject, Verdict.NOTE, "shares are counted but not enforced (rung none)")
     return Finding(subject, Verdict.OK, f"shares are kept by rung {device.rung.value}")
@@ -133,6 +151,18 @@ def _state(node: Node) -> Finding:
     return Finding("state", Verdict.OK, str(node.ledger.path))
 
 
+def _uncovered(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    """What runs under a grant and past its limiter is to be ended; others only explain usage."""
+    usages = [(device, node.registry.observe(device)) for device in discovery.devices]
+    for found in uncovered(node, node.look(), usages):
+        held = f"{found.program} holds {found.memory >> 20} MiB of {found.device[:12]}"
+        if found.grant:
+            says = f"{held} past the limiter of grant {found.grant}: end it, or the grant"
+            yield Finding(f"process {found.pid}", Verdict.BAD, says)
+        else:
+            yield Finding(f"process {found.pid}", Verdict.NOTE, f"{held} without a grant")
+
+
 def _ledger(node: Node) -> Iterator[Finding]:
     look = node.look()
     for broken in look.unreadable:
@@ -154,3 +184,17 @@ def _ledger(node: Node) -> Iterator[Finding]:
         yield Finding("ledger", Verdict.BAD, f"{stand}; dead ones cannot be removed: {stale}")
     else:
         yield Finding("ledger", Verdict.OK, f"{stand}, nothing stale")
+
+
+def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    """Destroy what is left of grants that ended, where anything can be."""
+    if not any(row.works and node.registry.cuts(row.name) for row in discovery.rows):
+        return
+    try:
+        faults = node.sweep()
+    except HeteroError as error:
+        faults = (str(error),)
+    for fault in faults:
+        yield Finding("slices", Verdict.BAD, f"{fault}: it is tried again at every admission")
+    if not faults:
+        yield Finding("slices", Verdict.OK, "none is left over")

@@ -26,9 +26,10 @@ CORE_FULL = 10000
 HEADER = struct.Struct("<QII48s")
 ENTRY = struct.Struct("<64sQIIII40x")
 SIZE = HEADER.size + MAX_DEVICES * ENTRY.size
-_MEMORY_AT, _CORE_AT = 64, 72
+_MEMORY_AT, _CORE_AT, _FLAGS_AT = 64, 72, 84
 
 _POLICIES = {Policy.FIXED: 0, Policy.ELASTIC: 1, Policy.OFF: 2}
+_SPILL, _CONTEXT = 1, 2
 _PRIORITIES = {Priority.LOW: 0, Priority.HIGH: 1}
 
 
@@ -36,20 +37,30 @@ _PRIORITIES = {Priority.LOW: 0, Priority.HIGH: 1}
 class Limit:
     """What the limiter holds one device of a grant to: `memory` bytes, `core` of CORE_FULL.
 
-    `name` is what the driver calls the device: its UUID, or that of the part of it.
+    `name` is what the driver calls the device: its UUID, or that of the part of it. `spill`: what
+    does not fit on the card lies with the host. `context`: what the driver takes for a process
+    counts as its memory.
     """
 
     name: str
     memory: int
     core: int
+    spill: bool = False
+    context: bool = False
 
 
-def limit_of(grant: Grant, device: Device) -> Limit:
+def limit_of(grant: Grant, device: Device, *, context: bool) -> Limit:
     """Return the limit that `grant` on `device` means."""
     core = CORE_FULL
     if grant.core is not None:
         core = max(1, min(CORE_FULL, grant.core * CORE_FULL // device.of_card(CORE)))
-    return Limit(name=grant.part or grant.device, memory=grant.takes[MEMORY], core=core)
+    return Limit(
+        name=grant.part or grant.device,
+        memory=grant.takes[MEMORY],
+        core=core,
+        spill=device.capacity[MEMORY] > device.of_card(MEMORY),
+        context=context,
+    )
 
 
 def pack(identity: str, limits: Sequence[Limit], *, policy: Policy, priority: Priority) -> bytes:
@@ -61,11 +72,15 @@ def pack(identity: str, limits: Sequence[Limit], *, policy: Policy, priority: Pr
         name = limit.name.encode()
         if len(name) > 63:
             raise BadInput(f"device {limit.name}: a UUID has at most 63 bytes")
-        entries.append(
-            ENTRY.pack(name, limit.memory, limit.core, _POLICIES[policy], _PRIORITIES[priority], 0)
-        )
+        flags = _flags(limit)
+        policies = (_POLICIES[policy], _PRIORITIES[priority])
+        entries.append(ENTRY.pack(name, limit.memory, limit.core, *policies, flags))
     header = HEADER.pack(MAGIC, VERSION, len(limits), identity.encode())
     return (header + b"".join(entries)).ljust(SIZE, b"\0")
+
+
+def _flags(limit: Limit) -> int:
+    return _SPILL * limit.spill | _CONTEXT * limit.context
 
 
 def read_limits(path: Path) -> tuple[Limit, ...]:
@@ -77,8 +92,14 @@ def read_limits(path: Path) -> tuple[Limit, ...]:
     if (magic, version) != (MAGIC, VERSION) or count > MAX_DEVICES:
         raise ValueError("not a grant file of this version")
     return tuple(
-        Limit(name=name.rstrip(b"\0").decode(), memory=memory, core=core)
-        for name, memory, core, *_ in (
+        Limit(
+            name=name.rstrip(b"\0").decode(),
+            memory=memory,
+            core=core,
+            spill=bool(flags & _SPILL),
+            context=bool(flags & _CONTEXT),
+        )
+        for name, memory, core, _, _, flags in (
             ENTRY.unpack_from(contents, HEADER.size + position * ENTRY.size)
             for position in range(count)
         )
@@ -86,7 +107,7 @@ def read_limits(path: Path) -> tuple[Limit, ...]:
 
 
 def store_limits(path: Path, limits: Iterable[Limit]) -> None:
-    """Change memory and core in place, each by one aligned store into the pages readers map.
+    """Change limits in place, each number by one aligned store into the pages readers map.
 
     A running program sees the new limit at its next allocation or launch, and never half of one.
     """
@@ -97,5 +118,6 @@ def store_limits(path: Path, limits: Iterable[Limit]) -> None:
                 entry = HEADER.size + position * ENTRY.size
                 ctypes.c_uint64.from_buffer(mapped, entry + _MEMORY_AT).value = limit.memory
                 ctypes.c_uint32.from_buffer(mapped, entry + _CORE_AT).value = limit.core
+                ctypes.c_uint32.from_buffer(mapped, entry + _FLAGS_AT).value = _flags(limit)
     finally:
         os.close(descriptor)

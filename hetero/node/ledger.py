@@ -29,7 +29,7 @@ from attrs import evolve, field, frozen
 
 from hetero import codec
 from hetero.errors import BadInput, HeteroError
-from hetero.model import Allocation
+from hetero.model import Allocation, Mount
 from hetero.node import grant
 from hetero.node.grant import Limit
 from hetero.node.locks import is_held, lock, try_lock
@@ -92,11 +92,15 @@ class Look:
 
 @frozen
 class Hold:
-    """A grant just admitted: `path` is its directory, `descriptor` what keeps it standing."""
+    """A grant just admitted: `path` is its directory, `descriptor` what keeps it standing.
+
+    `mounts` are what its program is to see, which takes a mount namespace of its own.
+    """
 
     standing: Standing
     path: Path
     descriptor: int
+    mounts: tuple[Mount, ...] = ()
 
     def hand_over(self) -> None:
         """Let the program that replaces this one by exec, and its children, keep the grant."""

@@ -45,6 +45,11 @@ def lock(descriptor: int, *, within: float) -> bool:
     return True
 
 
+def wait_until_free(descriptor: int) -> None:
+    """Wait until no other open file holds an exclusive lock on the file; not a poll."""
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _lock(fcntl.F_RDLCK, *_WHOLE_FILE))
+
+
 def is_held(descriptor: int, byte: int | None = None) -> bool:
     """Return whether another open file holds an exclusive lock on the byte, or on any (None).
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from attrs import evolve, field, frozen
 
 from hetero.errors import BadInput, NotFound, Refused
-from hetero.fit import fit
+from hetero.fit import Explanation, explain, fit
 from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
 from hetero.node.grant import Limit, limit_of
 from hetero.node.holders import end, holders
@@ -87,6 +87,13 @@ class Node:
         expect_readable(look)
         return fit(inventory_of(discovery, look), request)
 
+    def explain(self, request: Request) -> Explanation:
+        """Return what `fit` would, with what every device says to it."""
+        discovery = self._discover_for(request)
+        look = self.look()
+        expect_readable(look)
+        return explain(inventory_of(discovery, look), request)
+
     def admit(
         self, request: Request, *, command: Sequence[str], label: str | None = None
     ) -> tuple[Hold, dict[str, str]]:
@@ -104,7 +111,7 @@ class Node:
             preload = dict.fromkeys([*map(str, taken.limiters), *filter(None, before)])
             environment["LD_PRELOAD"] = ":".join(preload)
             environment["HETERO_GRANT"] = str(taken.hold.path / GRANT)
-        return taken.hold, environment
+        return evolve(taken.hold, mounts=taken.edits.mounts), environment
 
     def take(
         self,
@@ -126,26 +133,54 @@ class Node:
             _expect_new(own, container=container, share=share)
             look = self.with_system(own)
             expect_readable(look)
+            self._reconcile(discovery, look)
             answer = fit(inventory_of(discovery, look), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
-            granted = [devices[grant.device] for grant in answer.grants]
-            limiters = self.limiters(answer)
-            edits = self.registry.enforce(answer, granted)
-            hold = self.ledger.add(
-                Standing(
-                    id="",
-                    allocation=answer,
-                    limits=limits_of(answer, devices),
-                    command=tuple(command),
-                    user=_user(),
-                    since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                    label=label,
-                    container=container,
-                    share=share,
+            try:
+                limiters = self.limiters(answer)
+                inside = container is not None or share is not None
+                edits = self.enforce(answer, devices, container=inside)
+                answer = with_parts(answer, edits.parts)
+                hold = self.ledger.add(
+                    Standing(
+                        id="",
+                        allocation=answer,
+                        limits=self.limits_of(answer, devices),
+                        command=tuple(command),
+                        user=_user(),
+                        since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                        label=label,
+                        container=container,
+                        share=share,
+                    )
                 )
-            )
+            except BaseException:
+                self._reconcile(discovery, look)  # what was cut for it is nobody's now
+                raise
         return Taken(hold=hold, edits=edits, limiters=limiters)
+
+    def enforce(
+        self, allocation: Allocation, devices: Mapping[str, Device], *, container: bool = False
+    ) -> Edits:
+        """Have the vendors confine `allocation`; within `admission`, since it may cut slices."""
+        granted = [devices[grant.device] for grant in allocation.grants]
+        return self.registry.enforce(
+            allocation, granted, directory=self._slices, container=container
+        )
+
+    def sweep(self) -> tuple[str, ...]:
+        """Destroy the slices that no standing grant holds; return a sentence about each failure."""
+        discovery = self.discover()
+        with self.ledger.admission() as own:
+            return self._reconcile(discovery, self.with_system(own))
+
+    def limits_of(self, allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Limit, ...]:
+        """Return what the grant file is to say, one limit for each grant."""
+        counts = self.settings.context
+        return tuple(
+            limit_of(grant, devices[grant.device], context=counts) for grant in allocation.grants
+        )
 
     def release(self, identity: str, *, force: bool = False, grace: float = 5.0) -> None:
         """Free a grant: refused while processes hold it, unless `force` ends exactly those.
@@ -201,6 +236,17 @@ class Node:
             stale=look.stale,
         )
 
+    @property
+    def _slices(self) -> Path:
+        """Where vendors keep their notes about the slices this node's ledger answers for."""
+        return self.ledger.path / "slices"
+
+    def _reconcile(self, discovery: Discovery, look: Look) -> tuple[str, ...]:
+        if look.unreadable:
+            return ()  # they may hold slices, and nobody knows which
+        standing = (entry.allocation for entry in look.standing)
+        return self.registry.reconcile(discovery.devices, standing, directory=self._slices)
+
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
         discovery = self.discover()
@@ -210,7 +256,7 @@ class Node:
             if row is None:
                 have = ", ".join(rows) or "none"
                 raise NotFound(f"no vendor {name!r} is installed (installed: {have})")
-            if row.state != "ok":
+            if not row.works:
                 raise NotFound(f"vendor {name} is {row.state}: {row.reason}")
         if not discovery.devices:
             why = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in rows.values())
@@ -252,14 +298,19 @@ def refused(refusal: Refusal, request: Request) -> NotFound | Refused:
     return Refused(sentence)
 
 
+def with_parts(allocation: Allocation, parts: Mapping[str, str]) -> Allocation:
+    """Return the allocation with the slices that were made for it named in its grants."""
+    return evolve(
+        allocation,
+        grants=tuple(
+            evolve(grant, part=parts.get(grant.device, grant.part)) for grant in allocation.grants
+        ),
+    )
+
+
 def inventory_of(discovery: Discovery, look: Look) -> Inventory:
     """Return the devices with what stands on them."""
     return Inventory(discovery.devices, tuple(entry.allocation for entry in look.standing))
-
-
-def limits_of(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Limit, ...]:
-    """Return what the grant file is to say, one limit for each grant."""
-    return tuple(limit_of(grant, devices[grant.device]) for grant in allocation.grants)
 
 
 def expect_readable(look: Look) -> None:

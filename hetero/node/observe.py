@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from attrs import frozen
 
@@ -14,6 +14,7 @@ from hetero.node.ledger import Container, Look, Standing, Unreadable
 from hetero.node.node import Node, inventory_of
 from hetero.node.region import Counts, read_counts
 from hetero.node.tenant import GRANT, USAGE
+from hetero.node.uncovered import uncovered
 from hetero.registry import VendorRow
 
 
@@ -22,7 +23,8 @@ class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
     `core` and `core_used` are in percent of the card, `core` None where there is no limit; `memory`
-    and `memory_used` are bytes. `denied` counts the allocations that were refused.
+    and `memory_used` are bytes. `denied` counts the allocations that were refused. `overhead` is
+    what the driver counts for the grant's processes on top: contexts, the code of their kernels.
     """
 
     device: str
@@ -32,6 +34,7 @@ class Share:
     memory_used: int | None = None
     core_used: float | None = None
     denied: int | None = None
+    overhead: int | None = None
 
 
 @frozen(kw_only=True)
@@ -39,6 +42,7 @@ class GrantView:
     """A grant that stands: whose, since when (UTC), its processes, its share of each device.
 
     `containers` are those that have it, `share` its name where it is one.
+    `uncovered` are those of its processes that hold memory past the limiter.
     """
 
     id: str
@@ -52,6 +56,7 @@ class GrantView:
     shares: tuple[Share, ...]
     containers: tuple[Container, ...] = ()
     share: str | None = None
+    uncovered: tuple[int, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -81,23 +86,24 @@ def observe_node(node: Node) -> NodeView:
     discovery = node.discover()
     look = node.look()
     free = inventory_of(discovery, look).free()
+    usages = [(device, node.registry.observe(device)) for device in discovery.devices]
     devices = tuple(
         DeviceView(
             number=number,
             device=device,
             held={name: all_ - free[device.uuid][name] for name, all_ in device.capacity.items()},
-            usage=node.registry.observe(device),
+            usage=usage,
             grants=tuple(
                 entry.id
                 for entry in look.standing
                 if any(grant.device == device.uuid for grant in entry.allocation.grants)
             ),
         )
-        for number, device in enumerate(discovery.devices)
+        for number, (device, usage) in enumerate(usages)
     )
     return NodeView(
         devices=devices,
-        grants=_views(node, look, discovery.devices, seconds=0),
+        grants=_views(node, look, usages, seconds=0),
         unreadable=look.unreadable,
         vendors=discovery.rows,
         simulated=str(node.simulation.rack) if node.simulation else None,
@@ -106,13 +112,16 @@ def observe_node(node: Node) -> NodeView:
 
 def observe_grants(node: Node, *, seconds: float) -> tuple[GrantView, ...]:
     """Return the grants that stand and what they use; their core over the next `seconds`."""
-    return _views(node, node.look(), node.discover().devices, seconds=seconds)
+    devices = node.discover().devices
+    usages = [(device, node.registry.observe(device)) for device in devices]
+    return _views(node, node.look(), usages, seconds=seconds)
 
 
 def _views(
-    node: Node, look: Look, devices: Iterable[Device], *, seconds: float
+    node: Node, look: Look, usages: Sequence[tuple[Device, Usage]], *, seconds: float
 ) -> tuple[GrantView, ...]:
-    numbers = {device.uuid: number for number, device in enumerate(devices)}
+    numbers = {device.uuid: number for number, (device, _) in enumerate(usages)}
+    driver = {device.uuid: usage.processes or {} for device, usage in usages}
     began = time.monotonic()
     before = {entry.id: _counts(node, entry) for entry in look.standing}
     if seconds and any(before.values()):
@@ -123,6 +132,7 @@ def _views(
     inside = containers(
         {entry.id: node.directory(entry.id) / GRANT for entry in look.standing if entry.share}
     )
+    past = uncovered(node, look, usages)
     return tuple(
         GrantView(
             id=entry.id,
@@ -138,10 +148,15 @@ def _views(
             shares=_shares(
                 entry,
                 numbers,
+                driver={
+                    uuid: sum(counts.get(pid, 0) for pid in processes[entry.id])
+                    for uuid, counts in driver.items()
+                },
                 before=before[entry.id],
                 after=after[entry.id],
                 nanoseconds=elapsed * 1e9 if seconds else 0,
             ),
+            uncovered=tuple(found.pid for found in past if found.grant == entry.id),
         )
         for entry in look.standing
     )
@@ -161,6 +176,7 @@ def _shares(
     entry: Standing,
     numbers: dict[str, int],
     *,
+    driver: dict[str, int],
     before: tuple[Counts, ...],
     after: tuple[Counts, ...],
     nanoseconds: float,
@@ -176,6 +192,7 @@ def _shares(
         core_used = None
         if now and limited and nanoseconds:
             core_used = 100 * (now.device_ns - before[position].device_ns) / nanoseconds
+        held = driver.get(grant.device)
         shares.append(
             Share(
                 device=limit.name,
@@ -185,6 +202,7 @@ def _shares(
                 memory_used=now.memory if now else None,
                 core_used=core_used,
                 denied=now.denied if now else None,
+                overhead=max(0, held - now.memory) if held and now else None,
             )
         )
     return tuple(shares)

@@ -36,9 +36,28 @@ class Counts:
 
 
 def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
-    """Return the counts of the grant's first `devices` devices; none where no process came yet.
+    """Return the counts of the grant's first `devices` devices; none where no process came yet."""
+    contents, held = _read(path)
+    counts = []
+    for position in range(devices if contents else 0):
+        _, peak, denied, _, device_ns, _, _ = DEVICE.unpack_from(
+            contents, HEADER.size + position * DEVICE.size
+        )
+        memory = sum(used[position] for used in held.values())
+        counts.append(Counts(memory=memory, peak=peak, denied=denied, device_ns=device_ns))
+    return tuple(counts)
 
-    A slot counts while its process lives, which is while the slot's byte is locked.
+
+def read_processes(path: Path) -> dict[int, tuple[int, ...]]:
+    """Return the bytes each live process holds of each device, by the PID it knows itself by."""
+    return {pid: used for (_, pid), used in _read(path)[1].items()}
+
+
+def _read(path: Path) -> tuple[bytes, dict[tuple[int, int], tuple[int, ...]]]:
+    """Return a region's bytes, and what its live slots (number, PID) hold; neither if unformed.
+
+    A slot counts while its process lives, which is while the slot's byte is locked. Raises
+    `OSError` or `ValueError` for what is no region.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -47,20 +66,14 @@ def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
             raise ValueError(f"{len(contents)} bytes, not {SIZE}")
         magic, version, slots, _ = HEADER.unpack_from(contents)
         if magic == 0:
-            return ()
+            return b"", {}
         if (magic, version, slots) != (MAGIC, VERSION, SLOTS):
             raise ValueError("not a usage region of this version")
-        held = [0] * MAX_DEVICES
         first = HEADER.size + MAX_DEVICES * DEVICE.size
-        for slot, (*used, pid) in enumerate(SLOT.iter_unpack(contents[first:])):
-            if pid and any(used) and is_held(descriptor, slot):
-                held = [total + more for total, more in zip(held, used, strict=True)]
+        return contents, {
+            (slot, pid): tuple(used)
+            for slot, (*used, pid) in enumerate(SLOT.iter_unpack(contents[first:]))
+            if pid and is_held(descriptor, slot)
+        }
     finally:
         os.close(descriptor)
-    counts = []
-    for position in range(devices):
-        _, peak, denied, _, device_ns, _, _ = DEVICE.unpack_from(
-            contents, HEADER.size + position * DEVICE.size
-        )
-        counts.append(Counts(memory=held[position], peak=peak, denied=denied, device_ns=device_ns))
-    return tuple(counts)

@@ -13,7 +13,7 @@ from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Fractional, Grant, Po
 from hetero.node import grant as grant_file
 from hetero.node import region
 from hetero.node.ledger import Ledger, Look, Standing
-from hetero.node.node import Node, expect_readable, inventory_of, limits_of, one_of
+from hetero.node.node import Node, expect_readable, inventory_of, one_of
 from hetero.node.tenant import GRANT, USAGE
 from hetero.units import format_memory
 
@@ -44,7 +44,9 @@ def resize(node: Node, identity: str, ask: Ask) -> Standing:
             for grant in entry.allocation.grants
         )
         allocation = evolve(entry.allocation, grants=grants)
-        changed = evolve(entry, allocation=allocation, limits=limits_of(allocation, devices))
+        changed = evolve(entry, allocation=allocation, limits=node.limits_of(allocation, devices))
+        if any(_is_slice(node, grant) for grant in allocation.grants):
+            node.enforce(allocation, devices, container=bool(entry.container or entry.share))
         _lower(node.ledger, entry, changed)
         node.ledger.change(changed)
     return changed
@@ -78,7 +80,8 @@ def _recut(
     if device is None:
         raise NotFound(f"device {grant.device} of grant {entry.id} is not here any more")
     off = entry.allocation.policy is Policy.OFF
-    if off or node.registry.vendor(device.vendor).limiter is None:
+    limited = not off and node.registry.vendor(device.vendor).limiter is not None
+    if not limited and not _is_slice(node, grant):
         raise Refused(
             f"grant {entry.id} runs without a limiter on {device.uuid}: "
             "nothing would change in the program"
@@ -95,6 +98,11 @@ def _recut(
             f"and {left[SLOTS]} of {device.capacity[SLOTS]} slots for it"
         )
     return evolve(grant, takes=dict(made.takes), core=made.core)
+
+
+def _is_slice(node: Node, grant: Grant) -> bool:
+    """Whether the vendor cut this grant out of the device, and so can cut it anew."""
+    return grant.part is not None and node.registry.cuts(grant.vendor)
 
 
 def _wanted(grant: Grant, device: Device, ask: Ask) -> tuple[int, int | None]:

@@ -19,15 +19,19 @@ DEFAULT = Path("/etc/hetero/node.toml")
 
 @frozen(kw_only=True)
 class Settings:
-    """How often the node may promise a device: factors on its memory and its core, at least 1.
+    """How often the node may promise a device, and what counts as a program's memory.
 
-    [scale]
-    memory = 1.5
+    [scale]             # factors, at least 1 and 1 unless set
+    memory = 1.5        # what does not fit on a card then lies with the host, and is slower
     core = 2
+
+    [count]
+    context = true      # the driver's memory for a program counts against its grant; else not
     """
 
     memory_scale: Decimal = Decimal(1)
     core_scale: Decimal = Decimal(1)
+    context: bool = False
 
     def scaled(self, device: Device) -> Device:
         """Return `device` with the capacity this node promises of it.
@@ -67,15 +71,25 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         document = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"settings {path}: {error}") from None
-    scale = document.pop("scale", {})
+    scale, count = (_table(path, document, name) for name in ("scale", "count"))
     _expect(path, document, known=())
-    if not isinstance(scale, dict):
-        raise BadInput(f"settings {path}: scale is a table: write [scale]")
     _expect(path, scale, known=("memory", "core"))
+    _expect(path, count, known=("context",))
+    context = count.get("context", False)
+    if not isinstance(context, bool):
+        raise BadInput(f"settings {path}: count.context {context!r} is not true or false")
     return Settings(
         memory_scale=_factor(path, "memory", scale.get("memory", 1)),
         core_scale=_factor(path, "core", scale.get("core", 1)),
+        context=context,
     )
+
+
+def _table(path: Path, document: dict[str, Any], name: str) -> Mapping[str, Any]:
+    table = document.pop(name, {})
+    if not isinstance(table, dict):
+        raise BadInput(f"settings {path}: {name} is a table: write [{name}]")
+    return table
 
 
 def _expect(path: Path, table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
@@ -83,7 +97,7 @@ def _expect(path: Path, table: Mapping[str, Any], *, known: tuple[str, ...]) -> 
         if key not in known:
             raise BadInput(
                 f"settings {path}: unknown key {key!r}: "
-                "there is [scale] with memory and core, nothing else"
+                "there is [scale] with memory and core, [count] with context, nothing else"
             )
 
 

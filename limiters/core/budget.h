@@ -14,6 +14,17 @@
 #define BUDGET_TURN_NS    INT64_C(10000000)
 #define BUDGET_ARREARS_NS INT64_C(1000000000)
 
+/* The account is in memory that the tenant can write: no balance is beyond what can come of use. */
+#define BUDGET_DEBT_NS    INT64_C(3600000000000)
+
+static inline int64_t budget_read(const struct hetero_region_device *account)
+{
+    int64_t balance = atomic_load_explicit(&account->balance_ns, memory_order_relaxed);
+    if (balance > BUDGET_ARREARS_NS)
+        return BUDGET_ARREARS_NS;
+    return balance < -BUDGET_DEBT_NS ? -BUDGET_DEBT_NS : balance;
+}
+
 static inline int64_t budget_share(uint64_t elapsed_ns, uint32_t core)
 {
     /* An hour holds every wait that matters and keeps the product in range. */
@@ -25,7 +36,7 @@ static inline int64_t budget_share(uint64_t elapsed_ns, uint32_t core)
 static inline int64_t budget_balance(const struct hetero_region_device *account, uint64_t asked, uint64_t now,
                                      uint32_t core)
 {
-    int64_t balance = atomic_load_explicit(&account->balance_ns, memory_order_relaxed);
+    int64_t balance = budget_read(account);
     uint64_t since = atomic_load_explicit(&account->stamp_ns, memory_order_relaxed);
     if (since == 0 || since > now)
         return balance;

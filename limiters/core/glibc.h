@@ -5,11 +5,9 @@
 #define HETERO_GLIBC_H
 
 #if defined(__x86_64__)
-#define HETERO_GLIBC_BASE  "GLIBC_2.2.5"
-#define HETERO_GLIBC_ROBUST "GLIBC_2.12"
+#define HETERO_GLIBC_BASE "GLIBC_2.2.5"
 #elif defined(__aarch64__)
-#define HETERO_GLIBC_BASE  "GLIBC_2.17"
-#define HETERO_GLIBC_ROBUST "GLIBC_2.17"
+#define HETERO_GLIBC_BASE "GLIBC_2.17"
 #else
 #error "the limiter knows x86_64 and aarch64"
 #endif
@@ -20,10 +18,5 @@ HETERO_BIND(dlopen, HETERO_GLIBC_BASE);
 HETERO_BIND(pthread_create, HETERO_GLIBC_BASE);
 HETERO_BIND(pthread_detach, HETERO_GLIBC_BASE);
 HETERO_BIND(pthread_sigmask, HETERO_GLIBC_BASE);
-HETERO_BIND(pthread_mutexattr_init, HETERO_GLIBC_BASE);
-HETERO_BIND(pthread_mutexattr_destroy, HETERO_GLIBC_BASE);
-HETERO_BIND(pthread_mutexattr_setpshared, HETERO_GLIBC_BASE);
-HETERO_BIND(pthread_mutexattr_setrobust, HETERO_GLIBC_ROBUST);
-HETERO_BIND(pthread_mutex_consistent, HETERO_GLIBC_ROBUST);
 
 #endif

@@ -328,24 +328,36 @@ static bool settled(struct governor *governor)
     return result;
 }
 
-static void charge(struct governor *governor, uint64_t now, uint64_t spent_ns)
+static void spend(struct governor *governor, struct hetero_region_device *account, uint64_t now, uint64_t spent_ns)
 {
-    uint32_t core = terms_core(governor->terms);
-    governor->power.busy_ns += spent_ns;
-    budget_settle(governor->account, governor->asked_ns, now, core, power_charge(&governor->power, spent_ns));
+    budget_settle(account, governor->asked_ns, now, terms_core(governor->terms), spent_ns);
     /* Time lent by nobody's loss is not paid back: an elastic grant owes one turn at most. */
     if (terms_policy(governor->terms) == HETERO_POLICY_ELASTIC &&
-        atomic_load_explicit(&governor->account->balance_ns, memory_order_relaxed) < -BUDGET_TURN_NS)
-        atomic_store_explicit(&governor->account->balance_ns, -BUDGET_TURN_NS, memory_order_relaxed);
+        atomic_load_explicit(&account->balance_ns, memory_order_relaxed) < -BUDGET_TURN_NS)
+        atomic_store_explicit(&account->balance_ns, -BUDGET_TURN_NS, memory_order_relaxed);
+}
+
+static void charge(struct governor *governor, uint64_t now, uint64_t spent_ns)
+{
+    governor->power.busy_ns += spent_ns;
+    uint64_t priced_ns = power_charge(&governor->power, spent_ns);
+    spend(governor, governor->account, now, priced_ns);
+    spend(governor, &governor->own, now, priced_ns);
     uint32_t count = launches(governor);
     atomic_fetch_add_explicit(&governor->account->launches, (uint32_t)(count - governor->launches_seen),
                               memory_order_relaxed);
     governor->launches_seen = count;
 }
 
+/* What the grant may still use; and however the shared account came by its balance, this process alone is never ahead
+ * of its grant's share by more than could have been owed. */
 static int64_t balance(struct governor *governor)
 {
-    return budget_balance(governor->account, governor->asked_ns, governor->engine->now(), terms_core(governor->terms));
+    uint64_t now = governor->engine->now();
+    uint32_t core = terms_core(governor->terms);
+    int64_t shared = budget_balance(governor->account, governor->asked_ns, now, core);
+    int64_t own = budget_balance(&governor->own, governor->asked_ns, now, core) + BUDGET_ARREARS_NS;
+    return shared < own ? shared : own;
 }
 
 /* Look once a second at what the card draws: time on a card at its power limit is dearer. */

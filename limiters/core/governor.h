@@ -46,6 +46,7 @@ struct governor {
     uint64_t last_mark_ns; /* 0: none in this turn */
 
     /* The thread's own. */
+    struct hetero_region_device own; /* the account of this process alone, where the tenant's other ones cannot write */
     uint64_t asked_ns;
     uint32_t launches_seen;
     struct power power;

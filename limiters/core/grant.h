@@ -27,13 +27,20 @@
 enum hetero_policy { HETERO_POLICY_FIXED = 0, HETERO_POLICY_ELASTIC = 1, HETERO_POLICY_OFF = 2 };
 enum hetero_priority { HETERO_PRIORITY_LOW = 0, HETERO_PRIORITY_HIGH = 1 };
 
+/* Set for all processes of a grant. */
+enum {
+    HETERO_FLAG_SPILL = 1,   /* the node grants more memory than the card has: what does not fit lies with the host */
+    HETERO_FLAG_CONTEXT = 2, /* what a process's context takes of the card counts against its memory */
+    HETERO_FLAGS = HETERO_FLAG_SPILL | HETERO_FLAG_CONTEXT,
+};
+
 struct hetero_grant_device {
     char uuid[64];     /* as the driver prints it ("GPU-…"), NUL-padded: the only way a device is addressed */
     uint64_t memory;   /* bytes this grant may hold on the device */
     uint32_t core;     /* 1..10000 */
     uint32_t policy;   /* enum hetero_policy */
     uint32_t priority; /* enum hetero_priority */
-    uint32_t reserved32;
+    uint32_t flags;    /* HETERO_FLAG_* */
     uint64_t reserved[5];
 }; /* 128 bytes */
 

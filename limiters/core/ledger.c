@@ -1,42 +1,48 @@
 /* Reserve, release, read: short sections under the region's lock, which is never held across a driver call. */
 #include "ledger.h"
 
-#include <stddef.h>
+/* With the lock held: what the grant holds. Whatever the region says, it is no less than what this process does. */
+static uint64_t held(const struct region *region, unsigned device)
+{
+    uint64_t used = region->shared->devices[device].used, own = region->own[device];
+    return used > own ? used : own;
+}
+
+static bool fits(const struct region *region, unsigned device, uint64_t bytes, uint64_t limit)
+{
+    return bytes <= limit && held(region, device) <= limit - bytes;
+}
 
 enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64_t bytes, uint64_t limit)
 {
     if (!region_lock(region))
         return LEDGER_BROKEN;
     struct hetero_region_device *total = &region->shared->devices[device];
-    struct hetero_region_slot *mine = region_slot(region);
-    enum ledger_answer answer = LEDGER_BROKEN;
-    if (mine != NULL) {
-        if (bytes > limit || total->used > limit - bytes)
-            region_sweep(region);
-        if (bytes > limit || total->used > limit - bytes) {
-            total->denied++;
-            answer = LEDGER_OVER;
-        } else {
-            /* The slot first: what a kill between the two leaves behind is swept with the slot. */
-            mine->used[device] += bytes;
-            total->used += bytes;
-            if (total->used > total->peak)
-                total->peak = total->used;
-            answer = LEDGER_GRANTED;
-        }
+    if (!fits(region, device, bytes, limit))
+        region_sweep(region);
+    bool granted = fits(region, device, bytes, limit);
+    if (granted) {
+        /* The slot first: what a kill between the two leaves behind is swept with the slot. */
+        region->own[device] += bytes;
+        region_slot(region)->used[device] = region->own[device];
+        total->used += bytes;
+        if (total->used > total->peak)
+            total->peak = total->used;
+    } else {
+        total->denied++;
     }
     region_unlock(region);
-    return answer;
+    return granted ? LEDGER_GRANTED : LEDGER_OVER;
 }
 
 void ledger_release(struct region *region, unsigned device, uint64_t bytes)
 {
     if (!region_lock(region))
         return;
-    struct hetero_region_slot *mine = region_slot(region);
-    /* A child that frees what its parent allocated before the fork has nothing of that in its own slot. */
-    if (mine != NULL && mine->used[device] >= bytes) {
-        mine->used[device] -= bytes;
+    /* A child that frees what its parent allocated before the fork holds nothing of that. */
+    if (region->own[device] >= bytes) {
+        region->own[device] -= bytes;
+        region_slot(region)->used[device] = region->own[device];
         region->shared->devices[device].used -= bytes;
     }
     region_unlock(region);
@@ -47,7 +53,7 @@ uint64_t ledger_used(struct region *region, unsigned device)
     if (!region_lock(region))
         return 0;
     region_sweep(region);
-    uint64_t used = region->shared->devices[device].used;
+    uint64_t used = held(region, device);
     region_unlock(region);
     return used;
 }

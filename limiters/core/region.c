@@ -5,17 +5,23 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
+#include <linux/futex.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-_Static_assert(sizeof(pthread_mutex_t) <= sizeof(((struct hetero_region *)0)->lock), "the mutex fits its place");
+/* The lock word. The number of thefts in it keeps two waiters from both robbing the same dead holder. */
+#define OWNER      UINT32_C(0x0000ffff) /* slot + 1; 0: nobody */
+#define THEFT      UINT32_C(0x00010000)
+#define THEFTS     UINT32_C(0x7fff0000)
+#define WAITED_FOR UINT32_C(0x80000000)
 
-static pthread_mutex_t *mutex_of(struct hetero_region *shared)
-{
-    return (pthread_mutex_t *)shared->lock;
-}
+/* How often a waiter looks whether the holder lives, and how long it waits for one that lives: a holder needs well under
+ * a microsecond, so one that was stopped or preempted for so long is not coming back soon. */
+#define LOOK_NS     INT64_C(2000000)
+#define PATIENCE_NS INT64_C(1000000000)
 
 static bool lock_byte(int file, int command, short type, int byte)
 {
@@ -32,23 +38,6 @@ static bool held_by_another(int file, int byte)
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
     /* Not being able to ask counts as held: memory is never given back on a guess. */
     return fcntl(file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
-}
-
-static bool give_form(struct hetero_region *shared)
-{
-    pthread_mutexattr_t kind;
-    if (pthread_mutexattr_init(&kind) != 0)
-        return false;
-    bool formed = pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED) == 0 &&
-                  pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST) == 0 &&
-                  pthread_mutex_init(mutex_of(shared), &kind) == 0;
-    pthread_mutexattr_destroy(&kind);
-    if (!formed)
-        return false;
-    shared->version = HETERO_REGION_VERSION;
-    shared->slot_count = HETERO_REGION_SLOTS;
-    atomic_store(&shared->magic, HETERO_REGION_MAGIC);
-    return true;
 }
 
 static bool open_file(struct region *region)
@@ -78,17 +67,22 @@ static struct hetero_region *map(const char *path)
 bool region_open(struct region *region, const char *path)
 {
     region->file = region->slot = -1;
+    pthread_mutex_init(&region->mine, NULL);
+    memset(region->own, 0, sizeof region->own);
     if (strlen(path) >= sizeof region->path)
         return false;
     strcpy(region->path, path);
     struct hetero_region *shared = map(path);
     if (shared == NULL)
         return false;
-    bool usable = open_file(region) && lock_byte(region->file, F_OFD_SETLKW, F_WRLCK, HETERO_REGION_LOCK_FORMAT);
-    if (usable && atomic_load(&shared->magic) == 0)
-        usable = give_form(shared);
-    if (usable)
-        lock_byte(region->file, F_OFD_SETLK, F_UNLCK, HETERO_REGION_LOCK_FORMAT);
+    uint64_t magic = 0;
+    if (atomic_load(&shared->magic) == 0) {
+        /* Whoever comes first; several write the same. */
+        __atomic_store_n(&shared->version, HETERO_REGION_VERSION, __ATOMIC_RELAXED);
+        __atomic_store_n(&shared->slot_count, HETERO_REGION_SLOTS, __ATOMIC_RELAXED);
+        atomic_compare_exchange_strong(&shared->magic, &magic, HETERO_REGION_MAGIC);
+    }
+    bool usable = open_file(region);
     if (usable && (atomic_load(&shared->magic) != HETERO_REGION_MAGIC || shared->version != HETERO_REGION_VERSION ||
                    shared->slot_count != HETERO_REGION_SLOTS)) {
         log_line(LOG_ERROR, "usage region %s: not of this version", path);
@@ -108,68 +102,122 @@ void region_forget(struct region *region)
     if (region->file >= 0)
         close(region->file);
     region->file = region->slot = -1;
+    memset(region->own, 0, sizeof region->own);
+    pthread_mutex_init(&region->mine, NULL); /* a thread of the parent may have held it at the fork */
 }
 
+/* ------------------------------------------------------------------------------------------------------ the lock */
+
+static int64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
+
+/* Whether the process that the lock word names can still be inside. We are not, so a word that names our slot was left
+ * by the slot's last process, or is garbage. */
+static bool may_be_inside(const struct region *region, uint32_t word)
+{
+    uint32_t slot = (word & OWNER) - 1;
+    return slot < HETERO_REGION_SLOTS && (int)slot != region->slot && held_by_another(region->file, (int)slot);
+}
+
+/* Sum up the slots. A sum too large for 64 bits is garbage, and more than any limit. */
 static void recount(struct hetero_region *shared)
 {
     for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++) {
         uint64_t used = 0;
         for (unsigned s = 0; s < HETERO_REGION_SLOTS; s++)
-            used += shared->slots[s].used[d];
+            if (__builtin_add_overflow(used, shared->slots[s].used[d], &used))
+                used = UINT64_MAX;
         shared->devices[d].used = used;
     }
 }
 
+static bool take_shared(struct region *region)
+{
+    _Atomic uint32_t *word = &region->shared->lock;
+    uint32_t mine = (uint32_t)region->slot + 1, seen = 0;
+    if (__builtin_expect(atomic_compare_exchange_strong(word, &seen, mine), 1))
+        return true;
+    mine |= WAITED_FOR; /* once we had to wait, others may be waiting as well */
+    for (int64_t since = now_ns(), now = since; now - since < PATIENCE_NS; now = now_ns()) {
+        seen = 0;
+        if (atomic_compare_exchange_strong(word, &seen, mine))
+            return true;
+        uint32_t marked = seen | WAITED_FOR;
+        if (seen != marked && !atomic_compare_exchange_strong(word, &seen, marked))
+            continue;
+        if (may_be_inside(region, marked)) {
+            struct timespec look = {.tv_nsec = LOOK_NS};
+            syscall(SYS_futex, word, FUTEX_WAIT, marked, &look, NULL, 0);
+        } else if (atomic_compare_exchange_strong(word, &marked, mine | ((marked + THEFT) & THEFTS))) {
+            /* Its holder was killed between two writes: the slots are the truth. */
+            recount(region->shared);
+            return true;
+        }
+    }
+    log_line(LOG_ERROR, "usage region %s: locked for too long (by slot %u)", region->path, (seen & OWNER) - 1);
+    return false;
+}
+
+static bool take_slot(struct region *region)
+{
+    if (region->slot >= 0)
+        return true;
+    if (region->file < 0 && !open_file(region))
+        return false;
+    for (unsigned s = 0; s < HETERO_REGION_SLOTS; s++)
+        if (lock_byte(region->file, F_OFD_SETLK, F_WRLCK, (int)s)) {
+            region->slot = (int)s;
+            region->pid = (uint32_t)getpid();
+            return true;
+        }
+    log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path,
+             HETERO_REGION_SLOTS);
+    return false;
+}
+
 bool region_lock(struct region *region)
 {
-    int error = pthread_mutex_lock(mutex_of(region->shared));
-    if (error == EOWNERDEAD) {
-        /* Its holder was killed between two writes. The slots are the truth; the dead one is swept later. */
-        recount(region->shared);
-        error = pthread_mutex_consistent(mutex_of(region->shared));
+    pthread_mutex_lock(&region->mine);
+    if (!take_slot(region) || !take_shared(region)) {
+        pthread_mutex_unlock(&region->mine);
+        return false;
     }
-    if (error != 0)
-        log_line(LOG_ERROR, "usage region %s: lock: %s", region->path, strerror(error));
-    return error == 0;
+    struct hetero_region_slot *slot = region_slot(region);
+    slot->pid = region->pid;
+    if (__builtin_expect(memcmp(slot->used, region->own, sizeof region->own) != 0, 0)) {
+        /* Left by a dead process, or scribbled on. */
+        memcpy(slot->used, region->own, sizeof region->own);
+        recount(region->shared);
+    }
+    return true;
 }
 
 void region_unlock(struct region *region)
 {
-    pthread_mutex_unlock(mutex_of(region->shared));
-}
-
-static void clear(struct hetero_region *shared, unsigned slot)
-{
-    for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++)
-        shared->devices[d].used -= shared->slots[slot].used[d];
-    memset(&shared->slots[slot], 0, sizeof shared->slots[slot]);
+    if (atomic_exchange(&region->shared->lock, 0) & WAITED_FOR)
+        syscall(SYS_futex, &region->shared->lock, FUTEX_WAKE, 1, NULL, NULL, 0);
+    pthread_mutex_unlock(&region->mine);
 }
 
 struct hetero_region_slot *region_slot(struct region *region)
 {
-    struct hetero_region *shared = region->shared;
-    if (region->slot >= 0)
-        return &shared->slots[region->slot];
-    if (region->file < 0 && !open_file(region))
-        return NULL;
-    for (unsigned s = 0; s < HETERO_REGION_SLOTS; s++) {
-        if (!lock_byte(region->file, F_OFD_SETLK, F_WRLCK, (int)s))
-            continue;
-        clear(shared, s);
-        shared->slots[s].pid = (uint32_t)getpid();
-        region->slot = (int)s;
-        return &shared->slots[s];
-    }
-    log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path,
-             HETERO_REGION_SLOTS);
-    return NULL;
+    return &region->shared->slots[region->slot];
 }
 
 void region_sweep(struct region *region)
 {
-    if (region->file < 0 && !open_file(region))
-        return;
-    for (unsigned s = 0; s < HETERO_REGION_SLOTS; s++)
-        if (region->shared->slots[s].pid != 0 && (int)s != region->slot && !held_by_another(region->file, (int)s))
-            clear(region->shared, s);
+    bool swept = false;
+    for (unsigned s = 0; s < HETERO_REGION_SLOTS; s++) {
+        struct hetero_region_slot *slot = &region->shared->slots[s];
+        if (slot->pid == 0 || (int)s == region->slot || held_by_another(region->file, (int)s))
+            continue;
+        memset(slot, 0, sizeof *slot);
+        swept = true;
+    }
+    if (swept)
+        recount(region->shared);
 }

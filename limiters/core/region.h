@@ -1,14 +1,15 @@
 /* The usage region: what the processes of one grant use, shared by them and read by the node.
  *
- * GRANT_DIR/usage is created by the node with sizeof(struct hetero_region) zero bytes; the first process gives it
- * its magic. It holds usage and nothing else: a tenant that scribbles on it cannot raise its own limit, which is in
- * the read-only grant. Fixed layout, little-endian, no pointers; the Python reader is hetero/node.
+ * GRANT_DIR/usage is created by the node with sizeof(struct hetero_region) zero bytes; every process writes the same
+ * form into it. It holds usage and nothing else: the limit is in the read-only grant. Fixed layout, little-endian, no
+ * pointers; the Python reader is hetero/node.
+ *
+ * The tenant can write anything here at any time. So nothing read from it is followed, indexed with or waited for
+ * without bound, and each process holds itself to what it knows it holds (`own`), whatever the region says.
  *
  * Who is alive is the kernel's knowledge: a slot is live exactly while its process holds an open-file-description
  * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted.
- * Bytes past the slots lock other things:
- *   256            held while the region is being given its magic
- *   257 + 4 * i    device i's turn, for a grant without turn files (turn.h)
+ * Bytes past the slots lock other things: 257 + 4 * i is device i's turn, for a grant without turn files (turn.h).
  */
 #ifndef HETERO_REGION_H
 #define HETERO_REGION_H
@@ -16,6 +17,7 @@
 #include "grant.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -23,7 +25,6 @@
 #define HETERO_REGION_VERSION 1u
 #define HETERO_REGION_SLOTS   256u
 
-#define HETERO_REGION_LOCK_FORMAT 256
 #define HETERO_REGION_LOCK_TURN(i) (257 + 4 * (int)(i))
 
 struct hetero_region_device {
@@ -49,7 +50,8 @@ struct hetero_region {
     _Atomic uint64_t magic; /* written last */
     uint32_t version;
     uint32_t slot_count;
-    uint8_t lock[64]; /* a robust, process-shared pthread mutex */
+    _Atomic uint32_t lock; /* futex: the slot + 1 of whoever changes the memory counts, with flags (region.c) */
+    uint32_t reserved32[15];
     uint64_t reserved[6];
     struct hetero_region_device devices[HETERO_MAX_DEVICES];
     struct hetero_region_slot slots[HETERO_REGION_SLOTS];
@@ -59,12 +61,15 @@ _Static_assert(sizeof(struct hetero_region_device) == 64, "region device layout"
 _Static_assert(sizeof(struct hetero_region_slot) == 192, "region slot layout");
 _Static_assert(sizeof(struct hetero_region) == 50304, "region layout");
 
-/* One process's hold on a region; `file` and `slot` are written under the shared lock once it is open. */
+/* One process's hold on a region. */
 struct region {
     char path[PATH_MAX];
-    struct hetero_region *shared; /* NULL: not opened */
+    struct hetero_region *shared; /* NULL: not opened; constant once it is */
+    pthread_mutex_t mine;         /* guards the rest, and is held by the thread that holds the shared lock */
     int file;                     /* our own description of the file: the locks on it are this process's; -1: none */
     int slot;                     /* the slot we hold; -1: none */
+    uint32_t pid;                 /* ours, for people to look at; known with the slot */
+    uint64_t own[HETERO_MAX_DEVICES]; /* bytes this process holds, as only it can know */
 };
 
 /* Map the region at `path`, giving it its form if this is the first process. False: it cannot be used. */
@@ -73,11 +78,12 @@ bool region_open(struct region *region, const char *path);
 /* In a child after fork: let go of the parent's descriptor, and with it of the parent's slot. The mapping stays. */
 void region_forget(struct region *region);
 
-/* Take the lock that guards used, peak, denied and the slots, repairing what a killed holder left. */
+/* Take the lock that guards used, peak, denied and the slots, and with it a slot for this process; repair what a killed
+ * holder left. False, and nothing is locked: every slot is held by a live process, or whoever has the lock keeps it. */
 bool region_lock(struct region *region);
 void region_unlock(struct region *region);
 
-/* With the lock held: this process's slot, taken on first use; NULL when every slot is held by a live process. */
+/* With the lock held: this process's slot. */
 struct hetero_region_slot *region_slot(struct region *region);
 
 /* With the lock held: give back what the slots of dead processes still hold. */

@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
-#include <string.h>
+#include <stdbool.h>
 
 typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
@@ -26,6 +26,22 @@ struct search {
     void *found;
 };
 
+/* Whether `text` begins with `start`, or is the same. Not libc's functions: whoever stands in front of those (a sanitizer)
+ * may be looking for them through us right now. */
+static bool begins(const char *start, const char *text)
+{
+    while (*start != '\0' && *start == *text)
+        start++, text++;
+    return *start == '\0';
+}
+
+static bool same(const char *one, const char *other)
+{
+    while (*one != '\0' && *one == *other)
+        one++, other++;
+    return *one == *other;
+}
+
 static const ElfW(Sym) *look_up(const ElfW(Sym) *symbols, const char *strings, const uint32_t *gnu_hash,
                                 const char *name)
 {
@@ -38,7 +54,7 @@ static const ElfW(Sym) *look_up(const ElfW(Sym) *symbols, const char *strings, c
     for (uint32_t i = bucket[hash % buckets]; i >= first; i++) {
         const ElfW(Sym) *symbol = &symbols[i];
         if ((chain[i - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            strcmp(strings + symbol->st_name, name) == 0)
+            same(strings + symbol->st_name, name))
             return symbol;
         if (chain[i - first] & 1)
             break;
@@ -50,9 +66,11 @@ static int search_object(struct dl_phdr_info *object, size_t size, void *argumen
 {
     struct search *search = argument;
     (void)size;
-    const char *file = strrchr(object->dlpi_name, '/');
-    file = file == NULL ? object->dlpi_name : file + 1;
-    if (strncmp(file, "libc.so.", 8) != 0 && strncmp(file, "libdl.so.", 9) != 0)
+    const char *file = object->dlpi_name;
+    for (const char *at = file; *at != '\0'; at++)
+        if (*at == '/')
+            file = at + 1;
+    if (!begins("libc.so.", file) && !begins("libdl.so.", file))
         return 0;
     const ElfW(Dyn) *dynamic = NULL;
     for (int i = 0; i < object->dlpi_phnum; i++)
@@ -115,7 +133,7 @@ static struct symbol *row_of(const char *name, const struct symbols **table)
 {
     for (const struct symbols *const *at = symbols_tables; *at != NULL; at++)
         for (size_t i = 0; i < (*at)->count; i++)
-            if ((*at)->rows[i].ours != NULL && strcmp((*at)->rows[i].name, name) == 0) {
+            if ((*at)->rows[i].ours != NULL && same((*at)->rows[i].name, name)) {
                 *table = *at;
                 return &(*at)->rows[i];
             }

@@ -54,7 +54,7 @@ static bool parse_uuid(const char *text, uint8_t bytes[16])
     return digits == 32;
 }
 
-static const char *fault_of(const struct hetero_grant *candidate)
+const char *grant_fault(const struct hetero_grant *candidate, uint8_t found[HETERO_MAX_DEVICES][16])
 {
     if (candidate->magic != HETERO_GRANT_MAGIC)
         return "not a grant";
@@ -66,12 +66,14 @@ static const char *fault_of(const struct hetero_grant *candidate)
         return "an id without an end";
     for (unsigned d = 0; d < candidate->device_count; d++) {
         const struct hetero_grant_device *terms = &candidate->devices[d];
-        if (!terminated(terms->uuid, sizeof terms->uuid) || !parse_uuid(terms->uuid, uuids[d]))
+        if (!terminated(terms->uuid, sizeof terms->uuid) || !parse_uuid(terms->uuid, found[d]))
             return "a device without a proper UUID";
         if (terms_core(terms) < 1 || terms_core(terms) > HETERO_CORE_FULL)
             return "a core share outside 0.01 % to 100 %";
         if (terms_policy(terms) > HETERO_POLICY_OFF || terms_priority(terms) > HETERO_PRIORITY_HIGH)
             return "an unknown policy or priority";
+        if (terms_flags(terms) & ~(uint32_t)HETERO_FLAGS)
+            return "a flag this limiter does not know";
     }
     return NULL;
 }
@@ -95,7 +97,7 @@ static enum tenancy open_grant(const char *path)
     if (lseek(file, 0, SEEK_END) >= (off_t)sizeof(struct hetero_grant))
         mapped = mmap(NULL, sizeof(struct hetero_grant), PROT_READ, MAP_SHARED, file, 0);
     close(file);
-    const char *fault = mapped == MAP_FAILED ? "too short" : fault_of(mapped);
+    const char *fault = mapped == MAP_FAILED ? "too short" : grant_fault(mapped, uuids);
     const char *slash = strrchr(path, '/');
     int length = slash == NULL ? 0 : (int)(slash - path);
     if (fault == NULL && (*path != '/' || length >= (int)sizeof directory))

@@ -34,6 +34,9 @@ int tenant_device_named(const char *uuid);
 /* The grant's directory, where its other files are. */
 const char *tenant_directory(void);
 
+/* What is wrong with a grant; NULL: nothing, and `uuids` holds its devices'. */
+const char *grant_fault(const struct hetero_grant *grant, uint8_t uuids[HETERO_MAX_DEVICES][16]);
+
 /* The usage region, opened on first use; NULL when it cannot be used (the caller refuses). */
 struct region *tenant_region(void);
 
@@ -55,6 +58,11 @@ static inline uint32_t terms_policy(const struct hetero_grant_device *terms)
 static inline uint32_t terms_priority(const struct hetero_grant_device *terms)
 {
     return __atomic_load_n(&terms->priority, __ATOMIC_RELAXED);
+}
+
+static inline uint32_t terms_flags(const struct hetero_grant_device *terms)
+{
+    return __atomic_load_n(&terms->flags, __ATOMIC_RELAXED);
 }
 
 static inline bool terms_limit_core(const struct hetero_grant_device *terms)

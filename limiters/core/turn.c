@@ -1,5 +1,7 @@
 /* The turn's locks (turn.h). A lock that fails is logged and taken for granted: turns keep tenants from slowing each
  * other down, and a broken lock must not stop a program whose share is still kept by its own budget.
+ *
+ * Waiting in the kernel has no time limit, so a thread of its own does it, the waiter, and the owner waits for that.
  */
 #include "turn.h"
 
@@ -9,12 +11,22 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+/* The bytes. */
 enum { RUN = 0, WAIT_LOW = 1, WAIT_HIGH = 2 };
+
+/* The states: nobody runs here; the turn is ours; the waiter waits for it; it still does, but its owner went ahead. */
+enum { NONE = 0, OURS, WANTED, LATE };
+
+/* Ten tenants that each use up a turn and the time to drain it. */
+#define PATIENCE_NS INT64_C(1000000000)
 
 static bool lock(const struct turn *turn, int byte, short type, int command)
 {
@@ -56,16 +68,34 @@ void turn_close(struct turn *turn)
     turn->file = -1;
 }
 
-void turn_take(struct turn *turn, bool high)
+static int64_t now_ns(void)
 {
-    int waiting = high ? WAIT_HIGH : WAIT_LOW;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
+
+/* Sleep while the state is `seen`. */
+static void sleep_on(struct turn *turn, uint32_t seen, int64_t ns)
+{
+    struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    syscall(SYS_futex, &turn->state, FUTEX_WAIT_PRIVATE, seen, &timeout, NULL, 0);
+}
+
+static void wake(struct turn *turn)
+{
+    syscall(SYS_futex, &turn->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Wait for the turn in the kernel, for as long as it takes. */
+static void queue(struct turn *turn)
+{
+    int waiting = turn->high ? WAIT_HIGH : WAIT_LOW;
     for (;;) {
-        if (turn->file < 0)
-            return;
         lock(turn, waiting, F_RDLCK, F_OFD_SETLKW);
         lock(turn, RUN, F_WRLCK, F_OFD_SETLKW);
         lock(turn, waiting, F_UNLCK, F_OFD_SETLK);
-        if (high || !taken(turn, WAIT_HIGH))
+        if (turn->high || !taken(turn, WAIT_HIGH))
             return;
         lock(turn, RUN, F_UNLCK, F_OFD_SETLK);
         /* An exclusive lock on their byte is to be had once no high-priority grant waits any more. */
@@ -74,17 +104,79 @@ void turn_take(struct turn *turn, bool high)
     }
 }
 
+static void *wait_for_owner(void *argument)
+{
+    struct turn *turn = argument;
+    for (;;) {
+        for (uint32_t seen = atomic_load(&turn->state); seen != WANTED; seen = atomic_load(&turn->state))
+            sleep_on(turn, seen, PATIENCE_NS);
+        queue(turn);
+        uint32_t wanted = WANTED;
+        if (!atomic_compare_exchange_strong(&turn->state, &wanted, OURS)) {
+            lock(turn, RUN, F_UNLCK, F_OFD_SETLK); /* too late: the owner asks anew for its next turn */
+            atomic_store(&turn->state, NONE);
+        }
+        wake(turn);
+    }
+    return NULL;
+}
+
+static bool start_waiter(struct turn *turn)
+{
+    pthread_t thread;
+    if (turn->waiter)
+        return true;
+    turn->waiter = pthread_create(&thread, NULL, wait_for_owner, turn) == 0;
+    if (turn->waiter)
+        pthread_detach(thread);
+    else
+        log_line(LOG_ERROR, "turn: no thread could be started to wait for it");
+    return turn->waiter;
+}
+
+void turn_take(struct turn *turn, bool high)
+{
+    if (turn->file < 0 || atomic_load(&turn->state) == LATE)
+        return;
+    if (lock(turn, RUN, F_WRLCK, F_OFD_SETLK)) {
+        if (high || !taken(turn, WAIT_HIGH)) {
+            atomic_store(&turn->state, OURS);
+            return;
+        }
+        lock(turn, RUN, F_UNLCK, F_OFD_SETLK);
+    }
+    if (!start_waiter(turn))
+        return;
+    turn->high = high;
+    atomic_store(&turn->state, WANTED);
+    wake(turn);
+    int64_t since = now_ns(), waited = 0;
+    while (atomic_load(&turn->state) == WANTED && waited < PATIENCE_NS) {
+        sleep_on(turn, WANTED, PATIENCE_NS - waited);
+        waited = now_ns() - since;
+    }
+    uint32_t wanted = WANTED;
+    if (atomic_compare_exchange_strong(&turn->state, &wanted, LATE))
+        log_line(LOG_INFO, "turn: not given up for %d ms: running beside its holder", (int)(PATIENCE_NS / 1000000));
+}
+
 bool turn_try(struct turn *turn)
 {
-    return turn->file < 0 || (!turn_wanted(turn) && lock(turn, RUN, F_WRLCK, F_OFD_SETLK));
+    if (turn->file < 0)
+        return true;
+    bool got = atomic_load(&turn->state) == NONE && !turn_wanted(turn) && lock(turn, RUN, F_WRLCK, F_OFD_SETLK);
+    if (got)
+        atomic_store(&turn->state, OURS);
+    return got;
 }
 
 void turn_give(struct turn *turn)
 {
-    if (turn->file < 0)
+    if (turn->file < 0 || atomic_load(&turn->state) != OURS)
         return;
     bool wanted = turn_wanted(turn);
     lock(turn, RUN, F_UNLCK, F_OFD_SETLK);
+    atomic_store(&turn->state, NONE);
     if (wanted) /* waking takes the kernel some 50 us, and a new request of ours would overtake it */
         nanosleep(&(struct timespec){.tv_nsec = 100 * 1000}, NULL);
 }

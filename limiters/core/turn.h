@@ -4,16 +4,23 @@
  *   +0  exclusively by whoever runs on the device
  *   +1  shared by the low-priority grants that wait for it
  *   +2  shared by the high-priority grants that wait for it
- * A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt.
+ * A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt. One that
+ * lives and does not give the turn up (stopped, or hostile) is waited for so long and no longer: after that its
+ * card-mates run beside it until it does.
  */
 #ifndef HETERO_TURN_H
 #define HETERO_TURN_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 struct turn {
-    int file; /* -1: no lock could be had, and the device is not shared in turns */
-    int at;   /* the first of the three bytes */
+    int file;               /* -1: no lock could be had, and the device is not shared in turns */
+    int at;                 /* the first of the three bytes */
+    bool high;              /* how the waiter is to wait; written before it is asked */
+    bool waiter;            /* its thread was started; the owner's own */
+    _Atomic uint32_t state; /* futex between the owner and its waiter: turn.c */
 };
 
 /* The turn of the grant's device `device`: GRANT_DIR/turn.<device>, or, when the node made none because nobody else
@@ -21,7 +28,8 @@ struct turn {
 void turn_open(struct turn *turn, const char *directory, unsigned device);
 void turn_close(struct turn *turn);
 
-/* Wait for the turn. A low-priority waiter lets every high-priority one go first. */
+/* Wait for the turn, a second at most: the longest that honest neighbours keep it together is less. A low-priority
+ * waiter lets every high-priority one go first. */
 void turn_take(struct turn *turn, bool high);
 
 /* Take the turn if nobody holds it or waits for it. */

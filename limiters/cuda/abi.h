@@ -40,6 +40,7 @@ typedef void (*CUhostFn)(void *);
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 #define CU_DEVICE_CPU        ((CUdevice)-1)
 
+#define CU_MEM_ATTACH_GLOBAL          0x01
 #define CU_MEMHOSTALLOC_PORTABLE      0x01
 #define CU_MEMHOSTALLOC_DEVICEMAP     0x02
 #define CU_MEMHOSTALLOC_WRITECOMBINED 0x04

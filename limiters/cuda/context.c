@@ -1,10 +1,48 @@
 /* Contexts and streams end here, and with them the memory, the marks and the lanes that lived in them. */
 #include "shim.h"
 
+#include "../core/log.h"
+#include "../nvml/shim.h"
+
+#include <pthread.h>
+
 #define ORDINALS 64
 
 /* Each ordinal's primary context, as the driver last handed it out. */
 static _Atomic(CUcontext) primaries[ORDINALS];
+
+/* The devices of which this process's context has been charged, one bit each: under `charging`. It stays charged until
+ * the process ends: the driver keeps part of it, and the next context takes it again. */
+static unsigned charged;
+static pthread_mutex_t charging = PTHREAD_MUTEX_INITIALIZER;
+
+void context_after_fork(void)
+{
+    charging = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    charged = 0;
+}
+
+/* Where the grant says so, charge what the driver counts for this process on a device where it just got a context. */
+static CUresult charge_context(CUdevice ordinal)
+{
+    int device = device_of(ordinal);
+    uint64_t bytes;
+    CUresult answer = CUDA_SUCCESS;
+    if (device < 0 || terms_policy(tenant_terms(device)) == HETERO_POLICY_OFF ||
+        (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) == 0)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&charging);
+    if ((charged & 1u << device) == 0) {
+        if (nvml_process_memory(tenant_terms(device)->uuid, &bytes))
+            answer = charge(device, bytes);
+        else
+            log_line(LOG_ERROR, "device %d: the driver does not say what a context takes: not counted", device);
+        if (answer == CUDA_SUCCESS)
+            charged |= 1u << device;
+    }
+    pthread_mutex_unlock(&charging);
+    return answer;
+}
 
 static void before_context_ends(CUcontext context)
 {
@@ -31,9 +69,44 @@ static void after_context_ended(CUcontext context)
 CUresult retain_primary(CUresult (*real)(CUcontext *, CUdevice), CUcontext *context, CUdevice device)
 {
     CUresult answer = real(context, device);
-    if (answer == CUDA_SUCCESS && device >= 0 && device < ORDINALS)
+    if (answer != CUDA_SUCCESS)
+        return answer;
+    answer = charge_context(device);
+    if (answer != CUDA_SUCCESS)
+        REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    else if (device >= 0 && device < ORDINALS)
         atomic_store(&primaries[device], *context);
     return answer;
+}
+
+#define CREATE(call)                                                                                                   \
+    do {                                                                                                               \
+        CUresult answer = call;                                                                                        \
+        if (answer != CUDA_SUCCESS)                                                                                    \
+            return answer;                                                                                             \
+        answer = charge_context(device);                                                                               \
+        if (answer != CUDA_SUCCESS)                                                                                    \
+            REAL(cuCtxDestroy_v2)(*context);                                                                           \
+        return answer;                                                                                                 \
+    } while (0)
+
+CUresult create_context(CUresult (*real)(CUcontext *, unsigned, CUdevice), CUcontext *context, unsigned flags,
+                        CUdevice device)
+{
+    CREATE(real(context, flags, device));
+}
+
+CUresult create_context_affine(CUresult (*real)(CUcontext *, CUexecAffinityParam *, int, unsigned, CUdevice),
+                               CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned flags,
+                               CUdevice device)
+{
+    CREATE(real(context, affinity, count, flags, device));
+}
+
+CUresult create_context_with(CUresult (*real)(CUcontext *, CUctxCreateParams *, unsigned, CUdevice),
+                             CUcontext *context, CUctxCreateParams *wishes, unsigned flags, CUdevice device)
+{
+    CREATE(real(context, wishes, flags, device));
 }
 
 static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool reset)

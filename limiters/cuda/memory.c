@@ -43,7 +43,7 @@ void refund(int device, uint64_t bytes)
         ledger_release(tenant_region(), (unsigned)device, bytes);
 }
 
-CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *owner)
+static CUresult keep(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *owner, void *link)
 {
     if (!counted(device))
         return answer;
@@ -51,12 +51,18 @@ CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64
         refund(device, bytes);
         return answer;
     }
-    struct entry entry = {.key = key, .kind = kind, .device = device, .bytes = bytes, .owner = owner}, previous;
+    struct entry entry = {.key = key, .kind = kind, .device = device, .bytes = bytes, .owner = owner,
+                          .link = link}, previous;
     if (!table_put(&entry, &previous))
         log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged"); /* never too little */
     else if (previous.kind != 0)
         refund(previous.device, previous.bytes); /* what was there is gone, or the driver would not reuse its name */
     return answer;
+}
+
+CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *owner)
+{
+    return keep(answer, kind, key, device, bytes, owner, NULL);
 }
 
 /* Free `key`: forgotten before the driver is asked, for it may hand the name out again at once; remembered again if it
@@ -72,6 +78,22 @@ CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64
             table_put(&entry, &previous);                                                                              \
         return answer;                                                                                                 \
     } while (0)
+
+/* Marks the entries of memory that the host holds though it was asked of the device. */
+static char spilled;
+
+bool spills(CUresult answer, int device)
+{
+    return answer == CUDA_ERROR_OUT_OF_MEMORY && counted(device) &&
+           (terms_flags(tenant_terms(device)) & HETERO_FLAG_SPILL) != 0;
+}
+
+/* After the driver refused `bytes`, which the grant allows: managed memory, which may exceed the card. */
+static CUresult settle_spill(CUdeviceptr *pointer, int device, uint64_t bytes)
+{
+    CUresult answer = REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL);
+    return keep(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, context_current(), &spilled);
+}
 
 static bool lives_in(const struct entry *entry, const void *context)
 {
@@ -100,7 +122,8 @@ CUresult memory_info(CUresult (*real)(size_t *, size_t *), size_t *free, size_t 
         used = ledger_used(tenant_region(), (unsigned)device);
     }
     uint64_t left = used < limit ? limit - used : 0;
-    if (free != NULL && *free > left)
+    bool beyond = device != DEVICE_FOREIGN && (terms_flags(tenant_terms(device)) & HETERO_FLAG_SPILL) != 0;
+    if (free != NULL && (*free > left || beyond))
         *free = left;
     if (total != NULL)
         *total = limit;
@@ -125,6 +148,8 @@ CUresult allocate(CUresult (*real)(CUdeviceptr *, size_t), CUdeviceptr *pointer,
     if (refused != CUDA_SUCCESS)
         return refused;
     CUresult answer = real(pointer, bytes);
+    if (spills(answer, device))
+        return settle_spill(pointer, device, bytes);
     return settle(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, context_current());
 }
 
@@ -152,6 +177,10 @@ CUresult allocate_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t
         return refused;
     CUresult answer = real(pointer, pitch, width, height, element);
     uint64_t bytes = expected;
+    if (spills(answer, device)) {
+        *pitch = rounded / PITCH_STEP * PITCH_STEP;
+        return settle_spill(pointer, device, bytes);
+    }
     if (answer == CUDA_SUCCESS && counted(device)) {
         bytes = (uint64_t)*pitch * height;
         if (bytes > expected && charge(device, bytes - expected) != CUDA_SUCCESS) {
@@ -198,6 +227,8 @@ static int device_of_pool(CUmemoryPool pool)
         if (refused != CUDA_SUCCESS)                                                                                   \
             return refused;                                                                                            \
         CUresult answer = call;                                                                                        \
+        if (spills(answer, device))                                                                                    \
+            return settle_spill(pointer, device, bytes);                                                               \
         return settle(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, NULL);               \
     } while (0)
 
@@ -218,6 +249,9 @@ CUresult allocate_from_pool(CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool
 CUresult release_async(CUresult (*real)(CUdeviceptr, CUstream), CUstream none, CUdeviceptr pointer, CUstream stream)
 {
     (void)none;
+    struct entry entry;
+    if (table_get(HELD_POINTER, pointer, &entry) && entry.link == &spilled)
+        return release(REAL(cuMemFree_v2), pointer); /* it never was of a pool; this waits for its last use */
     FREE(HELD_POINTER, pointer, real(pointer, stream));
 }
 

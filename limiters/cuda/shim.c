@@ -72,6 +72,7 @@ static void after_fork_in_child(void)
     table_after_fork();
     launch_after_fork();
     device_after_fork();
+    context_after_fork();
 }
 
 CUresult initialise(CUresult (*real)(unsigned), unsigned flags)

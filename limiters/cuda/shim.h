@@ -27,7 +27,7 @@ extern const struct symbols cuda_symbols;
 
 /* Kinds of table entries. */
 enum {
-    HELD_POINTER = 1, /* key: address; owner: context, NULL for stream-ordered memory */
+    HELD_POINTER = 1, /* key: address; owner: context, NULL for stream-ordered memory; link: &spilled, or NULL */
     HELD_ARRAY,       /* key: CUarray or CUmipmappedArray */
     HELD_HANDLE,      /* key: VMM handle; bytes: references it stands for; link: block */
     HELD_MAPPING,     /* key: address; bytes: length; link: block */
@@ -42,6 +42,7 @@ int device_current(void);
 int device_of_stream(CUstream stream);
 CUcontext context_current(void);
 void device_after_fork(void);
+void context_after_fork(void);
 
 /* --- memory.c */
 /* Charge `bytes` to a device before the driver is asked: CUDA_SUCCESS, out of memory, or not permitted. */
@@ -49,6 +50,8 @@ CUresult charge(int device, uint64_t bytes);
 void refund(int device, uint64_t bytes);
 /* The driver answered: keep the charge under (kind, key), or give it back. */
 CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *owner);
+/* Whether this answer of the driver means that the host is to hold what was asked of the device. */
+bool spills(CUresult answer, int device);
 /* Give back everything whose life ended with this context. */
 void refund_context(CUcontext context);
 
@@ -112,6 +115,11 @@ CUresult destroy_exec(CUresult (*)(CUgraphExec), CUgraphExec);
 CUresult retain_primary(CUresult (*)(CUcontext *, CUdevice), CUcontext *, CUdevice);
 CUresult release_primary(CUresult (*)(CUdevice), CUdevice);
 CUresult reset_primary(CUresult (*)(CUdevice), CUdevice);
+CUresult create_context(CUresult (*)(CUcontext *, unsigned, CUdevice), CUcontext *, unsigned, CUdevice);
+CUresult create_context_affine(CUresult (*)(CUcontext *, CUexecAffinityParam *, int, unsigned, CUdevice), CUcontext *,
+                               CUexecAffinityParam *, int, unsigned, CUdevice);
+CUresult create_context_with(CUresult (*)(CUcontext *, CUctxCreateParams *, unsigned, CUdevice), CUcontext *,
+                             CUctxCreateParams *, unsigned, CUdevice);
 CUresult destroy_context(CUresult (*)(CUcontext), CUcontext);
 CUresult destroy_stream(CUresult (*)(CUstream), CUstream);
 

@@ -70,6 +70,13 @@ CUresult create_block(CUresult (*real)(CUmemGenericAllocationHandle *, size_t, c
         return refused;
     struct block *block = malloc(sizeof *block);
     CUresult answer = block == NULL ? CUDA_ERROR_OUT_OF_MEMORY : real(handle, bytes, properties, flags);
+    if (block != NULL && spills(answer, device)) {
+        /* Managed memory cannot be mapped by hand; a block of the host can, and the device reaches it as well. */
+        CUmemAllocationProp with_host = *properties;
+        with_host.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+        with_host.location.id = 0;
+        answer = real(handle, bytes, &with_host, flags);
+    }
     if (answer != CUDA_SUCCESS) {
         refund(device, bytes);
         free(block);

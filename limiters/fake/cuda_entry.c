@@ -153,7 +153,6 @@ static const struct {
     {"cuGraphExecUpdate", 10020, "cuGraphExecUpdate"},
     {"cuGraphGetEdges", 12030, "cuGraphGetEdges_v2"},
     {"cuGraphGetEdges", 10000, "cuGraphGetEdges"},
-    {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
     {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
     {"cuGraphInstantiate", 10000, "cuGraphInstantiate"},
     {"cuGraphKernelNodeGetParams", 12000, "cuGraphKernelNodeGetParams_v2"},

@@ -27,12 +27,18 @@ struct reservation {
 };
 static struct reservation *reservations; /* under driver.lock */
 
+static bool with_host(const CUmemAllocationProp *prop)
+{
+    return prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
+/* The device it is asked of; for memory of the host any will do, since it takes nothing of it. */
 static struct device *located(const CUmemAllocationProp *prop)
 {
     bool usable = prop && prop->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
-                  prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                  (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE || with_host(prop)) &&
                   (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0;
-    return usable ? device_at(prop->location.id) : NULL;
+    return usable ? device_at(with_host(prop) ? 0 : prop->location.id) : NULL;
 }
 
 EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
@@ -88,12 +94,13 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     if (!handle || !device || !size || size % GRANULARITY || flags)
         return CUDA_ERROR_INVALID_VALUE;
     CHECK(device_join(device)); /* physical memory keeps the process on the card, context or not */
-    if (!engine_charge(device->account, size)) {
+    uint64_t charged = with_host(prop) ? 0 : size;
+    if (!engine_charge(device->account, charged)) {
         device_leave(device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct physical *physical = physical_new(device, size);
-    physical->charged = size;
+    physical->charged = charged;
     physical->prop = *prop;
     if (!back(physical)) {
         physical->handles = 0;

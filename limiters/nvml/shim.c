@@ -7,6 +7,7 @@
 #include "../core/ledger.h"
 #include "../core/tenant.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 enum {
@@ -21,7 +22,7 @@ static struct symbol rows[ROWS];
 #define REAL(name) ((typeof(&name))symbol_real(&nvml_symbols, &rows[ROW_##name]))
 
 /* The grant's view of a device: false where the driver's own answer stands. */
-static bool granted(nvmlDevice_t device, uint64_t *limit, uint64_t *used)
+static bool granted(nvmlDevice_t device, uint64_t *limit, uint64_t *used, bool *beyond)
 {
     char uuid[96];
     typeof(&nvmlDeviceGetUUID) get_uuid = REAL(nvmlDeviceGetUUID);
@@ -29,11 +30,13 @@ static bool granted(nvmlDevice_t device, uint64_t *limit, uint64_t *used)
         return false;
     int ours = tenant_device_named(uuid);
     *limit = *used = 0;
+    *beyond = false;
     if (ours == DEVICE_FOREIGN)
         return true;
     if (terms_policy(tenant_terms(ours)) == HETERO_POLICY_OFF || tenant_region() == NULL)
         return false;
     *limit = terms_memory(tenant_terms(ours));
+    *beyond = (terms_flags(tenant_terms(ours)) & HETERO_FLAG_SPILL) != 0;
     *used = ledger_used(tenant_region(), (unsigned)ours);
     return true;
 }
@@ -42,11 +45,12 @@ static bool granted(nvmlDevice_t device, uint64_t *limit, uint64_t *used)
 #define SHOW_GRANT(memory)                                                                                             \
     do {                                                                                                               \
         uint64_t limit, used;                                                                                          \
-        if (answer == NVML_SUCCESS && granted(device, &limit, &used)) {                                                \
+        bool beyond;                                                                                                   \
+        if (answer == NVML_SUCCESS && granted(device, &limit, &used, &beyond)) {                                                \
             uint64_t left = used < limit ? limit - used : 0;                                                           \
             (memory)->total = limit;                                                                                   \
             (memory)->used = used;                                                                                     \
-            (memory)->free = (memory)->free < left ? (memory)->free : left;                                            \
+            (memory)->free = (memory)->free < left && !beyond ? (memory)->free : left;                                 \
         }                                                                                                              \
     } while (0)
 
@@ -69,26 +73,49 @@ static nvmlReturn_t memory_info_v2(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory
 /* The process that has NVML open for us, for good: opening takes it milliseconds. A child of fork opens its own. */
 static _Atomic pid_t opened;
 
-bool nvml_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw)
+static bool find(const char *uuid, nvmlDevice_t *device)
 {
     typeof(&nvmlInit_v2) init = REAL(nvmlInit_v2);
-    typeof(&nvmlDeviceGetHandleByUUID) find = REAL(nvmlDeviceGetHandleByUUID);
-    typeof(&nvmlDeviceGetPowerUsage) power = REAL(nvmlDeviceGetPowerUsage);
-    typeof(&nvmlDeviceGetEnforcedPowerLimit) limit = REAL(nvmlDeviceGetEnforcedPowerLimit);
-    if (init == NULL || find == NULL || power == NULL || limit == NULL)
+    typeof(&nvmlDeviceGetHandleByUUID) by_uuid = REAL(nvmlDeviceGetHandleByUUID);
+    if (init == NULL || by_uuid == NULL)
         return false;
     if (atomic_load(&opened) != getpid()) {
         if (init() != NVML_SUCCESS)
             return false;
         atomic_store(&opened, getpid());
     }
+    return by_uuid(uuid, device) == NVML_SUCCESS;
+}
+
+bool nvml_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw)
+{
+    typeof(&nvmlDeviceGetPowerUsage) power = REAL(nvmlDeviceGetPowerUsage);
+    typeof(&nvmlDeviceGetEnforcedPowerLimit) limit = REAL(nvmlDeviceGetEnforcedPowerLimit);
     nvmlDevice_t device;
     unsigned mean = 0, most = 0;
-    bool known = find(uuid, &device) == NVML_SUCCESS && power(device, &mean) == NVML_SUCCESS &&
+    bool known = power != NULL && limit != NULL && find(uuid, &device) && power(device, &mean) == NVML_SUCCESS &&
                  limit(device, &most) == NVML_SUCCESS;
     *mean_mw = mean;
     *limit_mw = most;
     return known;
+}
+
+bool nvml_process_memory(const char *uuid, uint64_t *bytes)
+{
+    enum { MOST = 512 };
+    typeof(&nvmlDeviceGetComputeRunningProcesses_v3) list = REAL(nvmlDeviceGetComputeRunningProcesses_v3);
+    nvmlDevice_t device;
+    unsigned count = MOST;
+    bool found = false;
+    nvmlProcessInfo_v2_t *processes = malloc(MOST * sizeof *processes);
+    if (processes != NULL && list != NULL && find(uuid, &device) && list(device, &count, processes) == NVML_SUCCESS)
+        for (unsigned i = 0; i < count; i++)
+            if (processes[i].pid == (unsigned)getpid() && processes[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) {
+                *bytes = processes[i].usedGpuMemory;
+                found = true;
+            }
+    free(processes);
+    return found;
 }
 
 #define UNWRAP(...) __VA_ARGS__

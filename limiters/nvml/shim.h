@@ -12,4 +12,7 @@ extern const struct symbols nvml_symbols;
 /* The power of a device (engine.h). */
 bool nvml_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw);
 
+/* What the driver counts for this process on a device. */
+bool nvml_process_memory(const char *uuid, uint64_t *bytes);
+
 #endif

@@ -14,6 +14,9 @@ from typing import Any
 import hetero_limiters
 import pytest
 
+pytestmark = pytest.mark.measured
+
+
 #: How far a share may be from what was asked, in points.
 ERROR = 5
 

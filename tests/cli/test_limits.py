@@ -16,6 +16,9 @@ from attrs import frozen
 
 from .conftest import Run
 
+pytestmark = pytest.mark.measured
+
+
 Start = Callable[..., "Job"]
 
 
@@ -187,3 +190,20 @@ def test_a_rack_that_is_not_there_is_one_line(hetero: Run) -> None:
     assert "HETERO_RACK=nowhere" in done.stderr
     assert "mixed" in done.stderr  # the shipped ones are named
     assert 1 == done.stderr.count(os.linesep)
+
+
+def test_a_program_of_one_and_a_half_cards_completes_where_the_node_grants_it(
+    hetero: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "node.toml").write_text("[scale]\nmemory = 1.5\n")
+    config = str(tmp_path / "node.toml")
+    job = [str(hetero_limiters.job("cuda")), "--seconds", "0.2", "--memory", "48GiB"]
+    wish = ("run", "--memory", "48Gi", "--core", "50", "--", *job)
+
+    assert 3 == hetero(*wish).returncode
+    done = hetero(*wish, HETERO_CONFIG=config)
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "is granted 1.5 times: what does not fit lies with the host" in " ".join(
+        hetero("doctor", HETERO_CONFIG=config).stdout.split()
+    )
+    assert "0/48 GiB" in hetero("inventory", HETERO_CONFIG=config).stdout

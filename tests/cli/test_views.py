@@ -57,7 +57,7 @@ def test_inventory_is_the_same_value_as_json(hetero: Run, sleeper: subprocess.Po
     assert 1 == view["version"]
     assert [f"T-{n}" for n in range(5)] == [row["device"]["uuid"] for row in view["devices"]]
     assert {"core": 30, "memory": 3000 << 20, "slots": 1} == view["devices"][1]["held"]
-    assert {"memory": 1 << 30, "core": 0.25} == view["devices"][1]["usage"]
+    assert {"memory": 1 << 30, "core": 0.25, "processes": None} == view["devices"][1]["usage"]
     (grant,) = view["grants"]
     assert [grant["id"]] == view["devices"][1]["grants"]
     assert [sleeper.pid] == grant["processes"]
@@ -119,7 +119,17 @@ def test_fit_says_why_not(hetero: Run) -> None:
         short.stderr,
     )
     assert 3 == long.returncode
-    assert ["T-4", "too", "small"] in [line.split() for line in long.stdout.splitlines()]
+    lines = [line.split() for line in long.stdout.splitlines()]
+    assert ["T-4", "too", "small"] in lines
+    assert ["T-1", "fits"] in [line[:2] for line in lines]
+
+
+def test_fit_explains_what_it_would_take(hetero: Run) -> None:
+    wish = ("fit", "--memory", "1Gi", "--explain", "--json")
+    (taken,) = [v for v in json.loads(hetero(*wish).stdout)["verdicts"] if v["chosen"]]
+    shown = [line.split() for line in hetero(*wish[:-1]).stdout.splitlines()]
+
+    assert [taken["device"], "fits", *map(str, taken["cost"]), "yes"] in shown
 
 
 def test_release_is_refused_until_forced(hetero: Run, sleeper: subprocess.Popen[str]) -> None:

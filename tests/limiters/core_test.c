@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define EXPECT(expected, actual)                                                                                       \
@@ -208,6 +210,7 @@ static void with_every_slot_taken_by_the_living_the_next_process_is_refused(void
     EXPECT(LEDGER_GRANTED, ledger_reserve(last, 0, 1, 1000));
     EXPECT(7, last->slot);
     EXPECT(HETERO_REGION_SLOTS, ledger_used(last, 0));
+    free(regions);
 }
 
 static void a_region_that_is_short_or_foreign_is_refused(void)
@@ -222,6 +225,184 @@ static void a_region_that_is_short_or_foreign_is_refused(void)
     EXPECT(8, write(file, "SOMETHIN", 8));
     close(file);
     EXPECT(false, region_open(&region, path));
+}
+
+/* ------------------------------------------------------------------------------------- a region that is scribbled on */
+
+enum { SCRIBBLED_LIMIT = 1000 };
+
+/* Write garbage over all of the region until killed. */
+static pid_t scribbler(const char *path)
+{
+    pid_t child = fork();
+    if (child != 0)
+        return child;
+    int file = open(path, O_RDWR);
+    uint32_t *words = mmap(NULL, sizeof(struct hetero_region), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    unsigned seed = 1;
+    for (;;)
+        for (size_t at = 0; at < sizeof(struct hetero_region) / sizeof *words; at++)
+            words[at] = rand_r(&seed) % 3 == 0 ? 0 : (uint32_t)rand_r(&seed) << 1;
+}
+
+static struct region *racing;
+static _Atomic uint64_t racing_holds;
+
+static void *race_for_memory(void *seed_)
+{
+    unsigned seed = (unsigned)(uintptr_t)seed_;
+    for (int round = 0; round < 4000; round++) {
+        uint64_t bytes = (uint64_t)rand_r(&seed) % 400;
+        if (ledger_reserve(racing, 0, bytes, SCRIBBLED_LIMIT) != LEDGER_GRANTED)
+            continue;
+        if (atomic_fetch_add(&racing_holds, bytes) + bytes > SCRIBBLED_LIMIT)
+            _exit(3);
+        atomic_fetch_sub(&racing_holds, bytes);
+        ledger_release(racing, 0, bytes);
+    }
+    return NULL;
+}
+
+static void race_in_threads(void)
+{
+    pthread_t threads[3];
+    for (uintptr_t t = 0; t < 3; t++)
+        EXPECT(0, pthread_create(&threads[t], NULL, race_for_memory, (void *)(t + 1)));
+    for (int t = 0; t < 3; t++)
+        pthread_join(threads[t], NULL);
+}
+
+static void threads_of_one_process_never_reserve_more_than_the_limit(void)
+{
+    static struct region region;
+    EXPECT(true, region_open(&region, usage_file()));
+    racing = &region;
+    race_in_threads();
+    EXPECT(0, ledger_used(&region, 0));
+    EXPECT(true, region.shared->devices[0].peak <= SCRIBBLED_LIMIT);
+}
+
+static void garbage_in_the_region_raises_no_limit_and_stops_nobody(void)
+{
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(true, region_open(&region, path));
+    racing = &region;
+    pid_t enemy = scribbler(path);
+    alarm(30);
+    race_in_threads();
+    kill(enemy, SIGKILL);
+    waitpid(enemy, NULL, 0);
+    for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++)
+        EXPECT(0, region.own[d]);
+}
+
+static void a_process_whose_slot_was_wiped_knows_what_it_holds(void)
+{
+    static struct region region;
+    EXPECT(true, region_open(&region, usage_file()));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 800, 1000));
+    memset((char *)region.shared + 16, 0, sizeof *region.shared - 16);
+
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 0, 201, 1000));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 200, 1000));
+    EXPECT(1000, ledger_used(&region, 0));
+    EXPECT(1000, region.shared->slots[region.slot].used[0]);
+}
+
+static void a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_without_end(void)
+{
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(true, region_open(&region, path));
+    atomic_store(&region.shared->lock, 0xdead);
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
+
+    int ready[2];
+    EXPECT(0, pipe(ready));
+    pid_t child = fork();
+    if (child == 0) {
+        struct region *mine = calloc(1, sizeof *mine);
+        if (region_open(mine, path) && region_lock(mine) && write(ready[1], "", 1) == 1)
+            raise(SIGSTOP);
+        _exit(1);
+    }
+    char said;
+    EXPECT(1, read(ready[0], &said, 1));
+    EXPECT(LEDGER_BROKEN, ledger_reserve(&region, 0, 100, 1000));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
+}
+
+/* ------------------------------------------------------------------------------------------------------- the turns */
+
+static void a_stopped_holder_of_the_turn_is_waited_for_once(void)
+{
+    usage_file();
+    static struct turn turn;
+    turn_open(&turn, directory, 0);
+    int ready[2];
+    EXPECT(0, pipe(ready));
+    pid_t child = fork();
+    if (child == 0) {
+        struct turn theirs = {0};
+        turn_open(&theirs, directory, 0);
+        turn_take(&theirs, false);
+        if (write(ready[1], "", 1) == 1)
+            raise(SIGSTOP);
+        _exit(1);
+    }
+    char said;
+    EXPECT(1, read(ready[0], &said, 1));
+    time_t before = time(NULL);
+    for (int round = 0; round < 100; round++) {
+        turn_take(&turn, false);
+        EXPECT(true, turn_held(&turn));
+        turn_give(&turn);
+    }
+    EXPECT(true, time(NULL) - before <= 5);
+
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    for (int looks = 0; !turn_try(&turn); looks++) { /* the waiter has it for a moment */
+        EXPECT(true, looks < 1000);
+        usleep(1000);
+    }
+    if (fork() == 0) {
+        struct turn theirs = {0};
+        turn_open(&theirs, directory, 0);
+        _exit(turn_held(&theirs) ? 0 : 1);
+    }
+    int status;
+    wait(&status);
+    EXPECT(0, status);
+}
+
+static void the_turn_is_one_tenants_at_a_time(void)
+{
+    enum { TENANTS = 4, ROUNDS = 300 };
+    usage_file();
+    _Atomic int *running = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int t = 0; t < TENANTS; t++) {
+        if (fork() != 0)
+            continue;
+        struct turn turn = {0};
+        turn_open(&turn, directory, 0);
+        for (int round = 0; round < ROUNDS; round++) {
+            turn_take(&turn, t == 0);
+            if (atomic_fetch_add(running, 1) != 0)
+                _exit(1);
+            usleep(10);
+            atomic_fetch_sub(running, 1);
+            turn_give(&turn);
+        }
+        _exit(0);
+    }
+    for (int t = 0, status; t < TENANTS; t++) {
+        wait(&status);
+        EXPECT(0, status);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------------- the table */
@@ -387,6 +568,7 @@ static const struct engine simulated = {
 
 static struct hetero_grant_device terms;
 static struct hetero_region_device account;
+static bool forging; /* somebody writes to the account that much is owed */
 
 static void govern(uint32_t core, uint64_t ns)
 {
@@ -404,6 +586,8 @@ static void govern(uint32_t core, uint64_t ns)
         }
         if (atomic_load(&sim.governor->traffic) == 0)
             sim.governor->asked_ns = sim.clock;
+        if (forging)
+            atomic_store(&account.balance_ns, INT64_MAX);
         governor_round(sim.governor);
     }
 }
@@ -474,6 +658,30 @@ static void a_hungry_program_gets_its_share_of_its_speed_alone(void)
     EXPECT_NEAR(30.0 / power_slowdown(1.5, 1), 0.7, (double)sim.busy_ns * 100 / 10000e6);
 }
 
+static void a_forged_balance_buys_a_second_and_no_more(void)
+{
+    sim.kernel_ns = 100 * US;
+    sim.host_ns = 2 * US;
+    sim.in_flight = 8;
+    forging = true;
+    govern(3000, 8000 * MS);
+    EXPECT_NEAR(3400, 100, (double)sim.busy_ns / (double)MS);
+}
+
+static void an_account_of_garbage_is_bounded(void)
+{
+    static const uint64_t garbage[] = {0, 1, INT64_MAX, (uint64_t)INT64_MIN, UINT64_MAX, UINT64_C(0xdeadbeefdeadbeef)};
+    for (unsigned b = 0; b < 6; b++)
+        for (unsigned s = 0; s < 6; s++) {
+            struct hetero_region_device wild = {.balance_ns = (int64_t)garbage[b], .stamp_ns = garbage[s]};
+            int64_t balance = budget_balance(&wild, 5000 * MS, 6000 * MS, 3000);
+            EXPECT(true, balance <= BUDGET_ARREARS_NS && balance >= -BUDGET_DEBT_NS);
+            budget_settle(&wild, 5000 * MS, 6000 * MS, 3000, 10 * MS);
+            EXPECT(6000 * MS, wild.stamp_ns);
+            EXPECT(true, budget_wait(wild.balance_ns, 1) <= (BUDGET_DEBT_NS + 10 * MS) * UINT64_C(10000) + 10000);
+        }
+}
+
 static void a_program_that_rests_is_not_slowed(void)
 {
     sim.kernel_ns = 500 * US;
@@ -494,6 +702,85 @@ static void what_is_in_flight_at_the_end_of_a_turn_is_bounded(void)
     EXPECT_NEAR((double)sim.busy_ns, (double)sim.busy_ns * 0.03, (double)account.gpu_ns);
 }
 
+/* ------------------------------------------------------------------------- the governor, with its thread and real time */
+
+static void real_pause(uint64_t ns)
+{
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
+static uint64_t real_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000 * MS + (uint64_t)time.tv_nsec;
+}
+
+static _Atomic uint64_t device_free_at;
+
+static bool real_set(void *mark, void *stream)
+{
+    (void)stream;
+    *(uint64_t *)mark = atomic_load(&device_free_at);
+    return true;
+}
+
+static bool real_passed(void *mark)
+{
+    return *(uint64_t *)mark <= real_now();
+}
+
+static bool no_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw)
+{
+    (void)uuid, (void)mean_mw, (void)limit_mw;
+    return false;
+}
+
+static const struct engine in_real_time = {
+    .now = real_now,
+    .pause = real_pause,
+    .begin = nothing,
+    .home = sim_home,
+    .make = sim_make,
+    .drop = free,
+    .set = real_set,
+    .passed = real_passed,
+    .power = no_power,
+};
+
+enum { GATE_THREADS = 4, GATE_LAUNCHES = 300 };
+
+static void *launch_through_the_gate(void *number)
+{
+    struct stream_key stream = {.stream = (char *)&sim + (uintptr_t)number};
+    for (int i = 0; i < GATE_LAUNCHES; i++) {
+        EXPECT(true, governor_enter(sim.governor));
+        uint64_t free_at = atomic_load(&device_free_at), now = real_now();
+        while (!atomic_compare_exchange_weak(&device_free_at, &free_at, (free_at > now ? free_at : now) + 100 * US))
+            ;
+        governor_leave(sim.governor, &stream);
+    }
+    governor_before_stream_ends(sim.governor, &stream);
+    return NULL;
+}
+
+static void threads_pass_the_gate_of_a_governor_in_real_time(void)
+{
+    usage_file();
+    terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
+    sim.governor = governor_new(&in_real_time, &terms, &account, directory, 0);
+    pthread_t threads[GATE_THREADS];
+    uint64_t since = real_now();
+    for (uintptr_t t = 0; t < GATE_THREADS; t++)
+        EXPECT(0, pthread_create(&threads[t], NULL, launch_through_the_gate, (void *)t));
+    for (int t = 0; t < GATE_THREADS; t++)
+        pthread_join(threads[t], NULL);
+    /* 120 ms of device time at a half, less the turns at either end; and prompt, on whatever machine. */
+    EXPECT(true, real_now() - since > 200 * MS && real_now() - since < 5000 * MS);
+    governor_retire(sim.governor);
+    EXPECT(GATE_THREADS * GATE_LAUNCHES, atomic_load(&sim.governor->traffic) >> 32);
+}
+
 /* --------------------------------------------------------------------------------------------------------- the list */
 
 #define TEST(name) {#name, name}
@@ -512,16 +799,25 @@ int main(int count, char **arguments)
         TEST(a_child_of_fork_has_a_slot_of_its_own),
         TEST(with_every_slot_taken_by_the_living_the_next_process_is_refused),
         TEST(a_region_that_is_short_or_foreign_is_refused),
+        TEST(threads_of_one_process_never_reserve_more_than_the_limit),
+        TEST(garbage_in_the_region_raises_no_limit_and_stops_nobody),
+        TEST(a_process_whose_slot_was_wiped_knows_what_it_holds),
+        TEST(a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_without_end),
+        TEST(a_stopped_holder_of_the_turn_is_waited_for_once),
+        TEST(the_turn_is_one_tenants_at_a_time),
         TEST(the_table_finds_what_was_put_through_growth_and_removal),
         TEST(a_balance_grows_at_the_share_and_no_further_than_a_turn_at_rest),
         TEST(one_that_was_kept_waiting_keeps_what_it_is_owed),
         TEST(debt_is_carried_in_full),
         TEST(a_share_of_a_busy_device_is_kept_whatever_the_kernels_take),
         TEST(a_program_bound_by_its_own_thread_gets_its_share_of_the_launches),
+        TEST(a_forged_balance_buys_a_second_and_no_more),
+        TEST(an_account_of_garbage_is_bounded),
         TEST(a_program_that_rests_is_not_slowed),
         TEST(time_on_a_card_at_its_power_limit_is_dearer),
         TEST(a_hungry_program_gets_its_share_of_its_speed_alone),
         TEST(what_is_in_flight_at_the_end_of_a_turn_is_bounded),
+        TEST(threads_pass_the_gate_of_a_governor_in_real_time),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {

@@ -35,6 +35,7 @@ class Terms:
     policy: str = "fixed"
     high: bool = False
     uuid: str = UUIDS[0]
+    flags: int = 0
 
     def packed(self) -> bytes:
         return struct.pack(
@@ -44,7 +45,7 @@ class Terms:
             self.core,
             POLICIES[self.policy],
             int(self.high),
-            0,
+            self.flags,
             *[0] * 5,
         )
 
@@ -63,9 +64,9 @@ class Rack:
     machine: Machine
 
     @classmethod
-    def of(cls, directory: Path, cards: int = 1) -> "Rack":
+    def of(cls, directory: Path, cards: int = 1, more: str = "") -> "Rack":
         kernel = "[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n"
-        card = "[device]\nvendor = nvidia\nmodel = Card\nmemory = 1024 MiB\nuuid = "
+        card = f"[device]\nvendor = nvidia\nmodel = Card\nmemory = 1024 MiB\n{more}\nuuid = "
         text = "".join(f"{card}{UUIDS[each]}\n" for each in range(cards)) + kernel
         for each in range(cards):
             (directory / f"turn.{UUIDS[each]}").touch()

@@ -1,21 +1,86 @@
-"""The limiter's core as an ordinary library: every test of core_test.c, by name."""
+"""The limiter's core as an ordinary library: its tests, under sanitizers, fuzzed, killed."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from tenancy import LIMITER
 
-CORE_TEST = LIMITER.parents[2] / "build" / "core_test"
-SOURCE = Path(__file__).with_name("core_test.c")
+HERE = Path(__file__).parent
+LIMITERS = LIMITER.parents[2]
+BUILD = LIMITERS / "build"
+CORPUS = sorted((HERE / "corpus").iterdir())
 NAMES = [
     line.strip()[len("TEST(") : -len("),")]
-    for line in SOURCE.read_text().splitlines()
+    for line in (HERE / "core_test.c").read_text().splitlines()
     if line.startswith("        TEST(")
 ]
+#: Minutes of simulated time, which say nothing about memory.
+LONG = "a_share_of_a_busy_device_is_kept_whatever_the_kernels_take"
+#: Those in which threads of one process meet.
+THREADED = (
+    "threads_of_one_process_never_reserve_more_than_the_limit",
+    "garbage_in_the_region_raises_no_limit_and_stops_nobody",
+    "a_stopped_holder_of_the_turn_is_waited_for_once",
+    "the_turn_is_one_tenants_at_a_time",
+    "threads_pass_the_gate_of_a_governor_in_real_time",
+)
+
+
+def _run(program: str, *arguments: object, timeout: float = 60) -> str:
+    command = [str(BUILD / program), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_core(name: str) -> None:
-    done = subprocess.run([CORE_TEST, name], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+    _run("core_test", name)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != LONG])
+@pytest.mark.usefixtures("instrumented")
+def test_core_leaves_its_memory_whole_and_its_arithmetic_defined(name: str) -> None:
+    _run("address/core_test", name)
+
+
+@pytest.mark.parametrize("name", THREADED)
+@pytest.mark.usefixtures("instrumented")
+def test_core_has_no_data_race(name: str) -> None:
+    _run("thread/core_test", name)
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_no_mutation_of_a_grant_or_a_region_harms_the_core() -> None:
+    _run("address/fuzz", 20_000, *CORPUS)
+
+
+@pytest.mark.measured
+def test_after_kill_9_the_next_owner_is_there_at_once() -> None:
+    print(_run("kill_test", 1000))
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("instrumented")
+def test_a_million_mutations_harm_the_core_no_more() -> None:
+    _run("address/fuzz", 1_000_000, *CORPUS, timeout=3600)
+
+
+@pytest.mark.soak
+def test_after_kill_9_at_a_hundred_thousand_points_nothing_is_stuck() -> None:
+    print(_run("kill_test", 100_000, timeout=3600))
+
+
+@pytest.mark.soak
+def test_a_million_racing_reservations_are_never_once_over() -> None:
+    for _ in range(7):  # of 8 processes with 20,000 each
+        _run("core_test", "eight_processes_never_reserve_more_than_the_limit")
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("clang") is None, reason="libFuzzer comes with clang")
+def test_libfuzzer_finds_nothing_in_ten_minutes(tmp_path: Path) -> None:
+    subprocess.run(["make", "-s", "-C", LIMITERS, "build/libfuzzer"], check=True, timeout=300)
+    _run("libfuzzer", "-max_total_time=600", tmp_path, HERE / "corpus", timeout=900)

@@ -98,7 +98,7 @@ asked = {
     "cuMemcpyHtoD_v2_ptds": looked_up("cuMemcpyHtoD", 12000, 2),
     "cuMemGetInfo_v2": looked_up("cuMemGetInfo", 12000, 0, "cuGetProcAddress"),
     "cuGetProcAddress_v2": looked_up("cuGetProcAddress", 12000, 0),
-    "cuGraphInstantiateWithFlags": looked_up("cuGraphInstantiate", 12000, 0),
+    "cuGraphInstantiate_v2": looked_up("cuGraphInstantiate", 12000, 0),
     "cuStreamBeginCapture_v2": looked_up("cuStreamBeginCapture", 12000, 0),
 }
 real = ctypes.cast(cuda.cuDriverGetVersion, c_void_p).value

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from simulated import GIB, Machine
 
+pytestmark = pytest.mark.measured
+
 
 def finished(process: Any) -> list[dict[str, Any]]:
     out, error = process.communicate(timeout=30)

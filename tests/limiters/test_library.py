@@ -8,6 +8,7 @@ import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
+from hetero_limiters import library
 from tenancy import LIMITER, REGION_BYTES, Terms, packed_grant
 
 LIMITERS = Path(__file__).parents[2] / "limiters"
@@ -17,17 +18,18 @@ def _answered(definitions: Path) -> set[str]:
     """The symbols that an api.def says we answer."""
     names = set()
     for line in definitions.read_text().splitlines():
-        found = re.match(r"(PTSZ_|PTDS_)?(OWN|GATED)\((\w+)", line)
+        found = re.match(r"(PTSZ_|PTDS_)?(?:OWN|GATED|ORDERED)\((\w+)", line)
         if found:
-            variant, _, name = found.groups()
+            variant, name = found.groups()
             names.add(name)
             if variant:
                 names.add(name + "_" + variant.strip("_").lower())
     return names
 
 
-def test_the_library_needs_no_symbol_newer_than_glibc_2_17() -> None:
-    with LIMITER.open("rb") as file:
+@pytest.mark.parametrize("api", ["cuda", "musa"])
+def test_the_library_needs_no_symbol_newer_than_glibc_2_17(api: str) -> None:
+    with library(api).open("rb") as file:
         section = ELFFile(file).get_section_by_name(".gnu.version_r")
         assert isinstance(section, GNUVerNeedSection)
         versions = {v.name for _, needed in section.iter_versions() for v in needed}
@@ -46,6 +48,14 @@ def test_the_library_shows_what_it_answers_and_nothing_else() -> None:
     assert answered | {"dlsym", "dlvsym"} == shown
 
 
+def test_a_second_api_shows_its_own_names_and_none_of_the_firsts() -> None:
+    with library("musa").open("rb") as file:
+        symbols = ELFFile(file).get_section_by_name(".dynsym")
+        shown = {s.name for s in symbols.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
+
+    assert _answered(LIMITERS / "musa/api.def") | {"dlsym", "dlvsym"} == shown
+
+
 def test_the_library_is_linked_to_no_driver() -> None:
     with LIMITER.open("rb") as file:
         dynamic = ELFFile(file).get_section_by_name(".dynamic")
@@ -55,10 +65,10 @@ def test_the_library_is_linked_to_no_driver() -> None:
     assert needed <= {"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-aarch64.so.1"}
 
 
-@pytest.mark.parametrize("definitions", ["cuda/api.def", "nvml/api.def"])
+@pytest.mark.parametrize("definitions", ["cuda/api.def", "musa/api.def", "nvml/api.def"])
 def test_every_symbol_has_one_line(definitions: str) -> None:
     text = (LIMITERS / definitions).read_text()
-    names = re.findall(r"^(?:PTSZ_|PTDS_)?(?:OWN|GATED|USED)\((\w+)", text, re.MULTILINE)
+    names = re.findall(r"^(?:PTSZ_|PTDS_)?(?:OWN|GATED|ORDERED|USED)\((\w+)", text, re.MULTILINE)
 
     assert sorted(set(names)) == sorted(names)
 

@@ -1,7 +1,9 @@
 """Memory under a grant: exact to the byte on every path, across threads and processes."""
 
 import json
+import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -116,6 +118,94 @@ say([take("block", {32 * MIB}), take("block", {16 * MIB}) > 1000, take("block", 
     )
     assert [2, True, 2] == told
     assert (0, 16 * MIB) == (grant.usage(0).peak, grant.usage(1).peak)
+
+
+SPILL, CONTEXT = 1, 2
+
+
+@pytest.mark.parametrize("path", ["plain", "managed", "pitch", "async", "pool", "block"])
+def test_memory_granted_beyond_the_card_lies_with_the_host(rack: Rack, path: str) -> None:
+    grant = rack.grant(Terms(memory=1536 * MIB, flags=SPILL))
+    told = grant.run(
+        f"""
+start()
+path, chunk = {path!r}, {256 * MIB}
+seen, held = [info()[0] >> 20], []
+for _ in range(6):
+    held.append(take(path, chunk))
+seen.append([what for what in held if not isinstance(what, int) or what < 1000])
+seen += [info()[0], take(path, {2 * MIB})]
+if path != "block":
+    for what in held:
+        call("cuMemsetD8Async", what, ctypes.c_ubyte(1), 4096, None)
+for what in held:
+    give(path, what)
+seen += [info()[0] >> 20, take(path, chunk) > 1000]
+say(seen)
+"""
+    )
+    assert [1536, [], 0, 2, 1536, True] == told
+    assert 0 == grant.usage().used or 256 * MIB == grant.usage().used
+
+
+def test_a_block_of_the_host_is_mapped_and_reached_like_one_of_the_card(rack: Rack) -> None:
+    told = rack.grant(Terms(memory=1536 * MIB, flags=SPILL)).run(
+        f"""
+from simulated import Access
+start()
+kept, beyond = block({1000 * MIB}), block({256 * MIB})
+address, word = c_uint64(), c_uint(0)
+call("cuMemAddressReserve", byref(address), {256 * MIB}, 0, 0, 0)
+call("cuMemMap", address.value, {256 * MIB}, 0, beyond, 0)
+call("cuMemSetAccess", address.value, {256 * MIB}, byref(Access(FIRST, 3)), 1)
+call("cuMemsetD32_v2", address.value, c_uint(7), 1000)
+call("cuMemcpyDtoH_v2", byref(word), address.value + 3996, 4)
+call("cuMemUnmap", address.value, {256 * MIB})
+call("cuMemRelease", beyond)
+say([word.value, info()[0] >> 20])
+"""
+    )
+    assert [7, 536] == told
+
+
+def test_memory_beyond_the_card_is_out_of_memory_where_the_node_does_not_grant_it(
+    rack: Rack,
+) -> None:
+    told = rack.grant(Terms(memory=1536 * MIB)).run(
+        f"""
+start()
+say([take("plain", {1000 * MIB}) > 1000, [take(path, {256 * MIB}) for path in ("plain", "block")]])
+"""
+    )
+    assert [True, [2, 2]] == told
+
+
+def test_a_context_counts_where_the_node_says_so(tmp_path: Path) -> None:
+    rack = Rack.of(tmp_path, more="context = 100 MiB")
+    code = f"""
+start()
+first = info()[0] >> 20
+start()
+own = c_void_p()
+call("cuCtxCreate_v2", byref(own), c_uint(0), c_int(0))
+say([first, info()[0] >> 20, take("plain", {150 * MIB}) > 1000])
+"""
+    counted = rack.grant(Terms(memory=200 * MIB, flags=CONTEXT), name="counted")
+    free = rack.grant(Terms(memory=200 * MIB), name="free")
+    assert [100, 100, False] == counted.run(code)
+    assert [200, 200, True] == free.run(code)
+
+
+def test_a_context_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    rack = Rack.of(tmp_path, more="context = 100 MiB")
+    told = rack.grant(Terms(memory=64 * MIB, flags=CONTEXT)).run(
+        """
+call("cuInit", 0)
+say([cuda.cuDevicePrimaryCtxRetain(byref(c_void_p()), c_int(0)),
+     cuda.cuCtxCreate_v2(byref(c_void_p()), c_uint(0), c_int(0))])
+"""
+    )
+    assert [2, 2] == told
 
 
 def test_host_memory_and_imports_are_not_charged(grant: Grant) -> None:
@@ -368,6 +458,39 @@ input()
     assert [64, False] == grant.run(other)
 
 
+@pytest.mark.soak
+def test_a_thousand_killed_programs_leave_nothing_on_the_card(rack: Rack) -> None:
+    grant, dice = rack.grant(Terms(memory=64 * MIB, core=8000)), random.Random(1)
+    watcher = rack.start(
+        """
+import select, sys
+start()
+least = info()[0]
+while not select.select([sys.stdin], [], [], 0.0005)[0]:
+    least = min(least, info()[0])
+say(least)
+"""
+    )
+    running: list[subprocess.Popen[str]] = []
+    for kills in range(1000):
+        size = f"{dice.randrange(1, 64)}MiB"
+        running.append(grant.job("--memory", size, "--kernel-us", "100", "--seconds", "60"))
+        time.sleep(dice.random() * 0.03)
+        if kills >= 3:
+            victim = running.pop(dice.randrange(3))
+            victim.kill()
+            victim.communicate()
+    for victim in running:
+        victim.kill()
+        victim.communicate()
+    least = int(watcher.communicate("end\n", timeout=60)[0])
+
+    assert (1024 - 64) * MIB <= least < 1024 * MIB
+    assert [64, True] == grant.run(
+        "start(); say([info()[0] >> 20, take('plain', 64 << 20) > 1000])"
+    )
+
+
 def test_a_forked_child_has_an_account_of_its_own(grant: Grant) -> None:
     told = grant.run(
         f"""
@@ -445,6 +568,7 @@ say([info(), total_memory(0), take("plain", {512 * MIB}) > 1000, info()])
         lambda good: good[:64] + b"nothing" + good[71:],
         lambda good: good[:136] + b"\0" * 4 + good[140:],
         lambda good: good[:140] + b"\x09" + good[141:],
+        lambda good: good[:148] + b"\x80" + good[149:],
     ],
 )
 def test_a_grant_that_is_garbage_refuses_everything(grant: Grant, spoil: object) -> None:

@@ -8,6 +8,9 @@ from subprocess import Popen
 import pytest
 from tenancy import Grant, Rack, Terms, meanwhile, rate
 
+pytestmark = pytest.mark.measured
+
+
 KERNELS = {
     "kernels": ("--kernel-us", "500", "--in-flight", "8"),
     "long kernels": ("--kernel-us", "4000", "--in-flight", "4"),

@@ -31,6 +31,7 @@ int main(void)
     AT(hetero_grant, id); AT(hetero_grant, devices);
     AT(hetero_grant_device, uuid); AT(hetero_grant_device, memory); AT(hetero_grant_device, core);
     AT(hetero_grant_device, policy); AT(hetero_grant_device, priority);
+    AT(hetero_grant_device, flags);
     SIZE(hetero_region); SIZE(hetero_region_device); SIZE(hetero_region_slot);
     AT(hetero_region, magic); AT(hetero_region, version); AT(hetero_region, slot_count);
     AT(hetero_region, devices); AT(hetero_region, slots);
@@ -40,6 +41,7 @@ int main(void)
     IS(HETERO_GRANT_MAGIC); IS(HETERO_GRANT_VERSION); IS(HETERO_MAX_DEVICES); IS(HETERO_CORE_FULL);
     IS(HETERO_POLICY_FIXED); IS(HETERO_POLICY_ELASTIC); IS(HETERO_POLICY_OFF);
     IS(HETERO_PRIORITY_LOW); IS(HETERO_PRIORITY_HIGH);
+    IS(HETERO_FLAG_SPILL); IS(HETERO_FLAG_CONTEXT);
     IS(HETERO_REGION_MAGIC); IS(HETERO_REGION_VERSION); IS(HETERO_REGION_SLOTS);
     return 0;
 }
@@ -95,7 +97,10 @@ def test_limits_are_stored_where_the_limiter_reads_them(
     path = tmp_path / "grant"
     limits = [Limit(name="D-0", memory=5, core=6), Limit(name="D-1", memory=7, core=8)]
     path.write_bytes(grant.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW))
-    changed = [Limit(name="D-0", memory=1 << 40, core=1), Limit(name="D-1", memory=2, core=9999)]
+    changed = [
+        Limit(name="D-0", memory=1 << 40, core=1, spill=True),
+        Limit(name="D-1", memory=2, core=9999, context=True),
+    ]
 
     grant.store_limits(path, changed)
 
@@ -103,6 +108,8 @@ def test_limits_are_stored_where_the_limiter_reads_them(
     second = layout["hetero_grant.devices"] + layout["hetero_grant_device"]
     memory = second + layout["hetero_grant_device.memory"]
     assert 2 == struct.unpack_from("<Q", path.read_bytes(), memory)[0]
+    flags = second + layout["hetero_grant_device.flags"]
+    assert layout["HETERO_FLAG_CONTEXT"] == struct.unpack_from("<I", path.read_bytes(), flags)[0]
 
 
 def test_the_usage_region_is_read_where_the_limiter_writes_it(

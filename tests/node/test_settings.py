@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hetero.errors import BadInput
-from hetero.model import CORE, MEMORY, SLOTS, Whole
+from hetero.model import CORE, MEMORY, SLOTS, Grant, Whole
+from hetero.node.grant import limit_of
 from hetero.node.settings import Settings, load_settings
 from hetero.testing import rack
 from hetero.units import GiB
@@ -38,6 +39,18 @@ def test_scaling_is_exact(tmp_path: Path) -> None:
     assert (100, 10 * GiB) == (scaled.of_card(CORE), scaled.of_card(MEMORY))
 
 
+def test_what_a_grant_is_told_follows_from_the_settings(tmp_path: Path) -> None:
+    settings = load(tmp_path, "[scale]\nmemory = 2\n[count]\ncontext = true\n")
+    (card,) = rack(16 * GiB)
+    grant = Grant(device=card.uuid, vendor="memory", takes={MEMORY: GiB}, core=None)
+
+    beyond = limit_of(grant, settings.scaled(card), context=settings.context)
+    plain = limit_of(grant, card, context=Settings().context)
+
+    assert (True, True) == (beyond.spill, beyond.context)
+    assert (False, False) == (plain.spill, plain.context)
+
+
 def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
     (device,) = rack(16 * GiB, granularity=Whole())
 
@@ -55,6 +68,9 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ("[scale]\ncore = true", "is not a number from 1 to 100"),
         ('[scale]\ncore = "2"', "is not a number from 1 to 100"),
         ("[scale]\ncore = nan", "is not a number from 1 to 100"),
+        ("count = 1", r"write \[count\]"),
+        ("[count]\ncontext = 1", "count.context 1 is not true or false"),
+        ("[count]\ncontexts = true", "unknown key 'contexts'"),
         ("[scale", "node.toml: Expected ']'"),
     ],
 )

@@ -86,11 +86,17 @@ def hetero_discover() -> list[Device]:
 
 @hetero.hookimpl
 def hetero_observe(device: Device) -> hetero.Usage:
-    """Return the bytes in use, and the share of the last sample in which a kernel ran."""
+    """Return the bytes in use, also by process, and the share of the last sample that was busy."""
     with _driver():
         handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
         busy = _said(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        return hetero.Usage(memory=_memory(handle).used, core=busy.gpu / 100 if busy else None)
+        running = _said(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        known = None if running is None else {p.pid: p.usedGpuMemory for p in running}
+        return hetero.Usage(
+            memory=_memory(handle).used,
+            core=busy.gpu / 100 if busy else None,
+            processes=None if known is None or None in known.values() else known,
+        )
 
 
 @contextmanager
@@ -144,8 +150,9 @@ def _lost(index: int, error: Exception) -> Device:
         uuid, model = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
     except pynvml.NVMLError:
         uuid, model = f"lost-{index}", "unknown"
-    card = VENDOR.device(uuid=uuid, model=model, index=index, memory=0, rung=Rung.NONE)
-    return evolve(card, health=str(error))
+    return VENDOR.device(
+        uuid=uuid, model=model, index=index, memory=0, rung=Rung.NONE, health=str(error)
+    )
 
 
 def _memory(handle: Any) -> Any:

@@ -1,0 +1,117 @@
+"""hetero simulate: what orders of placing make of a recorded workload, side by side."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import ModuleType
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from hetero.cli._render import UNKNOWN, json_option, show, table
+from hetero.errors import BadInput
+
+#: The literature's ten seeds are 42 to 51.
+_FIRST_SEED = 42
+_SHOWN = 2  # reasons of refusals in a row
+
+
+@click.command()
+@click.option("--trace", "path", type=click.Path(path_type=Path), required=True, metavar="PATH")
+@click.option("--pods", metavar="NAME", help="Which of the folder's lists of pods.  [default]")
+@click.option("--policy", default="frag,fgd,bestfit", metavar="NAMES", show_default=True)
+@click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [one per processor]")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw curves.")
+@json_option
+def command(
+    *,
+    path: Path,
+    pods: str | None,
+    policy: str,
+    seeds: int,
+    jobs: int | None,
+    plot: Path | None,
+    as_json: bool,
+) -> int:
+    """Replay a workload over a cluster under several orders of placing.
+
+    PATH is a folder of openb CSV files or a JSON file of nodes and pods. Pods are drawn with
+    replacement until they ask for 130 % of all cards: each seed draws others, the same seed the
+    same again.
+
+    \b
+    Ours:      frag, binpack, spread, node-binpack-device-spread,
+               node-spread-device-binpack, first, or weights: waste=2,host=1
+    Published: fgd, bestfit, packing, clustering, dotproduct, random
+
+    \b
+      hetero simulate --trace openb --pods default --policy frag,fgd --seeds 10
+      hetero simulate --trace cluster.json --policy frag --plot curves.png
+    """
+    replay, report = _simulation()
+    orders = replay.orders(policy)
+    name = replay.read(path, pods=pods).name  # what cannot be read is said before work is shared
+    if plot is not None and plot.suffix != ".png":
+        raise BadInput(f"--plot {plot}: name a file that ends in .png")
+    runs = []
+    numbers = range(_FIRST_SEED, _FIRST_SEED + seeds)
+    processes = jobs or os.cpu_count() or 1
+    with _progress() as progress:
+        task = progress.add_task("replaying", total=len(orders) * seeds)
+        for run in replay.replay_all(path, pods, orders, numbers, processes=processes):
+            runs.append(run)
+            progress.advance(task)
+    summaries = report.summarise(runs, orders)
+    if plot is not None:
+        report.draw(summaries, plot, title=f"{name}, mean of {seeds}")
+    show(lambda: summaries, render, as_json=as_json)
+    return 0
+
+
+def render(summaries: tuple) -> Table:  # type: ignore[type-arg]
+    """Return one row per order."""
+    made = table(
+        "policy", "allocated", "from–to", "fragmented", "placed", "refused", "decisions/s",
+        folds=("refused",), right=("allocated", "fragmented", "placed", "decisions/s"),
+    )  # fmt: skip
+    for one in summaries:
+        common = sorted(one.refused.items(), key=lambda item: -item[1])[:_SHOWN]
+        made.add_row(
+            one.order,
+            f"{one.allocated:.2f} %",
+            f"{one.lowest:.2f}–{one.highest:.2f}",
+            UNKNOWN if one.fragmented is None else f"{one.fragmented:.2f} %",
+            f"{one.placed:.0f}",
+            ", ".join(f"{count:.0f} {reason}" for reason, count in common),
+            f"{one.decisions_per_second:.0f}",
+        )
+    return made
+
+
+def _simulation() -> tuple[ModuleType, ModuleType]:
+    """Return the simulator's modules, or say how to install what they need."""
+    try:
+        from hetero.simulate import replay, report
+    except ImportError as error:
+        raise BadInput(
+            f"hetero simulate needs {error.name}: pip install hetero[simulate]"
+        ) from None
+    return replay, report
+
+
+def _progress() -> Progress:
+    """Return a bar on standard error, shown only where somebody looks."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

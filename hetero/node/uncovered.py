@@ -1,0 +1,112 @@
+"""Compares the driver's own figures with the ledger's: what runs where no limiter holds it.
+
+A preloaded limiter cannot stand in front of a program without a dynamic linker, one that dropped
+its environment, or one that talks to the kernel module itself. The driver still counts what such a
+process holds. An agent asks every few seconds; `hetero doctor` asks when it is run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from attrs import frozen
+
+from hetero.model import MEMORY, Device, Policy, Rung, Usage
+from hetero.node.ledger import Look, Standing
+from hetero.node.node import Node, program
+from hetero.node.region import read_processes
+from hetero.node.tenant import USAGE
+from hetero.units import GiB
+
+#: A driver holds more for a process than it asked for: a context, the code of its kernels, their
+#: stacks. A difference up to this is nothing to report.
+OVERHEAD = GiB
+
+
+@frozen(kw_only=True)
+class Uncovered:
+    """A process on a shared device with `memory` bytes that no limiter counted.
+
+    `grant` is the one it runs under, None for a process that holds no grant of the device.
+    """
+
+    device: str
+    pid: int
+    program: str
+    memory: int
+    grant: str | None
+
+
+def uncovered(
+    node: Node, look: Look, usages: Iterable[tuple[Device, Usage]]
+) -> tuple[Uncovered, ...]:
+    """Return what the drivers count beyond the ledger, as far as this user can see.
+
+    Only devices that a limiter keeps (rung preload) and that somebody holds a grant of are looked
+    at; a grant whose policy is off is not held to anything.
+    """
+    found = []
+    holding = node.processes(entry.id for entry in look.standing)
+    for device, usage in usages:
+        here = [
+            entry
+            for entry in look.standing
+            if any(grant.device == device.uuid for grant in entry.allocation.grants)
+        ]
+        if device.rung is not Rung.PRELOAD or not here:
+            continue
+        for pid, memory in (usage.processes or {}).items():
+            entry = next((entry for entry in here if pid in holding[entry.id]), None)
+            if entry is None and not _ours(pid):
+                continue
+            beyond = memory - (_covered(node, entry, device, pid) if entry else 0)
+            if beyond > 0:
+                grant = entry.id if entry else None
+                found.append(
+                    Uncovered(
+                        device=device.uuid,
+                        pid=pid,
+                        program=program(pid),
+                        memory=beyond,
+                        grant=grant,
+                    )
+                )
+    return tuple(found)
+
+
+def _covered(node: Node, entry: Standing, device: Device, pid: int) -> int:
+    """Return what the process may hold without being reported: what its limiter counted, and
+    the driver's overhead; nothing if no limiter is in it."""
+    if entry.allocation.policy is Policy.OFF:
+        return device.of_card(MEMORY)
+    counted: Mapping[int, tuple[int, ...]] = {}
+    with suppress(OSError, ValueError):
+        counted = read_processes(node.directory(entry.id) / USAGE)
+    positions = [
+        position
+        for position, grant in enumerate(entry.allocation.grants)
+        if grant.device == device.uuid
+    ]
+    for name in _names(pid):
+        if name in counted:
+            return OVERHEAD + sum(counted[name][position] for position in positions)
+    return 0
+
+
+def _names(pid: int) -> list[int]:
+    """Return the PID in each of the namespaces the process is in: it knows itself by the last."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return [int(word) for word in line.split()[1:]][::-1]
+    return [pid]
+
+
+def _ours(pid: int) -> bool:
+    """Whether this user could have seen a grant in the hands of the process."""
+    with suppress(OSError):
+        return os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
+    return False

@@ -1,0 +1,63 @@
+"""A process that waits for one grant to end and then has its slices destroyed.
+
+Hardware that was cut for a program stays cut when the program is killed. The next admission would
+see to that; this makes it prompt. It holds nothing, and nothing is lost when it is killed too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from hetero.node.locks import wait_until_free
+
+#: Seconds between looks at a grant that only processes using the device keep standing.
+_PAUSE = 0.5
+
+
+def watch(alive: Path, environ: Mapping[str, str]) -> None:
+    """Start a watcher of the grant whose file `alive` is locked while its program lives.
+
+    It is nobody's child, so that a program that waits for its children does not wait for it.
+    """
+    subprocess.run(
+        [sys.executable, "-m", "hetero.node.watch", str(alive)],
+        env=dict(environ),
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=True,
+    )
+
+
+def _wait(alive: Path) -> None:
+    with suppress(FileNotFoundError):
+        descriptor = os.open(alive, os.O_RDONLY | os.O_CLOEXEC)
+        wait_until_free(descriptor)
+        os.close(descriptor)
+
+
+def _main(alive: Path) -> None:
+    if os.fork():
+        os._exit(0)
+    _wait(alive)
+    # Only now, so that what waits for days is small.
+    from hetero.errors import HeteroError
+    from hetero.node.node import Node
+
+    with suppress(HeteroError):
+        node = Node.here()
+        while node.ledger.stands(alive.parent.name):
+            time.sleep(_PAUSE)
+        node.sweep()
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

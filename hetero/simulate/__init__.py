@@ -1,0 +1,1 @@
+"""Replays workloads over cluster descriptions, to compare orders and to show what they do."""

@@ -1,0 +1,221 @@
+"""Replays a trace under one order and one seed, by the protocol of the literature."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from attrs import frozen
+
+from hetero.errors import BadInput
+from hetero.fit import Index, Node, Pod
+from hetero.fit.cluster import CPU
+from hetero.model import Refusal
+from hetero.policy import WEIGHTS, weights
+from hetero.simulate.baselines import SCORES, WHOLE, Baseline, Mix, Room, demand
+from hetero.simulate.trace import Trace, read
+
+#: Pods arrive until they ask for this share of all cards, in percent.
+ARRIVALS = 130
+
+
+@frozen(kw_only=True)
+class Point:
+    """How things stood when `arrived` percent of the cards had been asked for."""
+
+    arrived: int
+    allocated: float  # percent of all cards
+    fragmented: float | None  # percent of all cards, free but of no use to a typical pod
+
+
+@frozen(kw_only=True)
+class Run:
+    """What one order made of one sample of pods."""
+
+    order: str
+    seed: int
+    arrived: int  # pods
+    placed: int
+    refused: Mapping[str, int]  # by what most nodes lacked
+    seconds: float  # spent deciding
+    curve: tuple[Point, ...]
+
+    @property
+    def allocated(self) -> float:
+        """Percent of all cards that were given out in the end."""
+        return self.curve[-1].allocated
+
+    @property
+    def fragmented(self) -> float | None:
+        """Percent of all cards that are free but useless to a typical pod in the end."""
+        return self.curve[-1].fragmented
+
+
+def arrivals(trace: Trace, seed: int, *, percent: int = ARRIVALS) -> tuple[list[Node], list[Pod]]:
+    """Return the nodes in the order ties are settled by, and the pods that arrive.
+
+    Pods are drawn with replacement until one more would pass `percent` of all cards.
+    """
+    rng = random.Random(seed)
+    nodes = list(trace.nodes)
+    rng.shuffle(nodes)
+    want = demands(trace)
+    if not any(want):
+        raise BadInput(f"{trace.name}: no pod asks for a card that is there")
+    left = sum(len(node.devices) for node in nodes) * WHOLE * percent // 100
+    pods: list[Pod] = []
+    while True:
+        number = rng.randrange(len(trace.pods))
+        left -= want[number]
+        if left < 0:
+            return nodes, pods
+        pods.append(trace.pods[number])
+
+
+def demands(trace: Trace) -> list[int]:
+    """Return the thousandths of cards each pod asks for, averaged over those that may serve it."""
+    prices = Index(trace.nodes).prices
+    return [prices.demand(pod) for pod in trace.pods]
+
+
+def replay(trace: Trace, order: str, seed: int, *, percent: int = ARRIVALS) -> Run:
+    """Return what an order makes of the trace's arrivals; the same seed gives the same answer."""
+    nodes, pods = arrivals(trace, seed, percent=percent)
+    player: _Player
+    if order in SCORES:
+        player = Baseline(order, tuple(nodes), trace.pods, seed)
+    else:
+        player = _Ours(order, tuple(nodes), trace.pods)
+    asked = dict(zip(map(id, trace.pods), demands(trace), strict=True))
+    total = player.left()
+    refused: dict[str, int] = {}
+    curve: list[Point] = []
+    arrived, seconds, step = 0, 0.0, 0
+
+    def stands(at: int) -> Point:
+        useless = player.useless()
+        return Point(
+            arrived=at,
+            allocated=100 * (total - player.left()) / total,
+            fragmented=None if useless is None else 100 * useless / total,
+        )
+
+    for pod in pods:
+        start = time.perf_counter()
+        reason = player.place(pod)
+        seconds += time.perf_counter() - start
+        if reason is not None:
+            refused[reason] = refused.get(reason, 0) + 1
+        arrived += asked[id(pod)]
+        if arrived * 100 >= step * total:
+            step = arrived * 100 // total + 1
+            curve.append(stands(step - 1))
+    curve.append(stands(percent))
+    return Run(
+        order=order,
+        seed=seed,
+        arrived=len(pods),
+        placed=len(pods) - sum(refused.values()),
+        refused=refused,
+        seconds=seconds,
+        curve=tuple(curve),
+    )
+
+
+class _Player(Protocol):
+    """What a replay needs of an order of placing."""
+
+    def place(self, pod: Pod) -> str | None:
+        """Place the pod; return None, or the reason of most nodes why not."""
+
+    def left(self) -> int:
+        """Return the thousandths of cards that are left."""
+
+    def useless(self) -> float | None:
+        """Return how many of them a typical pod has no use for; None where cards differ."""
+
+
+class _Ours:
+    """The index under one of our orders."""
+
+    def __init__(self, order: str, nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> None:
+        self._index = Index(nodes, weights=weights(order))
+        self._mix: Mix | None = None
+        try:
+            self._room = Room(nodes)
+            self._mix = Mix([demand(pod, card=self._room.card) for pod in pods], self._room)
+        except BadInput:
+            pass  # the measure is defined for equal cards and plain pods only
+
+    def place(self, pod: Pod) -> str | None:
+        answer = self._index.place(pod)
+        if not isinstance(answer, Refusal):
+            return None
+        counts = answer.counts or {}
+        return max(counts, key=lambda reason: counts[reason], default=answer.sentence)
+
+    def left(self) -> int:
+        return sum(self._index.cluster.room)
+
+    def useless(self) -> float | None:
+        if self._mix is None:
+            return None
+        room, cluster = self._room, self._index.cluster
+        for number, cards in enumerate(cluster.cards):
+            room.cards[number, : len(cards)] = [cluster.states[card].room for card in cards]
+            if CPU in cluster.counters:
+                room.cpu[number] = cluster.host[number][cluster.counters.index(CPU)]
+        return self._mix.lost(room)
+
+
+def replay_all(
+    path: Path, pods: str | None, orders: Iterable[str], seeds: Iterable[int], *, processes: int
+) -> Iterator[Run]:
+    """Yield a run for every order and seed as they end, `processes` of them at a time."""
+    work = [(path, pods, order, seed) for seed in seeds for order in orders]
+    if processes == 1:
+        yield from map(_one, work)
+        return
+    with ProcessPoolExecutor(max_workers=processes) as pool:
+        for done in as_completed([pool.submit(_one, task) for task in work]):
+            yield done.result()
+
+
+def orders(names: str) -> list[str]:
+    """Return the orders in a list as `frag,fgd` or `waste=2,host=1`, ours or published.
+
+    A part with a weight continues the weights before it. Raises `BadInput`.
+    """
+    found: list[str] = []
+    for part in filter(None, (part.strip() for part in names.split(","))):
+        if "=" in part and found and "=" in found[-1]:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    for order in found:
+        if order not in SCORES:
+            _known(order)
+    if not found:
+        raise BadInput("no order is named")
+    return list(dict.fromkeys(found))
+
+
+def _known(order: str) -> None:
+    if "=" not in order and order not in WEIGHTS:
+        raise BadInput(f"order {order!r} is none of {', '.join((*WEIGHTS, *SCORES))}")
+    weights(order)
+
+
+def _one(task: tuple[Path, str | None, str, int]) -> Run:
+    path, pods, order, seed = task
+    return replay(_read(path, pods), order, seed)
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, pods: str | None) -> Trace:
+    return read(path, pods=pods)

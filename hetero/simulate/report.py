@@ -1,0 +1,103 @@
+"""What several runs of an order come to: one row of the table, one curve of the plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from attrs import frozen
+
+from hetero.errors import BadInput
+from hetero.simulate.replay import Point, Run
+
+
+@frozen(kw_only=True)
+class Summary:
+    """The mean over all seeds of one order; percentages are of all cards."""
+
+    order: str
+    seeds: int
+    allocated: float
+    lowest: float  # allocated, of all seeds
+    highest: float
+    fragmented: float | None  # None where cards differ in size
+    arrived: float  # pods
+    placed: float
+    refused: Mapping[str, float]  # pods, by what most nodes lacked
+    decisions_per_second: float
+    curve: tuple[Point, ...]
+
+
+def summarise(runs: Iterable[Run], orders: Sequence[str]) -> tuple[Summary, ...]:
+    """Return one summary per order, in the order given."""
+    by_order: dict[str, list[Run]] = {order: [] for order in orders}
+    for run in sorted(runs, key=lambda one: one.seed):
+        by_order[run.order].append(run)
+    return tuple(_summary(order, some) for order, some in by_order.items())
+
+
+def _summary(order: str, runs: list[Run]) -> Summary:
+    reasons = dict.fromkeys(reason for run in runs for reason in run.refused)
+    return Summary(
+        order=order,
+        seeds=len(runs),
+        allocated=fmean(run.allocated for run in runs),
+        lowest=min(run.allocated for run in runs),
+        highest=max(run.allocated for run in runs),
+        fragmented=_mean(run.fragmented for run in runs),
+        arrived=fmean(run.arrived for run in runs),
+        placed=fmean(run.placed for run in runs),
+        refused={r: fmean(run.refused.get(r, 0) for run in runs) for r in sorted(reasons)},
+        decisions_per_second=sum(r.arrived for r in runs) / sum(r.seconds for r in runs),
+        curve=_mean_curve(runs),
+    )
+
+
+def _mean_curve(runs: list[Run]) -> tuple[Point, ...]:
+    at: dict[int, list[Point]] = {}
+    for run in runs:
+        for point in run.curve:
+            at.setdefault(point.arrived, []).append(point)
+    return tuple(
+        Point(
+            arrived=arrived,
+            allocated=fmean(point.allocated for point in points),
+            fragmented=_mean(point.fragmented for point in points),
+        )
+        for arrived, points in sorted(at.items())
+    )
+
+
+def _mean(some: Iterable[float | None]) -> float | None:
+    known = [one for one in some if one is not None]
+    return fmean(known) if known else None
+
+
+def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:
+    """Draw what was allocated against what had arrived. Raises `BadInput` without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise BadInput("--plot needs matplotlib: pip install hetero[simulate]") from None
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    whole, end = figure.subplots(1, 2)
+    for summary in summaries:
+        arrived = [point.arrived for point in summary.curve]
+        allocated = [point.allocated for point in summary.curve]
+        for axes in (whole, end):
+            axes.plot(arrived, allocated, label=summary.order, linewidth=1.2)
+    last = [summary.curve[-1] for summary in summaries]
+    end.set_xlim(85, max(point.arrived for point in last))
+    end.set_ylim(min(point.allocated for point in last) - 5, 100)
+    whole.set_ylabel("cards allocated, %")
+    whole.set_title(title)
+    end.set_title("the end of it")
+    for axes in (whole, end):
+        axes.set_xlabel("cards asked for so far, % of all")
+        axes.grid(visible=True, linewidth=0.3)
+    whole.legend(loc="lower right", fontsize="small")
+    try:
+        figure.savefig(file, dpi=110)
+    except OSError as error:
+        raise BadInput(f"--plot {file}: {error.strerror}") from None

@@ -1,0 +1,197 @@
+"""Reads clusters and workloads: the openb CSV files (their columns are data), and our own JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import NoReturn
+
+from attrs import frozen
+
+from hetero import codec
+from hetero.errors import BadInput
+from hetero.fit import Container, Node, Pod
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Ask,
+    Choice,
+    Device,
+    Fractional,
+    Request,
+    Step,
+)
+from hetero.units import MiB
+
+#: The format counts shares in thousandths of a card; with 1000 MiB a card, one is a MiB.
+_THOUSANDTHS = 1000
+_LARGEST = 1 << 40  # of any number in a file: a typing error, not a machine
+
+
+@frozen(kw_only=True)
+class Trace:
+    """A cluster and the pods seen on it."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+
+
+@frozen(kw_only=True)
+class _Format:
+    """Where a folder of CSV files has what: file names, and columns by what they mean."""
+
+    vendor: str
+    nodes: str
+    pods: str
+    node: Mapping[str, str]
+    pod: Mapping[str, str]
+
+
+def read(path: Path, *, pods: str | None = None) -> Trace:
+    """Return the trace at `path`: a folder of openb CSV files, or one JSON file of ours.
+
+    In a folder `pods` names the list, `default` for `openb_pod_list_default.csv`. Raises
+    `BadInput` with the file and the row.
+    """
+    if path.is_file():
+        return _json(path)
+    if not path.is_dir():
+        raise BadInput(f"{path}: no such trace (a folder of openb CSV files or a JSON file)")
+    name = pods or "default"
+    text = files("hetero.simulate").joinpath("openb.json").read_text()
+    form = codec.loads(text, _Format, source="openb.json")
+    return Trace(
+        name=name,
+        nodes=tuple(_nodes(path / form.nodes, form)),
+        pods=tuple(_pods(path / form.pods.format(name=name), form)),
+    )
+
+
+def _json(path: Path) -> Trace:
+    """Read `{"nodes": [Node…], "pods": [Pod…]}`, each as the codec writes them."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from None
+    if not isinstance(document, dict):
+        raise BadInput(f"{path}: not an object with nodes and pods")
+    found: dict[str, list[object]] = {"nodes": [], "pods": []}
+    for key, cls in (("nodes", Node), ("pods", Pod)):
+        rows = document.get(key)
+        if not isinstance(rows, list) or not rows:
+            raise BadInput(f"{path}: {key} is not a list of at least one")
+        for row, value in enumerate(rows, start=1):
+            source = f"{path}: {key} {row}"
+            found[key].append(codec.loads(json.dumps(value), cls, source=source))
+    nodes = tuple(node for node in found["nodes"] if isinstance(node, Node))
+    for node in nodes:
+        for device in node.devices:
+            _sound(f"{path}: node {node.name!r}", device)
+    return Trace(
+        name=path.stem,
+        nodes=nodes,
+        pods=tuple(pod for pod in found["pods"] if isinstance(pod, Pod)),
+    )
+
+
+def _sound(source: str, device: Device) -> None:
+    """Refuse a device whose capacity makes no sense."""
+    for name in (CORE, MEMORY, SLOTS):
+        if name not in device.capacity:
+            raise BadInput(f"{source}: device {device.uuid!r} does not count {name}")
+    for name, amount in device.capacity.items():
+        if not 0 <= amount <= _LARGEST:
+            raise BadInput(f"{source}: device {device.uuid!r} has {amount} {name}")
+
+
+def _nodes(path: Path, form: _Format) -> Iterator[Node]:
+    granularity = Fractional(memory=Step(MiB))
+    capacity = {CORE: 100, MEMORY: _THOUSANDTHS * MiB, SLOTS: _THOUSANDTHS}
+    for row in _rows(path, form.node):
+        name, model = row.text("name"), row.text("model")
+        yield Node(
+            name=name,
+            devices=tuple(
+                Device(
+                    uuid=f"{name}/{index}",
+                    vendor=form.vendor,
+                    model=model,
+                    index=index,
+                    capacity=capacity,
+                    granularity=granularity,
+                )
+                for index in range(row.number("cards", most=1024))
+            ),
+            host={"cpu": row.number("cpu"), "memory": row.number("memory") * MiB},
+        )
+
+
+def _pods(path: Path, form: _Format) -> Iterator[Pod]:
+    for row in _rows(path, form.pod, optional=("models",)):
+        count, share = row.number("cards", most=1024), row.number("share")
+        if share > _THOUSANDTHS:
+            row.wrong("share", "is more than a whole card (1000)")
+        if count and not share:
+            row.wrong("share", "is 0 for a pod that wants cards")
+        request = None
+        if count:
+            ask = Ask() if share == _THOUSANDTHS else Ask(memory=share * MiB)
+            models = tuple(part for part in row.text("models").split("|") if part)
+            request = Request(asks=(ask,) * count, model=Choice(only=models))
+        host = {"cpu": row.number("cpu"), "memory": row.number("memory") * MiB}
+        yield Pod(name=row.text("name"), containers=(Container(request=request, host=host),))
+
+
+@frozen
+class _Row:
+    """One line of a CSV file, with where it stands for the error message."""
+
+    path: Path
+    line: int
+    columns: Mapping[str, str]
+    values: Mapping[str, str]
+
+    def text(self, meaning: str) -> str:
+        return self.values.get(self.columns[meaning]) or ""
+
+    def number(self, meaning: str, *, most: int = _LARGEST) -> int:
+        text = self.text(meaning)
+        if not (text.isascii() and text.isdecimal()):
+            self.wrong(meaning, "is not a whole number of at least 0")
+        if int(text) > most:
+            self.wrong(meaning, f"is more than {most}")
+        return int(text)
+
+    def wrong(self, meaning: str, why: str) -> NoReturn:
+        where = f"{self.path}, line {self.line}"
+        raise BadInput(f"{where}: {self.columns[meaning]} {self.text(meaning)!r} {why}")
+
+
+def _rows(
+    path: Path, columns: Mapping[str, str], *, optional: tuple[str, ...] = ()
+) -> Iterator[_Row]:
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            given = reader.fieldnames or ()
+            needed = [column for meaning, column in columns.items() if meaning not in optional]
+            absent = [column for column in needed if column not in given]
+            if absent:
+                raise BadInput(f"{path}, line 1: no column {', '.join(absent)}")
+            empty = True
+            for values in reader:
+                empty = False
+                if None in values or None in values.values():
+                    raise BadInput(f"{path}, line {reader.line_num}: not {len(given)} columns")
+                yield _Row(path, reader.line_num, columns, values)
+            if empty:
+                raise BadInput(f"{path}: no row below the heading")
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path}: {error}") from None

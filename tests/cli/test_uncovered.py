@@ -1,0 +1,107 @@
+"""What runs past its limiter is found by the driver's own figures, on a simulated card."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+
+import hetero_limiters
+import pytest
+
+from .conftest import Run
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def environ(environ: dict[str, str]) -> dict[str, str]:
+    rack = "[device]\nvendor = nvidia\nmodel = Card\nmemory = 32 GiB\ncontext = 500 MiB\n"
+    rack += "[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n"
+    file = f"{environ['PYTHONPATH']}/test.rack"
+    with open(file, "w") as written:
+        written.write(rack)
+    return {**environ, "HETERO_RACK": file, "PYTHONPATH": ""}
+
+
+@pytest.fixture
+def start(environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[Start]:
+    """Start a job under a grant of 4 GiB, by way of other commands in front of it."""
+    programs: list[subprocess.Popen[str]] = []
+
+    def begin(*before: str, memory: str) -> subprocess.Popen[str]:
+        job = [str(hetero_limiters.job("cuda")), "--seconds", "60", "--memory", memory]
+        program = subprocess.Popen(
+            [*command, "run", "--memory", "4Gi", "--core", "50", "--", *before, *job],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        programs.append(program)
+        assert program.stdout
+        program.stdout.readline()  # it has its memory
+        return program
+
+    yield begin
+    for program in programs:
+        with suppress(ProcessLookupError):
+            program.send_signal(signal.SIGKILL)
+        program.communicate()
+
+
+def test_a_program_that_dropped_the_limiter_is_found_within_five_seconds(
+    hetero: Run, start: Start
+) -> None:
+    program = start("env", "-u", "LD_PRELOAD", memory="6GiB")
+
+    before = time.monotonic()
+    done = hetero("doctor")
+    assert time.monotonic() - before < 5
+
+    assert 1 == done.returncode
+    (line,) = [line for line in done.stdout.splitlines() if f"process {program.pid}" in line]
+    assert "bad" in line
+    assert "6644 MiB" in " ".join(done.stdout.split())
+    (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
+    assert [program.pid] == grant["uncovered"]
+    assert f"process {program.pid} of grant {grant['id']}" in hetero("ps").stdout
+
+
+def test_the_contexts_cost_is_shown_apart_and_is_no_escape(hetero: Run, start: Start) -> None:
+    start(memory="2GiB")
+
+    (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
+    (share,) = grant["shares"]
+    assert (2 << 30, 500 << 20, []) == (
+        share["memory_used"],
+        share["overhead"],
+        grant["uncovered"],
+    )
+    assert "2/4 GiB +500 MiB" in " ".join(hetero("ps").stdout.split())
+    assert 0 == hetero("doctor").returncode
+
+
+def test_a_program_without_a_grant_is_noted(
+    hetero: Run, start: Start, environ: Mapping[str, str]
+) -> None:
+    start(memory="1GiB")
+    stranger = subprocess.Popen(
+        [str(hetero_limiters.job("cuda")), "--seconds", "60", "--memory", "1GiB"],
+        env={**environ, "LD_LIBRARY_PATH": str(hetero_limiters.fake_drivers())},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert stranger.stdout
+        stranger.stdout.readline()
+        done = hetero("doctor")
+    finally:
+        stranger.kill()
+        stranger.communicate()
+
+    assert 0 == done.returncode
+    (line,) = [line for line in done.stdout.splitlines() if f"process {stranger.pid}" in line]
+    assert "note" in line

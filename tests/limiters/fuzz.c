@@ -1,0 +1,191 @@
+/* Whatever lies in a grant file or a usage region, the core neither crashes nor hangs nor lets more be held than granted.
+ *
+ * An input is 'G' and the bytes of a grant file, or 'R' and a script of what a process and its enemy do to a region.
+ * Linked with libFuzzer it is a fuzzer; by itself it runs every file it is given and mutations of them, always the same:
+ *   fuzz COUNT FILE...
+ */
+#include "../../limiters/core/budget.h"
+#include "../../limiters/core/ledger.h"
+#include "../../limiters/core/tenant.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define LIMIT UINT64_C(1000000)
+#define MOST  8192u /* bytes of an input */
+
+#define REQUIRE(truth)                                                                                                 \
+    do {                                                                                                               \
+        if (!(truth)) {                                                                                                \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #truth);                                        \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static void read_grant(const uint8_t *bytes, size_t size)
+{
+    struct hetero_grant *grant = calloc(1, sizeof *grant); /* of its size, so that reading past it is seen */
+    uint8_t uuids[HETERO_MAX_DEVICES][16];
+    memcpy(grant, bytes, size < sizeof *grant ? size : sizeof *grant);
+    if (grant_fault(grant, uuids) == NULL) {
+        REQUIRE(grant->device_count >= 1 && grant->device_count <= HETERO_MAX_DEVICES);
+        for (unsigned d = 0; d < grant->device_count; d++) {
+            REQUIRE(terms_core(&grant->devices[d]) >= 1 && terms_core(&grant->devices[d]) <= HETERO_CORE_FULL);
+            REQUIRE(strnlen(grant->devices[d].uuid, 64) < 64);
+        }
+    }
+    free(grant);
+}
+
+/* A region of its own in memory, which nobody else has. */
+static struct region *fresh_region(void)
+{
+    static struct region region;
+    static char path[64];
+    static int file = -1;
+    if (file < 0) {
+        file = (int)memfd_create("region", MFD_CLOEXEC);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+        REQUIRE(file >= 0 && ftruncate(file, sizeof(struct hetero_region)) == 0 && region_open(&region, path));
+    }
+    region_forget(&region);
+    memset((char *)region.shared + 16, 0, sizeof *region.shared - 16);
+    return &region;
+}
+
+struct script {
+    const uint8_t *at, *end;
+};
+
+static uint64_t next(struct script *script, unsigned bytes)
+{
+    uint64_t value = 0;
+    for (; bytes > 0; bytes--)
+        value = value << 8 | (script->at < script->end ? *script->at++ : 0);
+    return value;
+}
+
+static void play(const uint8_t *bytes, size_t size)
+{
+    struct region *region = fresh_region();
+    struct script script = {bytes, bytes + size};
+    uint64_t held[HETERO_MAX_DEVICES] = {0};
+    for (unsigned steps = 0; script.at < script.end && steps < 64; steps++) {
+        unsigned verb = (unsigned)next(&script, 1) % 7, device = (unsigned)next(&script, 1) % HETERO_MAX_DEVICES;
+        struct hetero_region_device *account = &region->shared->devices[device];
+        uint64_t amount = next(&script, 3);
+        switch (verb) {
+        case 0:
+        case 1:
+            if (ledger_reserve(region, device, amount, LIMIT) == LEDGER_GRANTED)
+                held[device] += amount;
+            REQUIRE(held[device] <= LIMIT);
+            break;
+        case 2:
+            if (amount <= held[device]) {
+                ledger_release(region, device, amount);
+                held[device] -= amount;
+            }
+            break;
+        case 3: { /* the enemy writes a word */
+            uint64_t word = next(&script, 8), at = amount % (sizeof *region->shared / 8);
+            memcpy((char *)region->shared + at * 8, &word, 8);
+            break;
+        }
+        case 4: { /* the enemy paints over what follows a place */
+            size_t at = amount % sizeof *region->shared;
+            memset((char *)region->shared + at, (int)next(&script, 1), sizeof *region->shared - at);
+            break;
+        }
+        case 5:
+            REQUIRE(ledger_used(region, device) >= held[device]);
+            break;
+        default:
+            budget_settle(account, amount, amount * 2, 3000, amount % 1000);
+            REQUIRE(budget_balance(account, amount, amount * 3, 3000) <= BUDGET_ARREARS_NS);
+            REQUIRE(budget_wait(budget_balance(account, amount, amount * 3, 1), 1) < UINT64_C(1) << 62);
+        }
+        REQUIRE(region->own[device] == held[device]);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    if (size > 0 && bytes[0] == 'G')
+        read_grant(bytes + 1, size - 1);
+    else if (size > 0 && bytes[0] == 'R')
+        play(bytes + 1, size - 1);
+    return 0;
+}
+
+#ifndef HETERO_LIBFUZZER
+
+static uint64_t dice = UINT64_C(0x9e3779b97f4a7c15);
+
+static uint64_t roll(uint64_t sides)
+{
+    dice ^= dice << 13;
+    dice ^= dice >> 7;
+    dice ^= dice << 17;
+    return dice % sides;
+}
+
+/* Change a few places after the first byte. */
+static size_t mutate(uint8_t *bytes, size_t size)
+{
+    for (uint64_t changes = 1 + roll(8); changes > 0 && size > 1; changes--) {
+        size_t at = 1 + roll(size - 1), other = 1 + roll(size - 1), most = size - (at > other ? at : other);
+        switch (roll(6)) {
+        case 0:
+            bytes[at] ^= (uint8_t)(1u << roll(8));
+            break;
+        case 1:
+            bytes[at] = (uint8_t)roll(256);
+            break;
+        case 2:
+            bytes[at] = roll(2) ? 0xff : 0;
+            break;
+        case 3:
+            memmove(bytes + at, bytes + other, roll(most + 1));
+            break;
+        case 4:
+            if (roll(8) == 0)
+                size = at;
+            break;
+        default:
+            if (size + 16 <= MOST) {
+                memmove(bytes + at + 16, bytes + at, size - at);
+                for (unsigned i = 0; i < 16; i++)
+                    bytes[at + i] = (uint8_t)roll(256);
+                size += 16;
+            }
+        }
+    }
+    return size;
+}
+
+int main(int count, char **arguments)
+{
+    if (count < 3)
+        return 2;
+    for (int i = 2; i < count; i++) {
+        uint8_t original[MOST], bytes[MOST];
+        FILE *file = fopen(arguments[i], "rb");
+        REQUIRE(file != NULL);
+        size_t size = fread(original, 1, sizeof original, file);
+        fclose(file);
+        LLVMFuzzerTestOneInput(original, size);
+        for (long rounds = atol(arguments[1]) / (count - 2); rounds > 0; rounds--) {
+            memcpy(bytes, original, size);
+            LLVMFuzzerTestOneInput(bytes, mutate(bytes, size));
+        }
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,70 @@
+"""The whole limiter under AddressSanitizer and UBSan, in front of the fake driver."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import hetero_limiters
+import pytest
+from tenancy import LIMITER, MIB, Grant, Rack, Terms
+
+SANITIZED = LIMITER.parents[2] / "build/address/libhetero-cuda.so"
+
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+
+@pytest.fixture
+def grant(tmp_path: Path) -> Grant:
+    return Rack.of(tmp_path).grant(Terms(memory=64 * MIB, core=5000, flags=3))
+
+
+def _environment(grant: Grant) -> dict[str, str]:
+    runtime = subprocess.run(
+        ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    )
+    return {
+        **grant.environment,
+        "LD_PRELOAD": f"{runtime.stdout.strip()} {SANITIZED}",
+        # The interpreter and the fake driver keep what they allocate until they end.
+        "ASAN_OPTIONS": "detect_leaks=0",
+    }
+
+
+@pytest.mark.parametrize(
+    "load", [("--kernel-us", "200"), ("--kernel-us", "20", "--graph", "50")], ids=["plain", "graph"]
+)
+def test_a_job_meets_nothing_wrong(grant: Grant, load: tuple[str, ...]) -> None:
+    command = [str(hetero_limiters.job("cuda")), *load, "--seconds", "0.5", "--memory", "32MiB"]
+    job = grant.rack.machine.spawn(command, **_environment(grant))
+    out, errors = job.communicate(timeout=60)
+
+    assert (0, "") == (job.returncode, errors)
+    assert 32 * MIB == json.loads(out.splitlines()[-1])["memory"]
+
+
+def test_every_path_to_memory_meets_nothing_wrong(grant: Grant) -> None:
+    program = grant.rack.start(
+        f"""
+context = start()
+def every_path(number):
+    call("cuCtxSetCurrent", context)
+    for path in PATHS:
+        for _ in range(3):
+            what = take(path, {2 * MIB})
+            refused = take(path, {512 * MIB})
+            give(path, what)
+in_threads(4, every_path)
+own, stream = c_void_p(), c_void_p()
+call("cuCtxCreate_v2", byref(own), c_uint(0), c_int(0))
+call("cuStreamCreate", byref(stream), c_uint(1))
+launch(spin_kernel(), 100, stream)
+call("cuCtxDestroy_v2", own)
+start()
+say(info()[0])
+""",
+        **_environment(grant),
+    )
+    out, errors = program.communicate(timeout=60)
+
+    assert (0, "") == (program.returncode, errors)
+    assert 64 * MIB == json.loads(out)

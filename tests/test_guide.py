@@ -1,0 +1,71 @@
+"""The guide docs/adding-a-vendor.md, followed to the letter: its files, its fake, its commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GUIDE = Path(__file__).parent.parent / "docs" / "adding-a-vendor.md"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The guide's files under the names it gives them, with the vendor installed beside them."""
+    path = tmp_path_factory.mktemp("zephyr")
+    text = GUIDE.read_text()
+    files = re.findall(r"This is `([^`]+)`:\n\n```\w+\n(.*?)```", text, re.DOTALL)
+    for name, contents in files:
+        (path / name).write_text(contents)
+    assert {"pyproject.toml", "hetero_zephyr.py", "test_zephyr.py", "fake.c"} == {
+        name for name, _ in files
+    }
+    offline = ["--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *offline]
+    subprocess.run([*pip, "--target", path / "site", path], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "libzephyr.so", "fake.c"], cwd=path, check=True)
+    return path
+
+
+def python(project: Path, *arguments: str, driver: bool = True) -> str:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(project / "site"),
+        "HETERO_STATE": str(project / "state"),
+        **({"LD_LIBRARY_PATH": str(project)} if driver else {}),
+    }
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=project,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("driver", [True, False], ids=["on its fake", "without a driver"])
+def test_the_guides_vendor_keeps_the_contract(project: Path, driver: bool) -> None:
+    told = python(
+        project, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_zephyr.py", driver=driver
+    )
+
+    assert "failed" not in told
+
+
+def test_the_guides_vendor_is_listed_with_its_cards(project: Path) -> None:
+    hetero = ("-c", "from hetero.cli import main; main()")
+    rows = json.loads(python(project, *hetero, "vendors", "--json"))["items"]
+    row = next(row for row in rows if row["name"] == "zephyr")
+    table = python(project, *hetero, "inventory")
+
+    assert ("ok", 2, "hetero-zephyr 0.1") == (row["state"], row["devices"], row["source"])
+    assert re.search(r"zephyr +Z2 Pro +ZE-0001 +1 %, 64 MiB +0/100 +0/16 GiB +0/8 +none +–", table)
+    assert re.search(r"zephyr +Z1 +ZE-0002 +whole card", table)

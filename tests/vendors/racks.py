@@ -1,0 +1,174 @@
+"""Simulated machines for the vendors' tests: a rack, met by the real plugins in a forked process.
+
+A driver library is loaded once a process and for good, so whatever meets one does so in a child of
+its own. The plugins themselves are imported before, which needs no driver.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import pickle
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+import hetero_ascend
+import hetero_cambricon
+import hetero_hygon
+import hetero_iluvatar
+import hetero_metax
+import hetero_mthreads
+import hetero_nvidia
+from attrs import evolve
+from hetero_limiters import fake_drivers
+
+from hetero.fit import fit
+from hetero.model import Allocation, Ask, Choice, Device, Inventory, Refusal, Request
+from hetero.node.node import with_parts
+from hetero.registry import Discovery, Registry
+from hetero.units import GiB
+
+T = TypeVar("T")
+
+PLUGINS: Mapping[str, ModuleType] = {
+    "nvidia": hetero_nvidia,
+    "ascend": hetero_ascend,
+    "hygon": hetero_hygon,
+    "cambricon": hetero_cambricon,
+    "iluvatar": hetero_iluvatar,
+    "mthreads": hetero_mthreads,
+    "metax": hetero_metax,
+}
+#: The file each vendor's discovery opens.
+LIBRARIES = {
+    "nvidia": "libnvidia-ml.so.1",
+    "ascend": "libdcmi.so",
+    "hygon": "librocm_smi64.so",
+    "cambricon": "libcndev.so",
+    "iluvatar": "libixml.so",
+    "mthreads": "libmtml.so",
+    "metax": "libmxsml.so",
+}
+
+
+def registry(*names: str) -> Registry:
+    return Registry.of(*(PLUGINS[name] for name in names or PLUGINS))
+
+
+def discover(*names: str) -> Discovery:
+    return registry(*names).discover()
+
+
+def card(vendor: str, model: str, memory: str, **facts: str) -> str:
+    """Return one [device] of a rack."""
+    lines = {"vendor": vendor, "model": model, "memory": memory, **facts}
+    return "\n[device]\n" + "".join(f"{key} = {value}\n" for key, value in lines.items())
+
+
+def fault(call: str, does: str, **more: str) -> str:
+    """Return one [fault] of a rack."""
+    lines = {"call": call, "does": does, **more}
+    return "\n[fault]\n" + "".join(f"{key} = {value}\n" for key, value in lines.items())
+
+
+class Rack:
+    """A rack file in a directory; what the drivers keep of it is removed when the tests end."""
+
+    def __init__(self, directory: Path, *texts: str) -> None:
+        self.path = (directory / "test.rack").resolve()
+        self.path.write_text("".join(texts))
+        atexit.register(self._forget)
+
+    def meet(self, ask: Callable[[], T], *, without: Iterable[str] = ()) -> T:
+        """Return what `ask` finds in a process of its own that meets the simulated drivers."""
+        readable, writable = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.environ["HETERO_RACK"] = str(self.path)
+                missing = {LIBRARIES[name] for name in without}
+                for library in sorted(fake_drivers().glob("lib*.so*")):
+                    if library.name not in missing:
+                        ctypes.CDLL(str(library))
+                answer: tuple[bool, object] = (True, ask())
+            except BaseException:
+                answer = (False, traceback.format_exc())
+            with os.fdopen(writable, "wb") as pipe:
+                pickle.dump(answer, pipe)
+            os._exit(0)
+        os.close(writable)
+        with os.fdopen(readable, "rb") as pipe:
+            fine, found = pickle.load(pipe)
+        os.waitpid(pid, 0)
+        assert fine, found
+        return found  # type: ignore[no-any-return]
+
+    def _forget(self) -> None:
+        # One file for each vendor, named by the rack's path; the engine's by the vendor as well.
+        names = {_fnv(1, bytes(self.path))}
+        names |= {_fnv(_fnv(0, bytes(self.path)), name.encode()) for name in PLUGINS}
+        for name in names:
+            for kept in Path("/dev/shm").glob(f"hetero-*-{name:016x}"):
+                kept.unlink(missing_ok=True)
+
+
+def _fnv(seed: int, data: bytes) -> int:
+    value = seed ^ 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
+def request(
+    *asks: Ask, vendor: str | None = None, model: str | None = None, count: int = 1
+) -> Request:
+    return Request(
+        asks=(asks or (Ask(),)) * count,
+        vendor=Choice((vendor,) if vendor else ()),
+        model=Choice((model,) if model else ()),
+    )
+
+
+#: A share that every card that can be cut can give.
+SHARE = request(Ask(memory=4 * GiB, core=20))
+
+
+class Machine:
+    """The devices of a rack and the allocations made on them; lives in a process that meets it."""
+
+    def __init__(self, directory: Path, *names: str) -> None:
+        self.registry = registry(*names)
+        self.directory = directory
+        self.discovery = self.registry.discover()
+        self.standing: list[Allocation] = []
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return self.discovery.devices
+
+    def fit(self, wish: Request) -> Allocation | Refusal:
+        return fit(Inventory(self.devices, tuple(self.standing)), wish)
+
+    def take(self, wish: Request) -> Allocation:
+        """Fit the request and have it confined, slices and all."""
+        answer = self.fit(wish)
+        assert isinstance(answer, Allocation), answer.sentence
+        edits = self.registry.enforce(answer, self.devices, directory=self.directory)
+        taken = with_parts(answer, edits.parts)
+        self.standing.append(taken)
+        return taken
+
+    def reconcile(self) -> tuple[str, ...]:
+        return self.registry.reconcile(self.devices, self.standing, directory=self.directory)
+
+    def resize(self, allocation: Allocation, **takes: int) -> None:
+        """Have an allocation's one slice cut anew."""
+        (grant,) = allocation.grants
+        grant = evolve(grant, takes={**grant.takes, **takes})
+        changed = evolve(allocation, grants=(grant,))
+        self.registry.enforce(changed, self.devices, directory=self.directory)
+        self.standing[self.standing.index(allocation)] = changed

@@ -1,0 +1,383 @@
+"""Slices are made with a grant and gone with it: an orphan is removed, one in use never is."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hetero_ascend
+import hetero_cambricon
+import hetero_hygon
+import hetero_metax
+import hetero_mthreads
+import pytest
+from attrs import evolve
+from racks import LIBRARIES, SHARE, Machine, Rack, card, request
+
+from hetero.errors import NotFound
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Policy
+from hetero.units import GiB, MiB
+
+CARDS = {
+    "ascend": card("ascend", "910B3", "64 GiB", core="20"),
+    "hygon": card("hygon", "K100_AI", "64 GiB"),
+    "cambricon": card("cambricon", "MLU370-X8", "24 GiB", smlu="on"),
+    "metax": card("metax", "MXC500", "64 GiB", sgpu="on"),
+}
+#: Those whose slices are the driver's own; Hygon's are files.
+IN_DRIVER = ["ascend", "cambricon", "metax"]
+
+
+def slices(machine: Machine, device: Device) -> set[str]:
+    """Return the slices there are on a card, asked of the driver."""
+    match device.vendor:
+        case "ascend":
+            place = hetero_ascend._place(device)
+            return set(map(str, hetero_ascend._vnpus(hetero_ascend._DCMI.open(), *place)))
+        case "hygon":
+            return {v.path.name for v in hetero_hygon._vdevs(machine.directory / "hygon")}
+        case "cambricon":
+            cndev, version = hetero_cambricon._open()
+            found = hetero_cambricon._instances(cndev, version, device.index)
+            return {instance.name.decode() for instance in found}
+        case "metax":
+            mxsml = hetero_metax._MXSML.open()
+            found = hetero_metax._slices(mxsml, device.index)
+            return {hetero_metax._alias(mxsml, device.index, n) for n in found}
+    raise AssertionError(device.vendor)
+
+
+def die_after(doing: Callable[[], object]) -> None:
+    """Do it in a process that is then killed the hard way."""
+    pid = os.fork()
+    if pid == 0:
+        doing()
+        os.kill(os.getpid(), signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    assert signal.SIGKILL == os.WTERMSIG(status)
+
+
+@pytest.mark.parametrize("vendor", CARDS)
+def test_a_slice_is_named_in_its_grant_and_lives_as_long(tmp_path: Path, vendor: str) -> None:
+    def live() -> list[set[str]]:
+        machine = Machine(tmp_path, vendor)
+        (device,) = machine.devices
+        parts = [machine.take(SHARE).grants[0].part for _ in range(2)]
+        both = slices(machine, device)
+        assert set(parts) == both
+        del machine.standing[0]
+        assert () == machine.reconcile() == machine.reconcile()
+        one = slices(machine, device)
+        assert {parts[1]} == one
+        machine.standing.clear()
+        assert () == machine.reconcile()
+        return [both, one, slices(machine, device)]
+
+    assert [2, 1, 0] == [len(found) for found in Rack(tmp_path, CARDS[vendor]).meet(live)]
+
+
+@pytest.mark.parametrize("vendor", CARDS)
+def test_a_slice_whose_maker_was_killed_is_gone_at_the_next_look(
+    tmp_path: Path, vendor: str
+) -> None:
+    def crash() -> tuple[set[str], set[str]]:
+        die_after(lambda: Machine(tmp_path, vendor).take(SHARE))
+        machine = Machine(tmp_path, vendor)
+        left = slices(machine, machine.devices[0])
+        assert () == machine.reconcile()
+        return left, slices(machine, machine.devices[0])
+
+    left, after = Rack(tmp_path, CARDS[vendor]).meet(crash)
+
+    assert (1, set()) == (len(left), after)
+
+
+@pytest.mark.parametrize("vendor", IN_DRIVER)
+def test_a_slice_in_use_is_never_destroyed(tmp_path: Path, vendor: str) -> None:
+    identity = {"ascend": 100, "cambricon": 1, "metax": 0}[vendor]
+
+    def use() -> tuple[int, int]:
+        machine = Machine(tmp_path, vendor)
+        machine.take(SHARE)
+        machine.standing.clear()
+        ready, told = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            library = ctypes.CDLL(LIBRARIES[vendor])
+            os.write(told, b"%d" % library.fake_occupy(0, identity))
+            signal.pause()
+        assert b"0" == os.read(ready, 2)
+        machine.reconcile()
+        during = len(slices(machine, machine.devices[0]))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert () == machine.reconcile()
+        return during, len(slices(machine, machine.devices[0]))
+
+    assert (1, 0) == Rack(tmp_path, CARDS[vendor]).meet(use)
+
+
+@pytest.mark.parametrize("vendor", CARDS)
+def test_another_ledgers_slices_are_left_alone(tmp_path: Path, vendor: str) -> None:
+    def share() -> int:
+        theirs, ours = (Machine(tmp_path / name, vendor) for name in ("theirs", "ours"))
+        theirs.take(SHARE)
+        assert () == ours.reconcile()
+        return len(slices(theirs, theirs.devices[0]))
+
+    assert 1 == Rack(tmp_path, CARDS[vendor]).meet(share)
+
+
+@pytest.mark.parametrize("vendor", CARDS)
+def test_a_full_card_of_slices_is_emptied_and_filled_again(tmp_path: Path, vendor: str) -> None:
+    def fill() -> list[int]:
+        machine = Machine(tmp_path, vendor)
+        counts = []
+        for _ in range(3):
+            while isinstance(machine.fit(SHARE), Allocation):
+                machine.take(SHARE)
+            counts.append(len(slices(machine, machine.devices[0])))
+            machine.standing.clear()
+            assert () == machine.reconcile()
+        return counts
+
+    full = 4 if vendor in ("ascend", "hygon") else 5  # by template and slots; by core
+    assert [full] * 3 == Rack(tmp_path, CARDS[vendor]).meet(fill)
+
+
+@pytest.mark.parametrize("vendor", ["cambricon", "metax"])
+def test_a_slice_is_resized_in_place(tmp_path: Path, vendor: str) -> None:
+    def size(machine: Machine) -> tuple[int, int]:
+        if vendor == "cambricon":
+            cndev, version = hetero_cambricon._open()
+            (instance,) = hetero_cambricon._instances(cndev, version, 0)
+            return instance.memory[0] // MiB, instance.core[0]
+        mxsml, found = hetero_metax._MXSML.open(), hetero_metax._Slice()
+        mxsml.call("mxSmlGetSgpuInfo", 0, 0, found)
+        return found.memory, found.core
+
+    def resize() -> list[tuple[int, int]]:
+        machine = Machine(tmp_path, vendor)
+        taken = machine.take(SHARE)
+        before = size(machine)
+        machine.resize(taken, **{MEMORY: 8 * GiB, CORE: 50})
+        return [before, size(machine)]
+
+    assert [(4096, 20), (8192, 50)] == Rack(tmp_path, CARDS[vendor]).meet(resize)
+
+
+# --- each vendor's own way -----------------------------------------------------------------------
+
+
+def test_a_vnpu_is_noted_before_it_is_made(tmp_path: Path) -> None:
+    def stop_before_creation() -> tuple[list[str], list[str]]:
+        machine = Machine(tmp_path, "ascend")
+        noted: list[str] = []
+
+        def create(library: Any, function: str, *arguments: Any) -> None:
+            if function == "dcmi_create_vdevice":
+                noted.extend(path.name for path in (tmp_path / "ascend").iterdir())
+                os._exit(0) if os.fork() == 0 else None
+            call(library, function, *arguments)
+
+        call = type(hetero_ascend._DCMI.open()).call
+        type(hetero_ascend._DCMI.open()).call = create  # type: ignore[method-assign, assignment]
+        part = machine.take(SHARE).grants[0].part
+        return noted, [str(part)]
+
+    noted, made = Rack(tmp_path, CARDS["ascend"]).meet(stop_before_creation)
+
+    assert noted == made
+
+
+def test_a_vnpu_that_was_noted_and_never_made_leaves_no_note(tmp_path: Path) -> None:
+    (tmp_path / "ascend").mkdir()
+    (tmp_path / "ascend" / "103").touch()
+
+    assert () == Rack(tmp_path, CARDS["ascend"]).meet(
+        lambda: Machine(tmp_path, "ascend").reconcile()
+    )
+    assert [] == list((tmp_path / "ascend").iterdir())
+
+
+def test_in_a_container_the_vendors_runtime_makes_the_vnpu(tmp_path: Path) -> None:
+    def enforce() -> tuple[dict[str, str], set[str]]:
+        machine = Machine(tmp_path, "ascend")
+        answer = machine.fit(SHARE)
+        assert isinstance(answer, Allocation)
+        edits = machine.registry.enforce(
+            answer, machine.devices, directory=tmp_path, container=True
+        )
+        assert "/usr/local/Ascend/driver/lib64" in [mount.target for mount in edits.mounts]
+        return dict(edits.env), slices(machine, machine.devices[0])
+
+    env, made = Rack(tmp_path, CARDS["ascend"]).meet(enforce)
+
+    assert set() == made
+    assert {
+        "ASCEND_VISIBLE_DEVICES": "0",
+        "ASCEND_VNPU_SPECS": "vir05_1c_16g",
+        "ASCEND_RT_VISIBLE_DEVICES": "0",
+    } == env
+
+
+@pytest.mark.parametrize(("container", "seen"), [(True, "0,1"), (False, "1,2")])
+def test_a_tensor_parallel_job_counts_its_npus_as_its_runtime_does(
+    tmp_path: Path, container: bool, seen: str
+) -> None:
+    def enforce() -> dict[str, str]:
+        machine = Machine(tmp_path, "ascend")
+        machine.take(request(Ask(device="0")))
+        answer = machine.fit(request(count=2))
+        assert isinstance(answer, Allocation)
+        edits = machine.registry.enforce(
+            answer, machine.devices, directory=tmp_path, container=container
+        )
+        return dict(edits.env)
+
+    env = Rack(tmp_path, CARDS["ascend"] * 3).meet(enforce)
+
+    assert ("1,2", seen) == (env["ASCEND_VISIBLE_DEVICES"], env["ASCEND_RT_VISIBLE_DEVICES"])
+
+
+def test_vdev_files_say_what_the_kernel_driver_needs(tmp_path: Path) -> None:
+    """Two cards, four shares each: masks disjoint, counts true, numbers and pipes their own."""
+
+    def write() -> list[dict[str, Any]]:
+        machine = Machine(tmp_path, "hygon")
+        for device in (0, 1):
+            for core in (10, 20, 30, 40):
+                machine.take(request(Ask(memory=4000 * MiB, core=core, device=str(device))))
+        found = []
+        for path in sorted((tmp_path / "hygon").iterdir()):
+            lines = [line.split(": ") for line in path.read_text().splitlines()]
+            masks = [int(value, 16) for key, value in lines if key == "cu_mask"]
+            found.append({**dict(lines), "mask": masks[0] | masks[1] << 64, "file": path.name})
+        return found
+
+    vdevs = Rack(tmp_path, CARDS["hygon"] * 2).meet(write)
+
+    assert 8 == len(vdevs)
+    assert all(int(v["cu_count"]) == v["mask"].bit_count() for v in vdevs)
+    assert all(f"vdev{v['vdev_id']}.conf" == v["file"] for v in vdevs)
+    assert {"4000 MiB"} == {v["mem"] for v in vdevs}
+    for address in {v["PciBusId"] for v in vdevs}:
+        mine = [v for v in vdevs if v["PciBusId"] == address]
+        assert [12, 24, 36, 48] == sorted(int(v["cu_count"]) for v in mine)
+        assert 120 == sum(v["mask"] for v in mine).bit_count()  # they share no unit
+        assert 4 == len({v["pipe_id"] for v in mine})
+
+
+def test_a_vdev_is_mounted_under_its_own_name_and_keeps_its_size(tmp_path: Path) -> None:
+    def confine() -> tuple[str, str, str]:
+        machine = Machine(tmp_path, "hygon")
+        answer = machine.fit(SHARE)
+        assert isinstance(answer, Allocation)
+        edits = machine.registry.enforce(answer, machine.devices, directory=tmp_path)
+        taken = machine.take(SHARE)
+        with pytest.raises(NotFound) as error:
+            machine.resize(taken, **{MEMORY: GiB})
+        return edits.mounts[0].source, edits.mounts[0].target, str(error.value)
+
+    source, target, refusal = Rack(tmp_path, CARDS["hygon"]).meet(confine)
+
+    assert (f"{tmp_path}/hygon/vdev0.conf", "/etc/vdev/docker/vdev0.conf") == (source, target)
+    assert "hygon: enforce: card 0: a vdev keeps the size it was made with" == refusal
+
+
+def test_an_smlu_profile_is_reused_and_goes_with_its_last_instance(tmp_path: Path) -> None:
+    def profiles() -> int:
+        cndev, version = hetero_cambricon._open()
+        ids = hetero_cambricon._Ids(version=version)
+        cndev.call("cndevGetSMluProfileIdInfo", ids, 0)
+        return int(ids.count)
+
+    def count() -> list[int]:
+        machine = Machine(tmp_path, "cambricon")
+        counts = []
+        for wish in (SHARE, SHARE, request(Ask(memory=2 * GiB, core=10))):
+            machine.take(wish)
+            counts.append(profiles())
+        while machine.standing:
+            machine.standing.pop(0)
+            machine.reconcile()
+            counts.append(profiles())
+        return counts
+
+    assert [1, 1, 2, 2, 1, 0] == Rack(tmp_path, CARDS["cambricon"]).meet(count)
+
+
+def test_slices_of_one_metax_card_share_it_alike(tmp_path: Path) -> None:
+    def share() -> str:
+        machine = Machine(tmp_path, "metax")
+        machine.take(evolve(SHARE, policy=Policy.ELASTIC))
+        with pytest.raises(NotFound) as error:
+            machine.take(SHARE)
+        return str(error.value)
+
+    said = Rack(tmp_path, CARDS["metax"]).meet(share)
+
+    assert said.startswith("metax: enforce: card 0: its slices share it by another policy")
+
+
+def test_an_sgpu_that_was_not_yet_named_is_found_by_its_note(tmp_path: Path) -> None:
+    def crash() -> tuple[int, int, int]:
+        mxsml, made = hetero_metax._MXSML.open(), ctypes.c_uint()
+        mxsml.call("mxSmlSetDeviceSchedClass", 0, 1)
+        mxsml.call("mxSmlCreateSgpu", 0, 1024, 10, made)  # somebody else's
+        call = type(mxsml).call
+
+        def no_name(library: Any, function: str, *arguments: Any) -> None:
+            if function == "mxSmlSetSgpuAlias":
+                os.kill(os.getpid(), signal.SIGKILL)
+            call(library, function, *arguments)
+
+        def make() -> None:
+            type(mxsml).call = no_name  # type: ignore[method-assign, assignment]
+            Machine(tmp_path, "metax").take(SHARE)
+
+        die_after(make)
+        before = len(hetero_metax._slices(mxsml, 0))
+        assert () == Machine(tmp_path, "metax").reconcile()
+        left = hetero_metax._slices(mxsml, 0)
+        return before, len(left), left[0]
+
+    assert (2, 1, 0) == Rack(tmp_path, CARDS["metax"]).meet(crash)
+
+
+def test_a_metax_card_whose_sgpu_mode_is_off_is_whole(tmp_path: Path) -> None:
+    def whole() -> tuple[dict[str, str], int]:
+        machine = Machine(tmp_path, "metax")
+        edits = machine.registry.enforce(machine.take(SHARE), machine.devices, directory=tmp_path)
+        return dict(edits.env), machine.devices[0].capacity[SLOTS]
+
+    env, slots = Rack(tmp_path, card("metax", "MXC500", "64 GiB")).meet(whole)
+
+    assert ({"CUDA_VISIBLE_DEVICES": "0"}, 1) == (env, slots)
+
+
+def test_an_s4000_share_is_told_to_the_vendors_runtime(tmp_path: Path) -> None:
+    policy = tmp_path / "sgpu_km" / "0" / "policy"
+    policy.parent.mkdir(parents=True)
+    policy.write_text("0")
+
+    def confine() -> tuple[dict[str, str], str]:
+        hetero_mthreads.SGPU = tmp_path / "sgpu_km"
+        machine = Machine(tmp_path, "mthreads")
+        answer = machine.fit(request(Ask(memory=3000 * MiB, core=30)))
+        assert isinstance(answer, Allocation)
+        edits = machine.registry.enforce(answer, machine.devices, directory=tmp_path)
+        return dict(edits.env), machine.devices[0].rung.value
+
+    env, rung = Rack(tmp_path, card("mthreads", "MTT S4000", "48 GiB")).meet(confine)
+
+    assert ("partition", "2") == (rung, policy.read_text())
+    assert str(4096 * MiB) == env["MTHREADS_QOS_MEMORY_LIMIT"]
+    assert ("5", "0") == (
+        env["MTHREADS_QOS_COMPUTING_POWER_WEIGHT"],
+        env["MTHREADS_VISIBLE_DEVICES"],
+    )

@@ -1,0 +1,230 @@
+"""Cambricon MLU: discovered through CNDev, cut into sMLU instances by the driver.
+
+The declarations are our own, after the public header cndev.h (Cambricon/mlu-exporter,
+pkg/cndev/include). A struct that begins with `version` must say which layout it was built for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from ctypes import c_char_p, c_int, create_string_buffer
+from pathlib import Path
+from typing import Any
+
+import hetero
+from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Grant, Library, MiB, Rung
+
+#: sMLU counts in units of 256 MiB (the vendor's plugin runs with --min-dsmlu-unit=256) and in
+#: percent, cuts no memory without core, and allows 16 instances on a card.
+_SLICED = hetero.Fractional(memory=hetero.Step(256 * MiB), multi=hetero.Multi.WHOLE, together=True)
+VENDOR = hetero.Vendor(
+    name="cambricon",
+    title="Cambricon",
+    models=(
+        hetero.Model(match="MLU370*", granularity=_SLICED, slots=16),
+        hetero.Model(match="MLU590*", granularity=_SLICED, slots=16),
+        hetero.Model(match="MLU*", granularity=hetero.Whole()),
+    ),
+    visible=("MLU_VISIBLE_DEVICES", "CAMBRICON_VISIBLE_DEVICES"),
+    visible_by="index",
+)
+
+_CNDEV = hetero.Driver(
+    names=("libcndev.so", "/usr/local/neuware/lib64/libcndev.so"),
+    start="cndevInit",
+    flags=(0,),
+    absent=(1, 12),  # no driver, no devices
+    unsupported=(10,),
+    explain="cndevGetErrorString",
+)
+_VERSIONS, _OTHER_VERSION = (6, 5), 3  # newest first; CNDEV_ERROR_UNSUPPORTED_API_VERSION
+_IN_USE = 15
+_WAYS = {1: "board", 2: "PIX", 3: "PXB", 4: "PHB", 5: "NODE", 6: "SYS"}
+
+_Count = hetero.struct("cndevCardInfo_t", "i32 version; u32 number")
+_Uuid = hetero.struct("cndevUUID_t", "i32 version; char uuid[37]; u64 ncs")
+_Memory = hetero.struct(
+    "cndevMemoryInfoV2_t", "i64 total used reserved virtual virtual_used; u64 smt rest[16]"
+)
+_Pcie = hetero.struct(
+    "cndevPCIeInfoV2_t",
+    "u32 subsystem id; u16 vendor subvendor; u32 domain bus device function; u16 module slot; "
+    "u32 rest[8]",
+)
+_Numa = hetero.struct("cndevNUMANodeId_t", "i32 version node")
+_Health = hetero.struct("cndevCardHealthState_t", "i32 version health device driver")
+_Busy = hetero.struct("cndevUtilizationInfo_t", "i32 version average core[80]")
+_Way = hetero.struct("cndevTopologyRelationship_t", "i32 version relation")
+_Mode = hetero.struct("cndevSMLUMode_t", "i32 version on")
+_Quota = hetero.struct("cndevSMluSet_t", "i32 version; u32 core; u64 memory")
+_Ids = hetero.struct("cndevSMluProfileIdInfo_t", "i32 version count ids[128]")
+_Profile = hetero.struct(
+    "cndevSMluProfileInfo_t",
+    "i32 version id; char name[100]; u32 total left core[2]; u64 memory[2]",
+)
+_Instance = hetero.struct(
+    "cndevSMluInfo_t",
+    "i32 version profile id; char uuid[37]; i32 domain bus device function; "
+    "char profile_name[100] name[100] node[100]; u32 core[2]; u64 memory[2]; u32 rest[128]",
+)
+
+
+@hetero.hookimpl
+def hetero_vendor() -> hetero.Vendor:
+    """Return the declaration: 1 % and 256 MiB on cards that know sMLU, whole cards when several."""
+    return VENDOR
+
+
+@hetero.hookimpl
+def hetero_discover() -> Iterator[Device | DriverError]:
+    """Return the cards; one whose sMLU mode is off is given as a whole."""
+    cndev, version = _open()
+    count = _Count(version=version)
+    cndev.call("cndevGetDeviceCount", count)
+
+    def between(here: Device, there: Device) -> str | None:
+        way = _Way(version=version)
+        ends = _handle(cndev, here.index), _handle(cndev, there.index)
+        said = cndev.ask("cndevTopologyGetRelationship", way, *ends)
+        return _WAYS.get(way.relation) if said else None
+
+    cards = hetero.each_card(
+        lambda index: _device(cndev, version, index), hetero.counted(count.number)
+    )
+    return hetero.linked(cards, between)
+
+
+@hetero.hookimpl
+def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
+    """Make an instance for every share, or bring the one it has to its size; name whole cards."""
+    nodes, parts = ["/dev/cambricon_ctl"], {}
+    for grant, device in zip(allocation.grants, devices, strict=True):
+        nodes += [f"/dev/cambricon_dev{device.index}", f"/dev/cambricon_ipcm{device.index}"]
+        if not device.whole(grant):
+            cndev, version = _open()
+            instance = _instance(cndev, version, device, grant, hetero.mark(directory))
+            parts[device.uuid] = instance.name.decode()
+            nodes.append(instance.node.decode())
+    indices = ",".join(str(device.index) for device in devices)
+    env = dict.fromkeys(VENDOR.visible, indices)
+    return Edits(env=env, device_nodes=tuple(nodes), parts=parts)
+
+
+@hetero.hookimpl
+def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
+    """Destroy our instances that no grant holds, and the profiles that nothing is made from."""
+    cndev, version = _open()
+    card = _handle(cndev, device.index)
+    instances = _instances(cndev, version, card)
+    for instance in instances:
+        name = instance.name
+        if not name.startswith(hetero.mark(directory).encode()) or name.decode() in parts:
+            continue
+        try:
+            cndev.call("cndevDestroySMluInstanceByInstanceName", card, name)
+        except DriverError as error:
+            if error.code != _IN_USE:
+                raise
+            continue
+        # Profiles cannot be marked: only one that an instance of ours came from may be ours.
+        if not any(instance.profile == i.profile for i in _instances(cndev, version, card)):
+            cndev.call("cndevDestroySMluProfileInfo", instance.profile, card)
+
+
+@hetero.hookimpl
+def hetero_observe(device: Device) -> hetero.Usage:
+    """Return the memory in use and the mean utilization of the cores."""
+    cndev, version = _open()
+    card, memory, busy = _handle(cndev, device.index), _Memory(), _Busy(version=version)
+    cndev.call("cndevGetMemoryUsageV2", memory, card)
+    said = cndev.ask("cndevGetDeviceUtilizationInfo", busy, card)
+    return hetero.Usage(memory=memory.used * MiB, core=busy.average / 100 if said else None)
+
+
+def _open() -> tuple[Library, int]:
+    """Return the library and the newest version of its structs that both sides know."""
+    cndev = _CNDEV.open()
+    for version in _VERSIONS:
+        try:
+            cndev.call("cndevGetDeviceCount", _Count(version=version))
+        except DriverError as error:
+            if error.code == _OTHER_VERSION:
+                continue
+            raise
+        return cndev, version
+    raise DriverError(f"{cndev.name} speaks none of the interface versions {_VERSIONS}")
+
+
+def _handle(cndev: Library, index: int) -> int:
+    handle = c_int()
+    cndev.call("cndevGetDeviceHandleByIndex", index, handle)
+    return handle.value
+
+
+def _device(cndev: Library, version: int, index: int) -> Device:
+    card, memory, pcie = _handle(cndev, index), _Memory(), _Pcie()
+    uuid, numa, health, mode = (t(version=version) for t in (_Uuid, _Numa, _Health, _Mode))
+    cndev.call("cndevGetUUID", uuid, card)
+    cndev.call("cndevGetMemoryUsageV2", memory, card)
+    name = cndev.value("cndevGetCardNameStringByDevId", card, kind=c_char_p)
+    at = cndev.ask("cndevGetPCIeInfoV2", pcie, card)
+    near = cndev.ask("cndevGetNUMANodeIdByDevId", numa, card) and numa.node >= 0
+    known = cndev.ask("cndevGetCardHealthState", health, card)
+    sliced = cndev.ask("cndevGetSMLUMode", mode, card) and mode.on == 1
+    return VENDOR.device(
+        uuid=f"MLU-{hetero.text(uuid.uuid)}",
+        model=hetero.text(name or b"") or "unknown",
+        index=index,
+        memory=memory.total * MiB,
+        rung=Rung.PARTITION if sliced else Rung.NONE,
+        granularity=None if sliced else hetero.Whole(),
+        health=("ok" if health.health == 1 else "the driver reports a problem") if known else None,
+        numa=numa.node if near else None,
+        pci=hetero.pci_address(pcie.domain, pcie.bus, pcie.device, pcie.function) if at else None,
+        attributes={} if sliced else {"smlu": "off"},
+    )
+
+
+def _instances(cndev: Library, version: int, card: int) -> list[Any]:
+    room = 128
+    found, count = (_Instance * room)(), c_int(room)
+    for instance in found:
+        instance.version = version
+    cndev.call("cndevGetAllSMluInstanceInfo", count, found, card)
+    return list(found[: count.value])
+
+
+def _instance(cndev: Library, version: int, device: Device, grant: Grant, mark: str) -> Any:
+    """Return the instance of this grant's size: the one it has, resized, or a new one."""
+    card = _handle(cndev, device.index)
+    core = grant.takes[CORE] * 100 // device.capacity[CORE]
+    quota = _Quota(version=version, core=core, memory=grant.takes[MEMORY])
+    if grant.part is None:
+        name = mark + secrets.token_hex(4)
+        profile = _profile(cndev, version, card, quota)
+        cndev.call(
+            "cndevCreateSMluInstanceByProfileId",
+            c_int(),
+            profile,
+            card,
+            create_string_buffer(name.encode()),
+        )
+    else:
+        name = grant.part
+        cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name.encode(), quota)
+    return next(i for i in _instances(cndev, version, card) if i.name == name.encode())
+
+
+def _profile(cndev: Library, version: int, card: int, quota: Any) -> int:
+    """Return the profile of this size, which is reused when it exists."""
+    ids, made = _Ids(version=version), c_int()
+    cndev.call("cndevGetSMluProfileIdInfo", ids, card)
+    for identity in ids.ids[: ids.count]:
+        profile = _Profile(version=version)
+        cndev.call("cndevGetSMluProfileInfo", profile, identity, card)
+        if (profile.core[0], profile.memory[0]) == (quota.core, quota.memory) and profile.left:
+            return int(identity)
+    cndev.call("cndevCreateSMluProfileInfo", quota, made, card)
+    return made.value

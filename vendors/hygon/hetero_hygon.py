@@ -1,0 +1,269 @@
+"""Hygon DCU: discovered through ROCm SMI, cut by the vdev files that the kernel driver reads.
+
+The declarations are our own, after the public headers rocm_smi.h, dmi_virtual.h and dmi_error.h
+(Project-HAMi/dcu-dcgm, pkg/dcgm/include). A vdev is a mask of compute units and a memory limit,
+written in a file of `key: value` lines that the runtime finds under /etc/vdev/docker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from ctypes import c_char, c_uint16, c_uint32, c_uint64
+from functools import reduce
+from operator import or_
+from pathlib import Path
+
+from attrs import frozen
+
+import hetero
+from hetero import (
+    CORE,
+    MEMORY,
+    Allocation,
+    Device,
+    DriverAbsent,
+    DriverError,
+    Edits,
+    Grant,
+    Library,
+    MiB,
+    Mount,
+    Rung,
+)
+
+#: Core is counted in compute units, since that is what a mask is made of: 1 % is rounded up to one.
+_SLICED = hetero.Fractional(multi=hetero.Multi.WHOLE, together=True)
+#: PCI device id, model and compute units of each card that can be cut.
+_CARDS = {
+    0x54B7: ("Z100", 60),
+    0x55B7: ("Z100L", 60),
+    0x62B7: ("K100", 120),
+    0x6210: ("K100-AI", 120),
+    0x6211: ("K100-AI-LC-E", 128),
+    0x6212: ("K100-AI-LC", 120),
+}
+VENDOR = hetero.Vendor(
+    name="hygon",
+    title="Hygon DCU",
+    models=(
+        *(
+            hetero.Model(match=model, granularity=_SLICED, core=units, slots=4)
+            for model, units in _CARDS.values()
+        ),
+        hetero.Model(match="*", granularity=hetero.Whole()),
+    ),
+    visible=("HIP_VISIBLE_DEVICES",),
+    visible_by="index",
+)
+
+_RSMI = hetero.Driver(
+    names=("librocm_smi64.so", "/opt/hyhal/lib/librocm_smi64.so", "/opt/dtk/lib/librocm_smi64.so"),
+    start="rsmi_init",
+    flags=(0,),
+    absent=(8,),  # RSMI_STATUS_INIT_ERROR: no driver
+    unsupported=(2, 9),  # not supported, not yet implemented
+    meanings={1: "invalid arguments", 3: "a file of the driver", 4: "permission", 16: "busy"},
+)
+_HYDMI = hetero.Driver(names=("libhydmi.so", "/opt/hyhal/lib/libhydmi.so"), unsupported=(6, 14))
+_VRAM, _MEMORY_BLOCK = 0, 1  # rsmi_memory_type_t; rsmi_gpu_block_t
+_Errors = hetero.struct("rsmi_error_count_t", "u64 corrected uncorrected")
+_Info = hetero.struct(
+    "dmiDeviceInfo", "char name[256]; i32 units; u64 memory used container; i32 device"
+)
+_PCIE, _XGMI, _ACROSS = 1, 2, 3  # RSMI_IO_LINK_TYPE; hops of a way between NUMA nodes
+_MOST_VDEVS, _MOST_PIPES, _MASK_BITS = 200, 20, 64
+#: Where the vendor's own tool keeps the vdevs it makes, and where a runtime looks for its own.
+HOST, RUNTIME = Path("/etc/vdev"), "/etc/vdev/docker"
+
+
+@hetero.hookimpl
+def hetero_vendor() -> hetero.Vendor:
+    """Return the declaration: compute units and 1 MiB, 4 slots, whole cards when several."""
+    return VENDOR
+
+
+@hetero.hookimpl
+def hetero_discover() -> Iterator[Device | DriverError]:
+    """Return the cards ROCm SMI monitors."""
+    rsmi, count = _RSMI.open(), c_uint32()
+    rsmi.call("rsmi_num_monitor_devices", count)
+
+    def between(here: Device, there: Device) -> str | None:
+        hops, kind = c_uint64(), c_uint32()
+        said = rsmi.ask("rsmi_topo_get_link_type", here.index, there.index, hops, kind)
+        if not said or kind.value not in (_PCIE, _XGMI):
+            return None
+        return "XGMI" if kind.value == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
+
+    cards = hetero.each_card(lambda index: _device(rsmi, index), hetero.counted(count.value))
+    return hetero.linked(cards, between, {"XGMI": 20})
+
+
+@hetero.hookimpl
+def hetero_enforce(
+    allocation: Allocation, devices: Sequence[Device], directory: Path, container: bool
+) -> Edits:
+    """Write a vdev for every share and mount it where the runtime looks; name whole cards."""
+    mounts, parts = [], {}
+    for grant, device in zip(allocation.grants, devices, strict=True):
+        if device.whole(grant):
+            continue
+        if grant.part is not None:
+            raise DriverError(f"card {device.index}: a vdev keeps the size it was made with")
+        part = _write(device, grant, directory)
+        parts[device.uuid] = part
+        mounts.append(Mount(str(directory / part), f"{RUNTIME}/{part}"))
+    if container:
+        mounts += [Mount("/opt/dtk", "/opt/hygondriver"), Mount("/opt/hyhal", "/opt/hyhal")]
+    # The runtime counts the cards of the vdevs it was given, and else those of the host.
+    indices = range(len(devices)) if parts else [device.index for device in devices]
+    return Edits(
+        env={variable: ",".join(map(str, indices)) for variable in VENDOR.visible},
+        mounts=tuple(mounts),
+        device_nodes=("/dev/kfd", "/dev/mkfd", *_nodes(devices)),
+        parts=parts,
+    )
+
+
+@hetero.hookimpl
+def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
+    """Remove the vdev files of this card that no grant holds; its units are then free again."""
+    for vdev in _vdevs(directory):
+        if vdev.pci == device.pci and vdev.path.name not in parts:
+            vdev.path.unlink(missing_ok=True)
+
+
+@hetero.hookimpl
+def hetero_observe(device: Device) -> hetero.Usage:
+    """Return the memory in use and the share of time the card was busy."""
+    rsmi, used, busy = _RSMI.open(), c_uint64(), c_uint32()
+    memory = rsmi.ask("rsmi_dev_memory_usage_get", device.index, _VRAM, used)
+    core = rsmi.ask("rsmi_dev_busy_percent_get", device.index, busy)
+    return hetero.Usage(
+        memory=used.value if memory else None, core=busy.value / 100 if core else None
+    )
+
+
+def _device(rsmi: Library, index: int) -> Device:
+    kind, memory, place, numa = c_uint16(), c_uint64(), c_uint64(), c_uint32()
+    name, serial = (c_char * 256)(), (c_char * 256)()
+    rsmi.call("rsmi_dev_id_get", index, kind)
+    rsmi.call("rsmi_dev_memory_total_get", index, _VRAM, memory)
+    rsmi.call("rsmi_dev_serial_number_get", index, serial, len(serial))
+    named = rsmi.ask("rsmi_dev_name_get", index, name, len(name))
+    at = rsmi.ask("rsmi_dev_pci_id_get", index, place)
+    near = rsmi.ask("rsmi_topo_numa_affinity_get", index, numa) and numa.value < 2**31
+    model, _ = _CARDS.get(kind.value) or (hetero.text(name) if named else None, 0)
+    # domain << 32 | bus << 8 | device << 3 | function
+    pci = place.value
+    units = _units(index) if kind.value in _CARDS else None
+    return VENDOR.device(
+        uuid=f"DCU-{hetero.text(serial)}" if hetero.text(serial) else "",
+        model=model or f"{kind.value:04x}",
+        index=index,
+        memory=memory.value,
+        rung=Rung.PARTITION if kind.value in _CARDS else Rung.NONE,
+        capacity={CORE: units} if units else None,
+        health=_health(rsmi, index),
+        numa=numa.value if near else None,
+        pci=hetero.pci_address(pci >> 32, pci >> 8 & 0xFF, pci >> 3 & 0x1F, pci & 7)
+        if at
+        else None,
+    )
+
+
+def _units(index: int) -> int | None:
+    """Return how many compute units the card has, where the virtualization library is there."""
+    info = _Info()
+    try:
+        said = _HYDMI.open().ask("dmiGetDeviceInfo", index, info)
+    except DriverAbsent:
+        return None
+    return int(info.units) if said else None
+
+
+def _health(rsmi: Library, index: int) -> str | None:
+    errors = _Errors()
+    if not rsmi.ask("rsmi_dev_ecc_count_get", index, _MEMORY_BLOCK, errors):
+        return None
+    if errors.uncorrected:
+        return f"{errors.uncorrected} uncorrected memory errors: reset the card"
+    return "ok"
+
+
+def _nodes(devices: Sequence[Device]) -> tuple[str, ...]:
+    """Return the /dev/dri nodes of the cards, as far as this machine has them."""
+    found = (Path(f"/sys/bus/pci/devices/{device.pci}/drm").glob("[cr]*") for device in devices)
+    return tuple(sorted(f"/dev/dri/{node.name}" for nodes in found for node in nodes))
+
+
+# --- vdev files -----------------------------------------------------------------------------
+
+
+@frozen
+class _Vdev:
+    """What a vdev file says of itself; `mask` has a bit for each compute unit."""
+
+    path: Path
+    pci: str | None
+    mask: int
+    number: int
+    pipe: int
+
+
+def _vdevs(directory: Path) -> list[_Vdev]:
+    """Return the vdevs in a directory; a file that is none of them is none of our business."""
+    found = []
+    for path in directory.glob("vdev*.conf"):
+        said = re.findall(r"^(\w+): *(\S+)", path.read_text(), re.MULTILINE)
+        facts = dict(said)
+        masks = [int(value, 16) for key, value in said if key == "cu_mask"]
+        mask = sum(word << _MASK_BITS * place for place, word in enumerate(masks))
+        number, pipe = (int(facts.get(key, -1)) for key in ("vdev_id", "pipe_id"))
+        found.append(_Vdev(path, facts.get("PciBusId"), mask, number, pipe))
+    return found
+
+
+def _write(device: Device, grant: Grant, directory: Path) -> str:
+    """Write the vdev of a grant and return its name: whole at once, or not at all.
+
+    Its units, its number and its pipe are in no other vdev of this node, ours or the host's.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    others = _vdevs(directory) + _vdevs(HOST)
+    beside = [vdev for vdev in others if vdev.pci == device.pci]
+    taken = reduce(or_, (vdev.mask for vdev in beside), 0)
+    units = [unit for unit in range(device.capacity[CORE]) if not taken >> unit & 1]
+    number = _free(range(_MOST_VDEVS + 1), (vdev.number for vdev in others))
+    pipe = _free(range(_MOST_PIPES), (vdev.pipe for vdev in beside))
+    count = grant.takes[CORE]
+    if number is None or pipe is None or len(units) < count:
+        raise DriverError(
+            f"card {device.index}: {len(units)} of {count} compute units, "
+            f"{'a' if number is not None else 'no'} vdev number and "
+            f"{'a' if pipe is not None else 'no'} pipe are free"
+        )
+    mask = sum(1 << unit for unit in units[:count])
+    words = [mask >> _MASK_BITS * place & (1 << _MASK_BITS) - 1 for place in (0, 1)]
+    lines = [
+        f"PciBusId: {device.pci}",
+        *(f"cu_mask: 0x{word:016x}" for word in words),
+        f"cu_count: {count}",
+        f"mem: {grant.takes[MEMORY] // MiB} MiB",
+        f"device_id: {device.index}",
+        f"vdev_id: {number}",
+        f"pipe_id: {pipe}",
+        "enable: 1",
+    ]
+    path = directory / f"vdev{number}.conf"
+    draft = path.with_suffix(".new")
+    draft.write_text("\n".join(lines) + "\n")
+    draft.replace(path)
+    return path.name
+
+
+def _free(numbers: Iterable[int], taken: Iterable[int]) -> int | None:
+    used = set(taken)
+    return next((number for number in numbers if number not in used), None)

@@ -1,0 +1,219 @@
+"""MetaX: discovered through mxsml, cut into sGPUs by the driver where that mode is on.
+
+The declarations are our own, after what the public header MxSml.h says of its functions
+(gpustack/gpustack-operator, binding/mxsml). A function returns 0 or a positive code.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from ctypes import c_char, c_int, c_uint, create_string_buffer
+from pathlib import Path
+from typing import Any
+
+import hetero
+from hetero import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Allocation,
+    Device,
+    DriverError,
+    Edits,
+    Grant,
+    Library,
+    MiB,
+    Policy,
+    Rung,
+)
+
+VENDOR = hetero.Vendor(
+    name="metax",
+    title="MetaX",
+    models=(hetero.Model(match="*", granularity=hetero.Whole()),),
+    visible=("CUDA_VISIBLE_DEVICES",),
+    visible_by="index",
+)
+#: What a card whose sGPU mode is on divides into: 1 % and 128 MiB, at most 16.
+_SLICED = hetero.Fractional(memory=hetero.Step(128 * MiB), multi=hetero.Multi.WHOLE, together=True)
+_MOST_SLICES = 16
+
+_MXSML = hetero.Driver(
+    names=("libmxsml.so", "/opt/mxdriver/lib/libmxsml.so", "/opt/maca/lib/libmxsml.so"),
+    start="mxSmlInit",
+    absent=(2,),  # no device
+    unsupported=(3,),  # which is also the answer about a slice that is not there
+    explain="mxSmlGetErrorString",
+)
+_WRITE_ERROR = 5  # of the driver's control file: what a slice that is in use answers to its removal
+_XCORE = 4
+_PHYSICAL = 1  # a card whose virtual functions are given out in its place
+_WAYS = {0: "board", 1: "PIX", 2: "PXB", 3: "PHB", 4: "NODE", 5: "MetaXLink", 6: "SYS"}
+#: How slices of one card share it: all alike.
+_CLASSES = {Policy.OFF: 0, Policy.FIXED: 1, Policy.ELASTIC: 2}
+
+_Info = hetero.struct(
+    "mxSmlDeviceInfo_t",
+    "u32 id type; char pci[32]; u32 gpu node; char uuid[96]; u32 brand mode; char name[32]",
+)
+_Memory = hetero.struct("mxSmlMemoryInfo_t", "long visible visible_used total used xtt xtt_used")
+_Reason = hetero.struct("mxSmlDeviceUnavailableReasonInfo_t", "i32 code; char said[64]")
+_Slice = hetero.struct(
+    "mxSmlSgpuInfo_t", "u32 card id memory priority core minor device_priority; char uuid[96]"
+)
+
+
+@hetero.hookimpl
+def hetero_vendor() -> hetero.Vendor:
+    """Return the declaration: whole cards; discovery says which of them are sliced."""
+    return VENDOR
+
+
+@hetero.hookimpl
+def hetero_discover() -> Iterator[Device | DriverError]:
+    """Return the cards; one whose sGPU mode is on comes out divisible."""
+    mxsml = _MXSML.open()
+    count = mxsml.value("mxSmlGetDeviceCount", kind=c_uint)
+
+    def between(here: Device, there: Device) -> str | None:
+        way = c_uint()
+        said = mxsml.ask("mxSmlGetDeviceTopology", here.index, there.index, way)
+        return _WAYS.get(way.value) if said else None
+
+    cards = hetero.each_card(lambda index: _device(mxsml, index), hetero.counted(count))
+    return hetero.linked(cards, between, {"MetaXLink": 20})
+
+
+@hetero.hookimpl
+def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
+    """Make a slice on every sliced card, or bring the one it has to its size; name the others."""
+    slices, parts = [], {}
+    for grant, device in zip(allocation.grants, devices, strict=True):
+        if device.capacity[SLOTS] == 1:
+            continue
+        mxsml = _MXSML.open()
+        found = _slice(mxsml, device, grant, allocation.policy, directory)
+        parts[device.uuid] = alias = _alias(mxsml, device.index, found.id)
+        slices.append(
+            f"sgpu={device.pci}#{found.id};compute={found.core};vram={found.memory};alias={alias}"
+        )
+    env = dict.fromkeys(VENDOR.visible, ",".join(str(device.index) for device in devices))
+    if slices:
+        env["METAX_SGPUS"] = ",".join(slices)
+    drm = (Path(f"/sys/bus/pci/devices/{device.pci}/drm").glob("[cr]*") for device in devices)
+    nodes = sorted(f"/dev/dri/{node.name}" for found in drm for node in found)
+    return Edits(env=env, device_nodes=("/dev/mxcd", "/dev/mxgd", *nodes), parts=parts)
+
+
+@hetero.hookimpl
+def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
+    """Remove our slices that no grant holds, and one that was not yet named when we were killed."""
+    if device.capacity[SLOTS] == 1:
+        return
+    mxsml, note = _MXSML.open(), directory / device.uuid
+    before = set(note.read_text().split()) if note.exists() else None
+    for identity in _slices(mxsml, device.index):
+        alias = _alias(mxsml, device.index, identity)
+        unnamed = not alias and before is not None and str(identity) not in before
+        if (alias.startswith(hetero.mark(directory)) and alias not in parts) or unnamed:
+            try:
+                mxsml.call("mxSmlRemoveSgpu", device.index, identity)
+            except DriverError as error:
+                if error.code != _WRITE_ERROR:
+                    raise
+    note.unlink(missing_ok=True)
+
+
+@hetero.hookimpl
+def hetero_observe(device: Device) -> hetero.Usage:
+    """Return the memory in use and the utilization of the compute cores."""
+    mxsml, memory, busy = _MXSML.open(), _Memory(), c_int()
+    mxsml.call("mxSmlGetMemoryInfo", device.index, memory)
+    said = mxsml.ask("mxSmlGetDeviceIpUsage", device.index, _XCORE, busy)
+    return hetero.Usage(memory=memory.used * 1024, core=busy.value / 100 if said else None)
+
+
+def _device(mxsml: Library, index: int) -> Device:
+    info, memory, nodes, sliced = _Info(), _Memory(), c_uint(), c_uint()
+    mxsml.call("mxSmlGetDeviceInfo", index, info)
+    mxsml.call("mxSmlGetMemoryInfo", index, memory)
+    near = mxsml.ask("mxSmlGetNodeAffinity", index, 1, nodes) and nodes.value
+    on = mxsml.ask("mxSmlGetSgpuToggle", index, sliced) and sliced.value == 1
+    virtual = "its virtual functions are given out instead"
+    return VENDOR.device(
+        uuid=hetero.text(info.uuid) or "",
+        model=hetero.text(info.name) or "unknown",
+        index=index,
+        memory=memory.total * 1024,
+        rung=Rung.PARTITION if on else Rung.NONE,
+        granularity=_SLICED if on else None,
+        capacity={SLOTS: _MOST_SLICES} if on else None,
+        health=virtual if info.mode == _PHYSICAL else _health(mxsml, index),
+        numa=(nodes.value & -nodes.value).bit_length() - 1 if near else None,
+        pci=hetero.text(info.pci),
+    )
+
+
+def _health(mxsml: Library, index: int) -> str | None:
+    state, reason = c_int(), _Reason()
+    if not mxsml.ask("mxSmlGetDeviceState", index, state):
+        return None
+    if state.value:
+        return "ok"
+    said = mxsml.ask("mxSmlGetDeviceUnavailableReason", index, reason)
+    return (hetero.text(reason.said) if said else None) or "not available"
+
+
+# --- sGPU -----------------------------------------------------------------------------------
+
+
+def _slices(mxsml: Library, card: int) -> list[int]:
+    return [n for n in range(_MOST_SLICES) if mxsml.ask("mxSmlGetSgpuInfo", card, n, _Slice())]
+
+
+def _alias(mxsml: Library, card: int, identity: int) -> str:
+    alias = (c_char * 32)()
+    mxsml.call("mxSmlGetSgpuAlias", card, identity, alias, c_uint(len(alias)))
+    return hetero.text(alias) or ""
+
+
+def _slice(mxsml: Library, device: Device, grant: Grant, policy: Policy, directory: Path) -> Any:
+    """Return the slice of this grant's size: the one it has, resized, or a new one."""
+    memory = grant.takes[MEMORY] // MiB // 128 * 128  # all of a card may be no multiple
+    core = grant.takes[CORE]
+    slices, made = _slices(mxsml, device.index), c_uint()
+    if grant.part is not None:
+        identity = next(n for n in slices if _alias(mxsml, device.index, n) == grant.part)
+        mxsml.call("mxSmlSetSgpuVramQuota", device.index, identity, memory)
+        mxsml.call("mxSmlSetSgpuComputeQuota", device.index, identity, core)
+    else:
+        _share_as(mxsml, device, policy, alone=not slices)
+        # A slice gets its name only once it exists: until then the note tells it from others.
+        directory.mkdir(parents=True, exist_ok=True)
+        note, draft = directory / device.uuid, directory / f"{device.uuid}.new"
+        draft.write_text(" ".join(map(str, slices)))
+        draft.replace(note)
+        mxsml.call("mxSmlCreateSgpu", device.index, memory, core, made)
+        identity = made.value
+        alias = create_string_buffer((hetero.mark(directory) + secrets.token_hex(4)).encode())
+        mxsml.call("mxSmlSetSgpuAlias", device.index, identity, alias)
+        note.unlink()
+    found = _Slice()
+    mxsml.call("mxSmlGetSgpuInfo", device.index, identity, found)
+    return found
+
+
+def _share_as(mxsml: Library, device: Device, policy: Policy, *, alone: bool) -> None:
+    """Have the card's slices share it as the policy says; all of a card's do it alike."""
+    wanted, now = _CLASSES[policy], c_uint()
+    mxsml.call("mxSmlGetDeviceSchedClass", device.index, now)
+    if now.value == wanted:
+        return
+    if not alone:
+        raise DriverError(
+            f"card {device.index}: its slices share it by another policy than {policy.value}, and "
+            "all of a card must share it alike: choose another card or that policy"
+        )
+    mxsml.call("mxSmlSetDeviceSchedClass", device.index, wanted)

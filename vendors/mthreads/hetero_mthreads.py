@@ -1,0 +1,182 @@
+"""Moore Threads: discovered through MTML, cut by its sgpu kernel module.
+
+MTML is spoken through the vendor's own binding (mthreads-ml-py), which opens libmtml when it is
+initialised and not before. What MTML will not say of a card is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pymtml as mtml
+
+import hetero
+from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, MiB, Policy, Rung
+
+#: An S4000 has 16 core groups and gives memory in these multiples of 512 MiB.
+_S4000 = hetero.Fractional(
+    memory=hetero.Ladder(tuple(units * 512 * MiB for units in (2, 4, 8, 16, 32, 64, 96))),
+    multi=hetero.Multi.WHOLE,
+    together=True,
+)
+VENDOR = hetero.Vendor(
+    name="mthreads",
+    title="Moore Threads",
+    models=(
+        hetero.Model(match="MTT S4000*", granularity=_S4000, core=16, slots=16),
+        hetero.Model(match="*", granularity=hetero.Whole()),
+    ),
+    visible=("MTHREADS_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES"),
+    visible_by="index",
+)
+
+#: The files of the kernel module that shares a card; its container runtime makes the instances.
+SGPU = Path("/proc/sgpu_km")
+#: What the module calls what a grant's policy means: strong, weak and no bounds between tenants.
+_POLICIES = {Policy.FIXED: "2", Policy.ELASTIC: "1", Policy.OFF: "0"}
+
+_ABSENT = (mtml.MTML_ERROR_DRIVER_NOT_LOADED, mtml.MTML_ERROR_LIBRARY_NOT_FOUND)
+_UNSAID = (mtml.MTML_ERROR_NOT_SUPPORTED, mtml.MTML_ERROR_FUNCTION_NOT_FOUND)
+_WAYS = {
+    mtml.MTML_TOPOLOGY_INTERNAL: "board",
+    mtml.MTML_TOPOLOGY_SINGLE: "PIX",
+    mtml.MTML_TOPOLOGY_MULTIPLE: "PXB",
+    mtml.MTML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    mtml.MTML_TOPOLOGY_NODE: "NODE",
+    mtml.MTML_TOPOLOGY_SYSTEM: "SYS",
+}
+_MTLINK = "MtLink"
+
+
+@hetero.hookimpl
+def hetero_vendor() -> hetero.Vendor:
+    """Return the declaration: core groups and a ladder of sizes, whole cards when several."""
+    return VENDOR
+
+
+@hetero.hookimpl
+def hetero_discover() -> Iterator[Device | DriverError]:
+    """Return the cards MTML lists."""
+    with _library():
+        count = _call(mtml.mtmlLibraryCountDevice)
+        cards = hetero.each_card(_device, hetero.counted(count))
+        yield from hetero.linked(cards, _between, {_MTLINK: 20})
+
+
+@hetero.hookimpl
+def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
+    """Name the cards and, for shares, the limits that the vendor's runtime makes instances of.
+
+    The memory limit is in bytes; the weight is relative to those of the card's other tenants, so
+    core groups serve as well as any unit.
+    """
+    env = dict.fromkeys(VENDOR.visible, ",".join(str(device.index) for device in devices))
+    for grant, device in zip(allocation.grants, devices, strict=True):
+        if device.whole(grant):
+            continue
+        policy = SGPU / str(device.index) / "policy"
+        if policy.exists():
+            policy.write_text(_POLICIES[allocation.policy])
+        env["MTHREADS_QOS_MEMORY_LIMIT"] = str(grant.takes[MEMORY])
+        env["MTHREADS_QOS_COMPUTING_POWER_WEIGHT"] = str(grant.takes[CORE])
+    nodes = (device.attributes.get(name) for device in devices for name in ("node", "render"))
+    return Edits(env=env, device_nodes=tuple(node for node in nodes if node))
+
+
+@hetero.hookimpl
+def hetero_observe(device: Device) -> hetero.Usage:
+    """Return the memory in use and the utilization of the card."""
+    with _library(), _card(device.index) as card:
+        with mtml.mtmlMemoryContext(card) as memory:
+            used = _call(mtml.mtmlMemoryGetUsed, memory)
+        with mtml.mtmlGpuContext(card) as gpu:
+            busy = _said(mtml.mtmlGpuGetUtilization, gpu)
+    return hetero.Usage(memory=used, core=None if busy is None else busy / 100)
+
+
+@contextmanager
+def _library() -> Iterator[None]:
+    try:
+        mtml.mtmlLibraryInit()
+    except OSError as error:
+        raise hetero.DriverAbsent(
+            f"libmtml.so not found (is the driver installed?): {str(error).splitlines()[0]}"
+        ) from None
+    except mtml.MTMLError as error:
+        if error.value in _ABSENT:
+            raise hetero.DriverAbsent(f"mtmlLibraryInit: {error} (is the driver loaded?)") from None
+        raise
+    try:
+        yield
+    finally:
+        mtml.mtmlLibraryShutDown()
+
+
+@contextmanager
+def _card(index: int) -> Iterator[Any]:
+    card = _call(mtml.mtmlLibraryInitDeviceByIndex, index)
+    try:
+        yield card
+    except mtml.MTMLError as error:  # of freeing what belonged to a card that is gone
+        raise DriverError(f"error {error.value} ({error})", error.value) from None
+    finally:
+        with suppress(mtml.MTMLError):
+            mtml.mtmlLibraryFreeDevice(card)
+
+
+def _call(ask: Callable[..., Any], *of: Any) -> Any:
+    """Return MTML's answer. Raises `DriverError` that names the call and its code."""
+    try:
+        return ask(*of)
+    except mtml.MTMLError as error:
+        raise DriverError(f"{ask.__name__}: error {error.value} ({error})", error.value) from None
+
+
+def _said(ask: Callable[..., Any], *of: Any) -> Any:
+    """Return MTML's answer, None where this driver or card has none."""
+    try:
+        return _call(ask, *of)
+    except DriverError as error:
+        if error.code in _UNSAID:
+            return None
+        raise
+
+
+def _device(index: int) -> Device:
+    with _card(index) as card:
+        with mtml.mtmlMemoryContext(card) as memory:
+            total = _call(mtml.mtmlMemoryGetTotal, memory)
+            pending = _said(mtml.mtmlMemoryGetRetiredPagesPendingStatus, memory)
+        pci = _said(mtml.mtmlDeviceGetPciInfo, card)
+        nodes = _said(mtml.mtmlDeviceGetMemoryAffinityWithinNode, card, 1)
+        mask = nodes[0] if nodes else 0
+        paths = {
+            "node": _said(mtml.mtmlDeviceGetPrimaryPath, card),
+            "render": _said(mtml.mtmlDeviceGetRenderPath, card),
+        }
+        return VENDOR.device(
+            uuid=_call(mtml.mtmlDeviceGetUUID, card),
+            model=_call(mtml.mtmlDeviceGetName, card),
+            index=index,
+            memory=total,
+            rung=Rung.PARTITION if SGPU.exists() else Rung.NONE,
+            health=None if pending is None else "memory repair pending" if pending else "ok",
+            numa=(mask & -mask).bit_length() - 1 if mask else None,
+            pci=hetero.pci_address(pci.segment, pci.bus, pci.device) if pci else None,
+            attributes={name: path for name, path in paths.items() if path},
+        )
+
+
+def _between(here: Device, there: Device) -> str | None:
+    with _card(here.index) as one, _card(there.index) as other:
+        links = _said(mtml.mtmlDeviceGetMtLinkSpec, one)
+        for link in range(links.linkNum if links else 0):
+            if _call(mtml.mtmlDeviceGetMtLinkState, one, link) != mtml.MTML_MTLINK_STATE_UP:
+                continue
+            end = _call(mtml.mtmlDeviceGetMtLinkRemoteDevice, one, link)
+            if _call(mtml.mtmlDeviceGetUUID, end) == there.uuid:
+                return _MTLINK
+        return _WAYS.get(_said(mtml.mtmlDeviceGetTopologyLevel, one, other))
