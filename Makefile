@@ -10,7 +10,7 @@ DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pyte
 # What a machine without a card, root or a night to spare can run.
 QUICK := not soak and not cluster and not hardware and not containers
 
-.PHONY: help setup native demo test test-containers soak check clean uninstall
+.PHONY: help manifests setup native demo test test-containers test-cluster soak check stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -18,7 +18,7 @@ setup: .venv/.installed native ## make .venv and install everything into it, edi
 
 .venv/.installed: constraints.txt Makefile $(DISTRIBUTIONS:%=%/pyproject.toml)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet $(DEVELOPMENT) $(DISTRIBUTIONS:%=-e %)
+	$(BIN)/pip install --quiet $(DEVELOPMENT) -e '.[kube]' $(DISTRIBUTIONS:%=-e %)
 	touch $@
 
 native: ## build the limiter and the fake drivers
@@ -37,11 +37,21 @@ soak: setup ## run the long tests: a million steps of a mixed cluster, kills and
 test-containers: setup ## run the tests with real containers: root, podman, runc and containerd
 	$(BIN)/pytest -m containers --timeout 300 tests/containers
 
+test-cluster: setup ## run the tests on a real cluster; root, and what they say when they skip
+	$(BIN)/pytest -m cluster -rs
+
 check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_layers.py
+
+stubs: setup ## generate the stubs of the kubelet's interfaces
+	$(BIN)/pip install --quiet grpcio-tools
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. hetero/kube/proto/*.proto
+
+manifests: setup ## render the chart for those without Helm
+	$(BIN)/python deploy/render.py > deploy/manifests/hetero.yaml
 
 uninstall: ## remove the installation, unless grants stand
 	@if [ -x $(BIN)/hetero ]; then $(BIN)/hetero doctor --uninstall-check; fi

@@ -23,6 +23,7 @@ from hetero.model import (
     MEMORY,
     SLOTS,
     Allocation,
+    Choice,
     Device,
     Edits,
     Fractional,
@@ -40,13 +41,14 @@ from hetero.model import (
     Whole,
 )
 from hetero.units import GiB, MiB
-from hetero.vendor import Model, Vendor
+from hetero.vendor import Model, Vendor, Words
 
 __all__ = [
     "CORE",
     "MEMORY",
     "SLOTS",
     "Allocation",
+    "Choice",
     "Device",
     "Driver",
     "DriverAbsent",
@@ -70,6 +72,7 @@ __all__ = [
     "Usage",
     "Vendor",
     "Whole",
+    "Words",
     "counted",
     "each_card",
     "hookimpl",

@@ -222,6 +222,16 @@ class Choice:
     only: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
 
+    def allows(self, name: str, *, all_of_it: bool = False) -> bool:
+        """Return whether a name may be taken: it has one of these as a part, or is one of them."""
+
+        def hit(part: str) -> bool:
+            return part.lower() == name.lower() if all_of_it else part.lower() in name.lower()
+
+        if any(hit(part) for part in self.never):
+            return False
+        return not self.only or any(hit(part) for part in self.only)
+
 
 @frozen(kw_only=True)
 class Request:
@@ -262,7 +272,7 @@ class Grant:
     device: str
     vendor: str
     takes: Counters
-    core: int | None
+    core: int | None = None
     template: str | None = None
     part: str | None = None
 

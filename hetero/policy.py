@@ -28,6 +28,9 @@ def spread(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, 
     return tuple(-cost for cost in binpack(device, free, cut))
 
 
+#: The orders over devices by name.
+ORDERS: Mapping[str, Order] = {"binpack": binpack, "spread": spread}
+
 _HEAVIEST = 1_000_000
 
 

@@ -119,6 +119,10 @@ class Registry:
             raise NotFound(next(reasons, f"no vendor {name!r} is installed"))
         return self._vendors[name]
 
+    def declarations(self) -> tuple[Vendor, ...]:
+        """Return the declarations of all working vendors."""
+        return tuple(self._vendors.values())
+
     def discover(self) -> Discovery:
         """Look at the node once through every vendor, all of them at the same time."""
         found: dict[str, list[Device]] = {}

@@ -7,7 +7,19 @@ from fnmatch import fnmatchcase
 
 from attrs import field, frozen
 
-from hetero.model import CORE, MEMORY, SLOTS, Counters, Device, Granularity, Link, Rung
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Choice,
+    Counters,
+    Device,
+    Granularity,
+    Link,
+    Policy,
+    Rung,
+)
+from hetero.units import MiB
 
 #: No card has this much; a driver that says so speaks another version of its interface.
 _IMPOSSIBLE_MEMORY = 2**50
@@ -30,12 +42,60 @@ class Model:
 
 
 @frozen(kw_only=True)
+class Words:
+    """The words in which a pod asks for a vendor's cards; all are names of Kubernetes resources
+    or annotations, so that what users wrote for other products keeps its meaning.
+
+    `count` counts cards and is the resource the kubelet knows. `memory` and `core` are per card:
+    one of `memory` is `memory_unit` bytes (an amount with a binary suffix is bytes as it stands),
+    and `core_whole` of `core` are all of a card. Where a resource has several names, each serves.
+    `models` are the models these words mean, `whole` says that they never mean a share.
+    """
+
+    count: str
+    memory: tuple[str, ...] = ()
+    memory_unit: int = MiB
+    memory_percent: str | None = None
+    core: tuple[str, ...] = ()
+    core_whole: int = 100
+    priority: str | None = None  # 0 goes first
+    models: Choice = field(default=Choice())
+    whole: bool = False
+    # Annotations: lists of names, separated by commas, and switches that are "true".
+    only_model: str | None = None
+    never_model: str | None = None
+    #: What in a model's name users write differently from the driver, and the driver's way.
+    spelling: Mapping[str, str] = field(factory=dict)
+    only_uuid: str | None = None
+    never_uuid: str | None = None
+    numa: str | None = None
+    links: str | None = None
+    #: The annotation or the container's variable that chooses a policy, and what its values mean;
+    #: None: core is counted and limits nobody.
+    policy: str | None = None
+    policies: Mapping[str, Policy | None] = field(factory=dict)
+    #: Annotations of the whole product these words come from: how nodes and devices are ordered.
+    node_order: str | None = None
+    device_order: str | None = None
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """All resource names; all but `count` exist for the scheduler alone."""
+        some = (self.count, *self.memory, self.memory_percent, *self.core, self.priority)
+        return tuple(name for name in some if name is not None)
+
+    def mean(self, model: str) -> bool:
+        """Return whether a card of this model is one that these words may get."""
+        return self.models.allows(model)
+
+
+@frozen(kw_only=True)
 class Vendor:
     """Who a vendor is, how its models divide, and what confines a process to its devices.
 
     `visible` names the environment variables its runtime reads the visible devices from, listed by
     UUID or by index (`visible_by`). `limiter` names the driver API the preloaded limiter covers,
-    where there is one.
+    where there is one. `words` are what a pod asks in.
 
     A container needs more than a variable: `device_nodes` are the /dev entries of a granted device
     and `files` those of its driver, libraries by the name programs open them by and programs by
@@ -52,6 +112,7 @@ class Vendor:
     device_nodes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     cdi: str | None = None
+    words: tuple[Words, ...] = ()
 
     @visible_by.validator
     def _uuid_or_index(self, _: object, value: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from hetero.cli._render import (
@@ -29,23 +31,34 @@ from hetero.cli._render import (
 )
 from hetero.model import CORE, MEMORY, SLOTS
 from hetero.node.node import Node
-from hetero.node.observe import GrantView, NodeView, observe_node
+from hetero.node.observe import DeviceView, GrantView, NodeView, observe_node
+from hetero.units import format_memory
+
+if TYPE_CHECKING:
+    from hetero.kube.survey import ClusterView
 
 
 @click.command()
 @json_option
 @watch_option
-def command(*, as_json: bool, watch: bool) -> None:
+@click.option("--cluster", is_flag=True, help="Of all nodes of the cluster, by its API.")
+def command(*, as_json: bool, watch: bool, cluster: bool) -> None:
     """Show every device, what is held of it, and who holds what.
 
     \b
       hetero inventory
       hetero inventory --watch
+      hetero inventory --cluster
       hetero inventory --json | jq '.devices[].device.uuid'
 
     Core and memory read held/total. The rung says how a share is kept,
     strongest first: kernel, partition, service, preload, none.
     """
+    if cluster:
+        from hetero.kube.survey import survey
+
+        show(survey, render_cluster, as_json=as_json, watch=watch)
+        return
     node = Node.here()
     show(lambda: observe_node(node), render, as_json=as_json, watch=watch)
 
@@ -56,25 +69,9 @@ def render(view: NodeView) -> RenderableType:
     if view.simulated:
         rack = Path(view.simulated).name
         parts.append(Text(f"simulated by {rack}: no card below is real", "yellow"))
-    devices = table(
-        "#", "vendor", "model", "uuid", "divides", "core", "memory", "slots", "rung", "health",
-        folds=("model", "divides", "health"),
-        right=("#", "core", "memory", "slots"),
-    )  # fmt: skip
+    devices = _devices()
     for row in view.devices:
-        device = row.device
-        devices.add_row(
-            str(row.number),
-            device.vendor,
-            model_of(device),
-            short(device.uuid),
-            divides(device),
-            held_core(row.held[CORE], device),
-            held_memory(row.held[MEMORY], device),
-            f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
-            device.rung.value,
-            state(device.health) if device.health else UNKNOWN,
-        )
+        devices.add_row(*_cells(row))
     parts.append(devices if view.devices else Text("no devices"))
     parts += [
         Text.assemble(f"vendor {row.name} is ", state(row.state), f": {row.reason}")
@@ -86,6 +83,60 @@ def render(view: NodeView) -> RenderableType:
     if view.grants:
         parts += [Text(), holdings(view.grants)]
     return Group(*parts)
+
+
+def render_cluster(view: ClusterView) -> RenderableType:
+    """Return the tables of a cluster."""
+    devices = _devices("node")
+    for node in view.nodes:
+        for row in node.devices:
+            devices.add_row(node.name, *_cells(row))
+    parts: list[RenderableType] = [devices if devices.rows else Text("no devices")]
+    parts += [Text(node.fault, "red") for node in view.nodes if node.fault]
+    if view.pods:
+        numbers = {row.device.uuid: row for node in view.nodes for row in node.devices}
+        pods = table(
+            "namespace", "pod", "container", "node", "#", "core", "memory", "phase",
+            folds=("pod", "container"),
+            right=("#", "core", "memory"),
+        )  # fmt: skip
+        for pod in view.pods:
+            for grant in pod.allocation.grants:
+                found = numbers.get(grant.device)
+                pods.add_row(
+                    *(pod.namespace, pod.pod, pod.container, pod.node),
+                    str(found.number) if found else UNKNOWN,
+                    UNKNOWN if grant.core is None else str(grant.core),
+                    format_memory(grant.takes[MEMORY]),
+                    pod.phase,
+                )
+        parts += [Text(), pods]
+    return Group(*parts)
+
+
+def _devices(*before: str) -> Table:
+    return table(
+        *before,
+        *("#", "vendor", "model", "uuid", "divides", "core", "memory", "slots", "rung", "health"),
+        folds=("model", "divides", "health"),
+        right=("#", "core", "memory", "slots"),
+    )
+
+
+def _cells(row: DeviceView) -> tuple[RenderableType, ...]:
+    device = row.device
+    return (
+        str(row.number),
+        device.vendor,
+        model_of(device),
+        short(device.uuid),
+        divides(device),
+        held_core(row.held[CORE], device),
+        held_memory(row.held[MEMORY], device),
+        f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
+        device.rung.value,
+        state(device.health) if device.health else UNKNOWN,
+    )
 
 
 def holdings(grants: tuple[GrantView, ...]) -> RenderableType:

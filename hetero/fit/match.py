@@ -17,7 +17,6 @@ from hetero.model import (
     SLOTS,
     Allocation,
     Ask,
-    Choice,
     Device,
     Grant,
     Inventory,
@@ -69,7 +68,7 @@ def fit_into(
     lost = missing(devices, request)
     if lost:
         return Refusal(wanted=len(request.asks), verdicts={}, missing=lost)
-    offers = _offers(devices, free, request)
+    offers = agreed(devices, _offers(devices, free, request))
     by_uuid = {device.uuid: device for device in devices}
     best: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
     for group in (part for some in groups(devices, request) for part in sets(some, offers)):
@@ -141,7 +140,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         (request.model, device.model, False),
         (request.uuid, device.uuid, False),
     ):
-        if not _chosen(choice, name, all_of_it=all_of_it):
+        if not choice.allows(name, all_of_it=all_of_it):
             return NOT_CHOSEN
     if not device.usable:
         return f"unhealthy ({device.health})"
@@ -213,15 +212,6 @@ def named(devices: Sequence[Device], name: str) -> list[Device]:
     if name.isdecimal() and int(name) < len(devices):
         return [devices[int(name)]]
     return [d for d in devices if d.uuid.lower().startswith(name.lower())]
-
-
-def _chosen(choice: Choice, name: str, *, all_of_it: bool) -> bool:
-    def hit(part: str) -> bool:
-        return part.lower() == name.lower() if all_of_it else part.lower() in name.lower()
-
-    if any(hit(part) for part in choice.never):
-        return False
-    return not choice.only or any(hit(part) for part in choice.only)
 
 
 def _sets(

@@ -45,7 +45,7 @@ def seat(
         node=name,
         pod=pod,
         allocations=allocations,
-        holds=_holds(allocations[: ends[0]], allocations[slice(*ends)], allocations[ends[1] :]),
+        holds=holds(allocations[: ends[0]], allocations[slice(*ends)], allocations[ends[1] :]),
         host=wants,
     )
 
@@ -139,7 +139,7 @@ def _add(counters: dict[str, int], amounts: Counters, *, times: int) -> None:
         counters[name] = counters.get(name, 0) + times * amount
 
 
-def _holds(
+def holds(
     beside: Iterable[Allocation | None],
     main: Iterable[Allocation | None],
     first: Iterable[Allocation | None],

@@ -6,14 +6,16 @@
     grants/<id>/tenant/           what the limiter maps (tenant.py); turns/<device> is shared
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
+    grants/<id>/kept              there while something that is no process, a pod say, keeps it
     grants/.<id>/                 a grant on its way in or out; nothing in it counts
 
 A grant stands while `alive` is locked, or any byte of `usage` is: the limiter locks one in every
 process that uses a device. Both locks are the kernel's and go with the last process; nothing here
-asks for a PID. Two kinds of grant stand without a process. A container's stands while its runtime
-knows the container, too: as long as the end of its link is there. A share stands while its record
-is there: `allocation.json` is a link to it, in a directory that outlives the boot. All else is
-flushed to no disk, since it does not outlive the kernel that holds it.
+asks for a PID. Three kinds of grant stand without a process. A container's stands while its runtime
+knows the container, too: as long as the end of its link is there. One that is kept stands until its
+keeper lets it go, whether or not a process came yet. A share stands while its record is there:
+`allocation.json` is a link to it, in a directory that outlives the boot. All else is flushed to no
+disk, since it does not outlive the kernel that holds it, and a keeper can say so anew.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,14 +31,14 @@ from attrs import evolve, field, frozen
 
 from hetero import codec
 from hetero.errors import BadInput, HeteroError
-from hetero.model import Allocation, Mount
+from hetero.model import Allocation, Edits, Mount
 from hetero.node import grant
 from hetero.node.grant import Limit
 from hetero.node.locks import is_held, lock, try_lock
 from hetero.node.state import make, prepare
 from hetero.node.tenant import GRANT, USAGE, create, replace, write, write_tenant
 
-ALLOCATION, ALIVE, CONTAINER = "allocation.json", "alive", "container"
+ALLOCATION, ALIVE, CONTAINER, KEPT = "allocation.json", "alive", "container", "kept"
 
 #: An admission takes milliseconds; a thousand in a row stay well below this.
 PATIENCE = 60.0
@@ -59,7 +61,8 @@ class Standing:
     """One grant that stands: what was allocated, to whom, since when (UTC).
 
     `limits` is what the grant file says, one for each of the allocation's grants. `container` is
-    the one it was made for, `share` its name where it stands for any container.
+    the one it was made for, `share` its name where it stands for any container. Where a grant is
+    kept, `keeper` says by what and for whom, and `edits` what its container was given.
     """
 
     id: str
@@ -71,6 +74,8 @@ class Standing:
     label: str | None = None
     container: Container | None = None
     share: str | None = None
+    keeper: Mapping[str, str] = field(factory=dict)
+    edits: Edits = field(factory=Edits)
 
 
 @frozen(kw_only=True)
@@ -163,6 +168,20 @@ class Ledger:
             raise HeteroError(f"share {standing.share}: {error.strerror}") from None
         return Hold(standing, self.directory(standing.id), descriptor)
 
+    def keep(self, standing: Standing) -> None:
+        """Make `standing` stand under its own id until `let_go`; within `admission`."""
+        os.close(self._build(standing))
+
+    def keep_on(self, identity: str) -> None:
+        """Keep a grant that stands, though it had been let go; within `admission`."""
+        write(self.directory(identity) / KEPT, b"", mode=0o600)
+
+    def let_go(self, identity: str) -> None:
+        """Stop keeping a grant: it ends now, or with the last process that uses its devices."""
+        with suppress(FileNotFoundError):
+            (self.directory(identity) / KEPT).unlink()
+        self.look()
+
     def _build(self, standing: Standing) -> int:
         """Make the directory of a grant, all of it or nothing; return its locked `alive`."""
         draft, final = self._grants / f".{standing.id}", self.directory(standing.id)
@@ -181,6 +200,8 @@ class Ledger:
                 limits=standing.limits,
                 turns=self.path / "turns",
             )
+            if standing.keeper:
+                write(draft / KEPT, b"", mode=0o600)
             if standing.share:
                 (draft / ALLOCATION).symlink_to(self._record_of(standing.id))
             else:
@@ -236,11 +257,12 @@ class Ledger:
         grant.store_limits(directory / GRANT, standing.limits)
 
     def stands(self, identity: str) -> bool:
-        """Return whether anybody holds the grant, or what it was made for is still there."""
-        entry, container = (self.directory(identity) / name for name in (ALLOCATION, CONTAINER))
+        """Return whether anybody holds or keeps the grant, or what it was made for is there."""
+        directory = self.directory(identity)
         if self.is_share(identity):
-            return entry.exists()
-        if container.is_symlink() and container.exists():
+            return (directory / ALLOCATION).exists()
+        container = directory / CONTAINER
+        if (container.is_symlink() and container.exists()) or (directory / KEPT).exists():
             return True
         for name in (ALIVE, USAGE):
             try:

@@ -133,7 +133,7 @@ class Node:
             _expect_new(own, container=container, share=share)
             look = self.with_system(own)
             expect_readable(look)
-            self._reconcile(discovery, look)
+            self.reconcile(discovery, look)
             answer = fit(inventory_of(discovery, look), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
@@ -148,7 +148,7 @@ class Node:
                         allocation=answer,
                         limits=self.limits_of(answer, devices),
                         command=tuple(command),
-                        user=_user(),
+                        user=user(),
                         since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                         label=label,
                         container=container,
@@ -156,7 +156,7 @@ class Node:
                     )
                 )
             except BaseException:
-                self._reconcile(discovery, look)  # what was cut for it is nobody's now
+                self.reconcile(discovery, look)  # what was cut for it is nobody's now
                 raise
         return Taken(hold=hold, edits=edits, limiters=limiters)
 
@@ -173,7 +173,7 @@ class Node:
         """Destroy the slices that no standing grant holds; return a sentence about each failure."""
         discovery = self.discover()
         with self.ledger.admission() as own:
-            return self._reconcile(discovery, self.with_system(own))
+            return self.reconcile(discovery, self.with_system(own))
 
     def limits_of(self, allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Limit, ...]:
         """Return what the grant file is to say, one limit for each grant."""
@@ -196,11 +196,14 @@ class Node:
                     f"grant {identity} is the share {entry.share}: "
                     f"`hetero share rm {entry.share}` ends it"
                 )
+            if entry.id == identity and entry.keeper and not force:
+                raise Refused(f"grant {identity} is kept for {entry.label}: it ends with that")
         if not force:
             raise Refused(
                 f"grant {identity} is in use by {self._who(identity)}: it is free when they end; "
                 f"`hetero release --force {identity}` ends them"
             )
+        self.ledger.let_go(identity)
         for _ in range(3):  # a process may start another while we end it
             end(self._files(identity), grace=grace)
             holding = self.processes([identity])[identity]
@@ -241,7 +244,8 @@ class Node:
         """Where vendors keep their notes about the slices this node's ledger answers for."""
         return self.ledger.path / "slices"
 
-    def _reconcile(self, discovery: Discovery, look: Look) -> tuple[str, ...]:
+    def reconcile(self, discovery: Discovery, look: Look) -> tuple[str, ...]:
+        """Destroy slices nobody holds; within `admission`. Return the sentence of each failure."""
         if look.unreadable:
             return ()  # they may hold slices, and nobody knows which
         standing = (entry.allocation for entry in look.standing)
@@ -335,7 +339,8 @@ def one_of(known: Sequence[str], identity: str, *, system: Ledger | None = None)
     return found[0]
 
 
-def _user() -> str:
+def user() -> str:
+    """Return the name of the user this program runs as."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

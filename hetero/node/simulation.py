@@ -11,6 +11,7 @@ from pathlib import Path
 from attrs import frozen
 
 from hetero.errors import BadInput, NotFound
+from hetero.model import Mount
 from hetero.node.native import native
 
 
@@ -45,6 +46,14 @@ class Simulation:
             "HETERO_RACK": str(self.rack),
             "LD_LIBRARY_PATH": f"{self.drivers}:{path}" if path else str(self.drivers),
         }
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """Return what a container needs of this machine to meet the same simulated cards."""
+        state = "/dev/shm"  # noqa: S108 - where the drivers keep what is on the cards
+        return (
+            *(Mount(path, path) for path in (str(self.rack), str(self.drivers))),
+            Mount(state, state, writable=True),
+        )
 
 
 def simulation(environ: Mapping[str, str]) -> Simulation | None:

@@ -47,10 +47,34 @@ def _model(row: str) -> hetero.Model:
     )
 
 
+def _words(name: str, model: str, other: str | None = None) -> hetero.Words:
+    return hetero.Words(
+        count=f"huawei.com/{name}",
+        memory=(f"huawei.com/{name}-memory",),
+        core=(f"huawei.com/{name}-core",),
+        models=hetero.Choice(only=(model,), never=(other,) if other else ()),
+        only_uuid=f"hami.io/use-{name}-uuid",
+        never_uuid=f"hami.io/no-use-{name}-uuid",
+        node_order="hami.io/node-scheduler-policy",
+        device_order="hami.io/gpu-scheduler-policy",
+    )
+
+
+#: What HAMi's users write: each model has resources of its own.
+_WORDS = (
+    _words("Ascend910A", "910A"),
+    _words("Ascend910B2", "910B2"),
+    _words("Ascend910B3", "910B3"),
+    _words("Ascend910B4-1", "910B4-1"),
+    _words("Ascend910B4", "910B4", "910B4-1"),
+    _words("Ascend910C", "910C"),
+    _words("Ascend310P", "310P3"),
+)
 VENDOR = hetero.Vendor(
     name="ascend",
     title="Huawei Ascend",
     models=tuple(map(_model, _TABLE.strip().splitlines())),
+    words=_WORDS,
 )
 
 #: What a 310P3 of 24 GiB can give out; its driver keeps the rest.

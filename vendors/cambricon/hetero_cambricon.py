@@ -19,6 +19,19 @@ from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Grant, 
 #: sMLU counts in units of 256 MiB (the vendor's plugin runs with --min-dsmlu-unit=256) and in
 #: percent, cuts no memory without core, and allows 16 instances on a card.
 _SLICED = hetero.Fractional(memory=hetero.Step(256 * MiB), multi=hetero.Multi.WHOLE, together=True)
+#: What HAMi's users write; its examples name the model in some resources.
+_WORDS = hetero.Words(
+    count="cambricon.com/vmlu",
+    memory=("cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu370.smlu.vmemory"),
+    memory_unit=256 * MiB,
+    core=("cambricon.com/mlu.smlu.vcore", "cambricon.com/mlu370.smlu.vcore"),
+    only_model="cambricon.com/use-mlutype",
+    never_model="cambricon.com/nouse-mlutype",
+    only_uuid="cambricon.com/use-gpuuuid",
+    never_uuid="cambricon.com/nouse-gpuuuid",
+    node_order="hami.io/node-scheduler-policy",
+    device_order="hami.io/gpu-scheduler-policy",
+)
 VENDOR = hetero.Vendor(
     name="cambricon",
     title="Cambricon",
@@ -29,6 +42,7 @@ VENDOR = hetero.Vendor(
     ),
     visible=("MLU_VISIBLE_DEVICES", "CAMBRICON_VISIBLE_DEVICES"),
     visible_by="index",
+    words=(_WORDS,),
 )
 
 _CNDEV = hetero.Driver(

@@ -44,6 +44,19 @@ _CARDS = {
     0x6211: ("K100-AI-LC-E", 128),
     0x6212: ("K100-AI-LC", 120),
 }
+#: What HAMi's users write.
+_WORDS = hetero.Words(
+    count="hygon.com/dcunum",
+    memory=("hygon.com/dcumem",),
+    core=("hygon.com/dcucores",),
+    only_model="hygon.com/use-dcutype",
+    never_model="hygon.com/nouse-dcutype",
+    spelling={"DCU-": "", "_": "-"},
+    only_uuid="hygon.com/use-gpuuuid",
+    never_uuid="hygon.com/nouse-gpuuuid",
+    node_order="hami.io/node-scheduler-policy",
+    device_order="hami.io/gpu-scheduler-policy",
+)
 VENDOR = hetero.Vendor(
     name="hygon",
     title="Hygon DCU",
@@ -56,6 +69,7 @@ VENDOR = hetero.Vendor(
     ),
     visible=("HIP_VISIBLE_DEVICES",),
     visible_by="index",
+    words=(_WORDS,),
 )
 
 _RSMI = hetero.Driver(

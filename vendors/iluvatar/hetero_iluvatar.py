@@ -14,6 +14,21 @@ from ctypes import c_char, c_int, c_uint, c_uint64, c_ulong, c_void_p
 import hetero
 from hetero import Device, DriverError, Edits, Library, MiB, Rung
 
+#: What HAMi's users write: each model has resources of its own.
+_WORDS = tuple(
+    hetero.Words(
+        count=f"iluvatar.ai/{model}-vgpu",
+        memory=(f"iluvatar.ai/{model}.vMem",),
+        memory_unit=256 * MiB,
+        core=(f"iluvatar.ai/{model}.vCore",),
+        models=hetero.Choice(only=(model,)),
+        only_uuid=f"hami.io/use-{model}-uuid",
+        never_uuid=f"hami.io/no-use-{model}-uuid",
+        node_order="hami.io/node-scheduler-policy",
+        device_order="hami.io/gpu-scheduler-policy",
+    )
+    for model in ("MR-V100", "MR-V50", "BI-V150", "BI-V100")
+)
 VENDOR = hetero.Vendor(
     name="iluvatar",
     title="Iluvatar",
@@ -27,6 +42,7 @@ VENDOR = hetero.Vendor(
     ),
     visible=("CUDA_VISIBLE_DEVICES", "IX_VISIBLE_DEVICES"),
     limiter="cuda",
+    words=_WORDS,
 )
 
 _IXML = hetero.Driver(

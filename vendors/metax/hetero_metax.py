@@ -13,6 +13,8 @@ from ctypes import c_char, c_int, c_uint, create_string_buffer
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 import hetero
 from hetero import (
     CORE,
@@ -29,12 +31,37 @@ from hetero import (
     Rung,
 )
 
+#: What HAMi's users write: whole cards, and slices whose memory is in GiB.
+_WHOLE = hetero.Words(
+    count="metax-tech.com/gpu",
+    whole=True,
+    only_uuid="metax-tech.com/use-gpuuuid",
+    never_uuid="metax-tech.com/nouse-gpuuuid",
+    node_order="hami.io/node-scheduler-policy",
+    device_order="hami.io/gpu-scheduler-policy",
+)
+_SHARES = evolve(
+    _WHOLE,
+    count="metax-tech.com/sgpu",
+    whole=False,
+    memory=("metax-tech.com/vmemory",),
+    memory_unit=1024 * MiB,
+    core=("metax-tech.com/vcore",),
+    links="metax-tech.com/sgpu-topology-aware",
+    policy="metax-tech.com/sgpu-qos-policy",
+    policies={
+        "best-effort": Policy.OFF,
+        "fixed-share": Policy.FIXED,
+        "burst-share": Policy.ELASTIC,
+    },
+)
 VENDOR = hetero.Vendor(
     name="metax",
     title="MetaX",
     models=(hetero.Model(match="*", granularity=hetero.Whole()),),
     visible=("CUDA_VISIBLE_DEVICES",),
     visible_by="index",
+    words=(_WHOLE, _SHARES),
 )
 #: What a card whose sGPU mode is on divides into: 1 % and 128 MiB, at most 16.
 _SLICED = hetero.Fractional(memory=hetero.Step(128 * MiB), multi=hetero.Multi.WHOLE, together=True)

@@ -22,6 +22,18 @@ _S4000 = hetero.Fractional(
     multi=hetero.Multi.WHOLE,
     together=True,
 )
+#: What HAMi's users write, in units of 512 MiB and of one core group.
+_WORDS = hetero.Words(
+    count="mthreads.com/vgpu",
+    memory=("mthreads.com/sgpu-memory",),
+    memory_unit=512 * MiB,
+    core=("mthreads.com/sgpu-core",),
+    core_whole=16,
+    only_uuid="mthreads.ai/use-gpuuuid",
+    never_uuid="mthreads.ai/nouse-gpuuuid",
+    node_order="hami.io/node-scheduler-policy",
+    device_order="hami.io/gpu-scheduler-policy",
+)
 VENDOR = hetero.Vendor(
     name="mthreads",
     title="Moore Threads",
@@ -31,6 +43,7 @@ VENDOR = hetero.Vendor(
     ),
     visible=("MTHREADS_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES"),
     visible_by="index",
+    words=(_WORDS,),
 )
 
 #: The files of the kernel module that shares a card; its container runtime makes the instances.

@@ -15,8 +15,33 @@ import pynvml
 from attrs import evolve
 
 import hetero
-from hetero import CORE, MEMORY, SLOTS, Device, Link, MiB, Rung, Template
+from hetero import CORE, MEMORY, SLOTS, Device, Link, MiB, Policy, Rung, Template
 
+#: What HAMi's users write, and below it Volcano's. HAMi's own default policy is the cluster's.
+_WORDS = hetero.Words(
+    count="nvidia.com/gpu",
+    memory=("nvidia.com/gpumem",),
+    memory_percent="nvidia.com/gpumem-percentage",
+    core=("nvidia.com/gpucores",),
+    priority="nvidia.com/priority",
+    only_model="nvidia.com/use-gputype",
+    never_model="nvidia.com/nouse-gputype",
+    only_uuid="nvidia.com/use-gpuuuid",
+    never_uuid="nvidia.com/nouse-gpuuuid",
+    numa="nvidia.com/numa-bind",
+    policy="GPU_CORE_UTILIZATION_POLICY",
+    policies={"force": Policy.FIXED, "disable": None},
+    node_order="hami.io/node-scheduler-policy",
+    device_order="hami.io/gpu-scheduler-policy",
+)
+_VOLCANO = evolve(
+    _WORDS,
+    count="volcano.sh/vgpu-number",
+    memory=("volcano.sh/vgpu-memory",),
+    memory_percent="volcano.sh/vgpu-memory-percentage",
+    core=("volcano.sh/vgpu-cores",),
+    priority=None,
+)
 VENDOR = hetero.Vendor(
     name="nvidia",
     title="NVIDIA",
@@ -40,6 +65,7 @@ VENDOR = hetero.Vendor(
         "libnvidia-gpucomp.so.{driver}",
         "/usr/bin/nvidia-smi",
     ),
+    words=(_WORDS, _VOLCANO),
 )
 
 _ABSENT = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded)

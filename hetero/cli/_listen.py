@@ -1,0 +1,51 @@
+"""The options of commands that serve HTTPS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hetero.errors import BadInput
+
+if TYPE_CHECKING:
+    from hetero.kube.start import Listen
+
+_File = click.Path(path_type=Path)
+
+
+def listen_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where to listen and which settings to read."""
+    for option in (
+        click.option("--config", type=_File, help="The settings, a TOML file."),
+        click.option("--insecure", is_flag=True, help="Serve plain HTTP. For tests alone."),
+        click.option("--key", type=_File, help="The certificate's private key."),
+        click.option("--cert", type=_File, help="The certificate; it is reloaded when it changes."),
+        click.option("--port", type=int, required=True),
+        click.option("--host", default="0.0.0.0", show_default=True),  # noqa: S104 - a pod's own
+    ):
+        command = option(command)
+    return command
+
+
+def listen(
+    *,
+    host: str,
+    port: int,
+    cert: Path | None,
+    key: Path | None,
+    insecure: bool,
+    callers: Path | None = None,
+) -> Listen:
+    """Return where to listen. Raises `BadInput`."""
+    from hetero.kube.service import Certificates
+    from hetero.kube.start import Listen
+
+    if insecure:
+        return Listen(host=host, port=port, certificates=None)
+    if cert is None or key is None:
+        raise BadInput("give --cert and --key")
+    certificates = Certificates(cert=cert, key=key, callers=callers)
+    return Listen(host=host, port=port, certificates=certificates)

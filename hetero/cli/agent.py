@@ -1,0 +1,45 @@
+"""hetero agent: serve this node's devices to a cluster."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--node", envvar="NODE_NAME", default="", help="This node's name in the cluster.")
+@click.option(
+    "--kubelet",
+    type=click.Path(path_type=Path),
+    default="/var/lib/kubelet",
+    show_default=True,
+    help="The kubelet's directory.",
+)
+@click.option(
+    "--libraries",
+    type=click.Path(path_type=Path),
+    default="/var/lib/hetero/lib",
+    show_default=True,
+    help="Where containers get their limiters from: at the same path on the node, not noexec.",
+)
+@click.option(
+    "--key-file",
+    envvar="HETERO_KEY_FILE",
+    default="/etc/hetero-key/key",
+    show_default=True,
+    help="The key that allocations are signed with.",
+)
+@click.option("--metrics", type=int, help="The port /metrics is served on; none: not at all.")
+def command(node: str, kubelet: Path, libraries: Path, key_file: str, metrics: int | None) -> None:
+    """Offer this node's devices to its kubelet and publish them to the scheduler.
+
+    Runs until it is told to end; grants of pods stand on meanwhile.
+    """
+    from hetero.kube.agent import Options, run
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
+    run(
+        Options(name=node, kubelet=kubelet, libraries=libraries, key_file=key_file, metrics=metrics)
+    )

@@ -1,0 +1,50 @@
+"""hetero scheduler: the extender of a cluster's kube-scheduler."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hetero.cli._listen import listen, listen_options
+from hetero.errors import BadInput
+
+
+@click.command()
+@click.option("--callers", type=click.Path(path_type=Path), help="The CA that callers prove.")
+@click.option(
+    "--lease",
+    metavar="NAMESPACE/NAME",
+    help="Lead while the kube-scheduler on this host holds this Lease.",
+)
+@click.option("--metrics", type=int, help="The port /metrics is served on; none: not at all.")
+@listen_options
+def command(
+    *,
+    config: Path | None,
+    callers: Path | None,
+    lease: str | None,
+    metrics: int | None,
+    insecure: bool,
+    **where: Any,
+) -> None:
+    """Answer kube-scheduler: which nodes serve a pod, how well, and bind it.
+
+    \b
+      hetero scheduler --port 8443 --cert tls.crt --key tls.key --callers ca.crt
+
+    HETERO_KEY_FILE names the file of the key that signs allocations.
+    """
+    from hetero.kube import start
+
+    if callers is None and not insecure:
+        raise BadInput("give --callers: whoever may call the extender can give cards away")
+    start.scheduler(
+        listen(callers=callers, insecure=insecure, **where),
+        config=config,
+        lease=lease,
+        metrics=metrics,
+        environ=os.environ,
+    )

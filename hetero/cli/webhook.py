@@ -1,0 +1,26 @@
+"""hetero webhook: admission of pods that ask for cards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hetero.cli._listen import listen, listen_options
+
+
+@click.command()
+@click.option("--scheduler", default="hetero-scheduler", show_default=True, help="For pods.")
+@click.option("--writer", required=True, metavar="USER", help="Who alone writes allocations.")
+@listen_options
+def command(*, config: Path | None, scheduler: str, writer: str, **where: Any) -> None:
+    """Fill in what pods leave out, and refuse nonsense in one sentence.
+
+    \b
+      hetero webhook --port 8444 --cert tls.crt --key tls.key \\
+          --writer system:serviceaccount:hetero-system:hetero-scheduler
+    """
+    from hetero.kube import start
+
+    start.webhook(listen(**where), config=config, scheduler=scheduler, writer=writer)

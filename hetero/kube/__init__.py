@@ -1,0 +1,1 @@
+"""Kubernetes: the only place that imports its libraries."""

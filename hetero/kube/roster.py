@@ -1,0 +1,260 @@
+"""The cluster as the scheduler knows it: nodes, who holds what, and what each node says to a pod.
+
+Everything here happens between two awaits of one event loop, so a reservation is atomic: of two
+pods that want the last share one gets it and the other hears why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+
+from attrs import define, evolve, field
+
+from hetero.fit.cluster import Node, Placement, Pod
+from hetero.fit.price import Prices, Shape
+from hetero.fit.seat import holds, seat
+from hetero.fit.state import Cluster
+from hetero.kube.wire import Assignment
+from hetero.model import FITS, Allocation, Device, Refusal
+from hetero.policy import ORDERS, WEIGHTS
+
+#: What a node is told that published no devices.
+_NO_DEVICES = "have no device"
+_MOST_SHAPES = 512
+#: The best score a node can get.
+BEST = 10
+
+
+@define(eq=False)
+class _Row:
+    """What every node says to one shape, as of a point in the list of changes."""
+
+    shape: Shape
+    refusals: dict[str, str] = field(factory=dict)  # of the nodes that it does not fit on
+    costs: dict[str, int] = field(factory=dict)  # of the others
+    upto: int = 0
+
+
+class Roster:
+    """Nodes with their devices and the pods standing on them. One caller at a time."""
+
+    def __init__(self) -> None:
+        """Start without nodes."""
+        self._nodes: dict[str, tuple[Device, ...]] = {}
+        self._faults: dict[str, str] = {}  # nodes whose inventory cannot be used, and why
+        self.standing: dict[str, Placement] = {}  # by the pod's UID
+        self._cluster: Cluster | None = None
+
+    # --- what there is ------------------------------------------------------------------------
+
+    def enter(self, name: str, devices: tuple[Device, ...], *, fault: str | None = None) -> None:
+        """Note what a node has, or why nothing of it can be used."""
+        known = self._nodes.get(name)
+        mine = {device.uuid for device in devices}
+        for other, its in self._nodes.items():
+            twice = [device.uuid for device in its if device.uuid in mine]
+            if other != name and twice:
+                fault = f"publish device {twice[0]}, which node {other} has"
+        if fault:
+            self._faults[name], devices = fault, ()
+        else:
+            self._faults.pop(name, None)
+        if known == devices:
+            return
+        self._nodes[name] = devices
+        self._cluster = None  # inventories change rarely: what follows from them is made anew
+
+    def leave(self, name: str) -> None:
+        """Note that a node is gone; what stands on it stays counted until its pods are gone."""
+        if self._nodes.pop(name, None) is not None:
+            self._cluster = None
+        self._faults.pop(name, None)
+
+    def devices(self, name: str) -> tuple[Device, ...]:
+        """Return a node's devices."""
+        return self._nodes.get(name, ())
+
+    def free(self, name: str) -> dict[str, dict[str, int]]:
+        """Return what is left of each counter of a node's devices, by UUID."""
+        cluster = self._known()
+        return cluster.free(cluster.number[name])
+
+    def nodes(self) -> Iterable[str]:
+        """Return the nodes that published devices."""
+        return self._nodes.keys()
+
+    # --- what a scheduler asks ------------------------------------------------------------------
+
+    def refusals(self, pod: Pod, names: Iterable[str]) -> dict[str, str]:
+        """Return what those of the nodes say that cannot serve the pod."""
+        row, number = self._row(pod), self._known().number
+        said = {
+            name: row.refusals.get(name, _NO_DEVICES)
+            for name in names
+            if name in row.refusals or name not in number
+        }
+        return {name: self._faults.get(name, verdict) for name, verdict in said.items()}
+
+    def costs(self, pod: Pod, names: Iterable[str]) -> dict[str, int]:
+        """Return what the pod would make useless on each node; least is best."""
+        row = self._row(pod)
+        worst = max(row.costs.values(), default=0) + 1
+        return {name: row.costs.get(name, worst) for name in names}
+
+    def fullness(self, names: Iterable[str]) -> dict[str, int]:
+        """Return how many thousandths of each node's cards are given out."""
+        self._known()
+        return {name: self._full.get(name, 0) for name in names}
+
+    def reserve(
+        self, uid: str, pod: Pod, node: str, *, order: str | None = None
+    ) -> Placement | Refusal:
+        """Seat the pod on the node, from now on, or return why that cannot be."""
+        self.release(uid)  # asked again, it may have other devices
+        answer = self._seat(pod, node, order=order)
+        if isinstance(answer, Placement):
+            self.standing[uid] = answer
+            self._move(answer, times=1)
+        return answer
+
+    def adopt(self, uid: str, pod: Pod, assignment: Assignment, containers: list[str]) -> None:
+        """Count what the API says a pod holds; `containers` are named in the placement's order."""
+        given = dict(assignment.containers)
+        allocations = tuple(given.get(name) for name in containers)
+        placement = _placement(pod, assignment.node, allocations)
+        if self.standing.get(uid) == placement:
+            return
+        self.release(uid)
+        self.standing[uid] = placement
+        self._move(placement, times=1)
+
+    def release(self, uid: str) -> None:
+        """Give back what a pod held, if it held anything."""
+        placement = self.standing.pop(uid, None)
+        if placement is not None:
+            self._move(placement, times=-1)
+
+    def evict(self, pod: Pod, node: str, given: Iterable[str]) -> tuple[str, ...] | None:
+        """Return the UIDs to evict so that the pod fits: the given ones and the fewest others.
+
+        None if it would not fit even without every pod of lower priority.
+        """
+        victims = list(given)
+        others = sorted(
+            (
+                uid
+                for uid, placement in self.standing.items()
+                if placement.node == node
+                and placement.pod.priority < pod.priority
+                and uid not in victims
+            ),
+            key=lambda uid: (self.standing[uid].pod.priority, uid),
+        )
+        if isinstance(self._seat(pod, node, without=[*victims, *others]), Refusal):
+            return None
+        for size in range(2):  # none or one more is the common case, and then the least is exact
+            for some in combinations(others, size):
+                if isinstance(self._seat(pod, node, without=[*victims, *some]), Placement):
+                    return (*victims, *some)
+        kept = list(others)
+        for uid in reversed(others):  # spare whom the pod can do without, the most important first
+            rest = [one for one in kept if one != uid]
+            if isinstance(self._seat(pod, node, without=[*victims, *rest]), Placement):
+                kept = rest
+        return (*victims, *kept)
+
+    def _seat(
+        self, pod: Pod, node: str, *, order: str | None = None, without: Iterable[str] = ()
+    ) -> Placement | Refusal:
+        if node in self._faults:
+            return Refusal(wanted=1, verdicts={}, missing=self._faults[node])
+        cluster = self._known()
+        number = cluster.number.get(node)
+        if number is None:
+            return Refusal(wanted=1, verdicts={node: _NO_DEVICES}, of="node")
+        free = {uuid: dict(left) for uuid, left in cluster.free(number).items()}
+        for uid in without:
+            placement = self.standing.get(uid)
+            for hold in placement.holds if placement and placement.node == node else ():
+                for name, amount in hold.takes.items():
+                    if name in free.get(hold.device, {}):
+                        free[hold.device][name] += amount
+        ranked = ORDERS[order] if order else self._prices.order
+        return seat(node, self._nodes[node], free, {}, pod, order=ranked)
+
+    # --- what follows from it ---------------------------------------------------------------------
+
+    def _known(self) -> Cluster:
+        """Return the cluster of the packing core, made anew after an inventory changed."""
+        if self._cluster is None:
+            self._cluster = Cluster(
+                Node(name=name, devices=devices) for name, devices in self._nodes.items()
+            )
+            self._prices = Prices(self._cluster, WEIGHTS["frag"])
+            self._rows: dict[int, _Row] = {}
+            self._changes: list[int] = []
+            self._full: dict[str, int] = {}  # thousandths, of nodes that anything moved on
+            for placement in self.standing.values():
+                self._move(placement, times=1)
+        return self._cluster
+
+    def _move(self, placement: Placement, *, times: int) -> None:
+        cluster = self._cluster
+        if cluster is None or not self._nodes.get(placement.node):
+            return
+        here = {device.uuid: device for device in self._nodes[placement.node]}
+        known = tuple(
+            evolve(
+                hold, takes={n: a for n, a in hold.takes.items() if n in here[hold.device].capacity}
+            )
+            for hold in placement.holds
+            if hold.device in here
+        )
+        number = cluster.move(evolve(placement, holds=known), times=times)
+        self._changes.append(number)
+        self._full[placement.node] = 1000 - cluster.room[number] // len(cluster.cards[number])
+
+    def _row(self, pod: Pod) -> _Row:
+        cluster = self._known()
+        if len(self._prices.shapes) > _MOST_SHAPES or len(self._changes) > 100_000:
+            self._cluster = None
+            cluster = self._known()
+        shape = self._prices.shape(pod)
+        row = self._rows.get(shape.number)
+        if row is None:
+            row = self._rows[shape.number] = _Row(shape)
+            stale: Iterable[int] = range(len(cluster.nodes))
+        else:
+            stale = set(self._changes[row.upto :])
+        for number in stale:
+            self._ask(number, row)
+        row.upto = len(self._changes)
+        return row
+
+    def _ask(self, number: int, row: _Row) -> None:
+        """Write down what a node says to the row's shape."""
+        prices, shape, node = self._prices, row.shape, self._known().nodes[number]
+        verdict = prices.reason_name(prices.reason(number, shape))
+        told_apart = not shape.plain or any(device.group for device in node.devices)
+        if verdict == FITS and told_apart:  # so far we only know where it may fit
+            answer = self._seat(shape.pod, node.name)
+            verdict = answer.sentence if isinstance(answer, Refusal) else FITS
+        if verdict == FITS:
+            row.refusals.pop(node.name, None)
+            row.costs[node.name] = prices.cost(number, shape)
+        else:
+            row.costs.pop(node.name, None)
+            row.refusals[node.name] = verdict
+
+
+def _placement(pod: Pod, node: str, allocations: tuple[Allocation | None, ...]) -> Placement:
+    """Return the placement that these allocations make, sidecars first and init containers last."""
+    ends = (len(pod.sidecars), len(pod.sidecars) + len(pod.containers))
+    return Placement(
+        node=node,
+        pod=pod,
+        allocations=allocations,
+        holds=holds(allocations[: ends[0]], allocations[slice(*ends)], allocations[ends[1] :]),
+        host={},
+    )

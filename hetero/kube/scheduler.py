@@ -1,0 +1,410 @@
+"""The extender of the stock kube-scheduler: which nodes serve a pod, how well, and the binding.
+
+Nothing is taken when nodes are filtered: a pod that lands elsewhere, or nowhere, has cost nobody
+anything. The share is reserved when kube-scheduler binds the pod, written to the pod signed, and
+only then is the pod bound. The names of the verbs' fields are those of
+k8s.io/kube-scheduler/extender/v1; Go reads them whatever their case, and so do we.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
+from time import monotonic
+from typing import Any
+
+from aiohttp import web
+from attrs import define, field
+
+from hetero.errors import BadInput, HeteroError
+from hetero.fit import Pod
+from hetero.kube import wire
+from hetero.kube.api import Api, ApiError, Plain
+from hetero.kube.lease import Lease
+from hetero.kube.roster import BEST, Roster
+from hetero.kube.tally import Tally
+from hetero.kube.vocabulary import Vocabulary
+from hetero.model import Refusal
+
+log = logging.getLogger(__name__)
+
+#: On a pod that is to be tried again soon, and since when.
+AGAIN = "hetero.io/tried-again"
+#: The largest request taken: names of some 100,000 nodes.
+_MOST_BYTES = 16 * 2**20
+#: Seconds an allocation counts that was written for a pod which was then not bound.
+_UNBOUND = 30.0
+#: Seconds in which the same sentence is not told twice to the same pod.
+_SAID = 60.0
+#: Seconds a caller waits for a scheduler that is starting, and between looks.
+_PATIENCE, _PAUSE = 5.0, 0.05
+#: Pods remembered between being filtered and being bound.
+_MOST_FILTERED = 1024
+_OVER = ("Succeeded", "Failed")
+
+
+@define(eq=False)
+class Scheduler:
+    """Answers kube-scheduler from what the API says about nodes and pods."""
+
+    api: Api
+    vocabulary: Vocabulary
+    key: wire.Key
+    lease: Lease | None = None
+    node_order: str = "binpack"
+    device_order: str = "binpack"
+    roster: Roster = field(factory=Roster)
+    _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
+    _ours: set[str] = field(factory=set)  # those of them that this process reserved for
+    _filtered: dict[str, Plain] = field(factory=dict)  # pods that may be bound next, oldest first
+    _ready: set[str] = field(factory=set)
+    _told: dict[tuple[str, str], float] = field(factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(factory=set)
+    tally: Tally = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.tally = Tally(self.roster)
+
+    # --- what the API says ----------------------------------------------------------------------
+
+    async def follow_nodes(self) -> None:
+        """Keep the roster's nodes as the API has them."""
+        await self.api.follow(
+            "/api/v1/nodes",
+            listed=self._nodes_listed,
+            changed=self._node_changed,
+            lost=lambda error: log.warning("nodes: %s", error),
+        )
+
+    async def follow_pods(self) -> None:
+        """Keep what stands on the nodes as the pods say."""
+        await self.api.follow(
+            "/api/v1/pods",
+            listed=self._pods_listed,
+            changed=self._pod_changed,
+            lost=lambda error: log.warning("pods: %s", error),
+        )
+
+    def _nodes_listed(self, nodes: list[Plain]) -> None:
+        names = {node["metadata"]["name"] for node in nodes}
+        for name in set(self.roster.nodes()) - names:
+            self.roster.leave(name)
+        for node in nodes:
+            self._node_changed("ADDED", node)
+        # Thousands of nodes' devices live as long as this process: walking them at every full
+        # collection would hold up one decision in a hundred for tens of milliseconds.
+        gc.collect()
+        gc.freeze()
+        self._ready.add("nodes")
+
+    def _node_changed(self, event: str, node: Plain) -> None:
+        name = node["metadata"]["name"]
+        text = (node["metadata"].get("annotations") or {}).get(wire.INVENTORY)
+        if event == "DELETED" or text is None:
+            self.roster.leave(name)
+            return
+        try:
+            self.roster.enter(name, wire.devices(text, node=name))
+        except BadInput as error:
+            log.error("%s", error)
+            self.roster.enter(name, (), fault="publish an inventory that cannot be read")
+
+    def _pods_listed(self, pods: list[Plain]) -> None:
+        uids = {pod["metadata"]["uid"] for pod in pods}
+        for uid in set(self.roster.standing) - uids:
+            self._forget(uid)
+        for pod in pods:
+            self._pod_changed("ADDED", pod)
+        self._ready.add("pods")
+
+    def _pod_changed(self, event: str, pod: Plain) -> None:
+        uid, metadata = pod["metadata"]["uid"], pod["metadata"]
+        if event == "DELETED" or (pod.get("status") or {}).get("phase") in _OVER:
+            self._forget(uid)
+            return
+        notes = metadata.get("annotations") or {}
+        node = pod["spec"].get("nodeName")
+        known = self._pods.get(uid)
+        if known is not None:
+            self._pods[uid] = pod
+        if wire.ALLOCATION not in notes or uid in self._ours:
+            return
+        if known is not None and _given(known) == _given(pod):
+            return
+        name = f"{metadata['namespace']}/{metadata['name']}"
+        try:
+            # Before it is bound, only the allocation itself says for which node it was made.
+            given = wire.assignment(
+                notes, self.key, pod=name, uid=uid, node=node or wire.meant_for(notes)
+            )
+            wanted = self.vocabulary.pod(pod)
+        except BadInput as error:
+            log.warning("%s", error)
+            return
+        if given is None or wanted is None:
+            return
+        self.roster.adopt(uid, wanted, given, _names(pod))
+        self._pods[uid] = pod
+        if not node:
+            self._later(self._expire(uid))
+
+    def _forget(self, uid: str) -> None:
+        self._pods.pop(uid, None)
+        self._ours.discard(uid)
+        self.roster.release(uid)
+
+    async def _expire(self, uid: str) -> None:
+        """Give back what a leader before us gave to a pod that it then did not bind."""
+        await asyncio.sleep(_UNBOUND)
+        pod = self._pods.get(uid)
+        if pod is not None and uid not in self._ours and not pod["spec"].get("nodeName"):
+            self._forget(uid)
+
+    # --- what kube-scheduler asks ---------------------------------------------------------------
+
+    def app(self) -> web.Application:
+        """Return the HTTP service."""
+        app = web.Application(client_max_size=_MOST_BYTES)
+        for verb in (self.filter, self.prioritize, self.bind, self.preempt):
+            app.router.add_post(f"/{verb.__name__}", self._answer(verb))
+        return app
+
+    def _answer(
+        self, verb: Callable[[Plain], Awaitable[Any]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(request: web.Request) -> web.Response:
+            started, result = monotonic(), "error"
+            try:
+                args = {name.lower(): value for name, value in (await request.json()).items()}
+                await self._until_ready()
+                made = web.json_response(await verb(args))
+                result = "ok"
+                return made
+            except HeteroError as error:
+                log.warning("%s: %s", verb.__name__, error)
+                return web.json_response({"Error": str(error)})
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                sentence = f"{verb.__name__}: not what kube-scheduler sends: {error!r}"
+                log.warning("%s", sentence)
+                return web.json_response({"Error": sentence}, status=400)
+            finally:
+                self.tally.decided(verb.__name__, result, monotonic() - started)
+
+        return answer
+
+    @property
+    def ready(self) -> bool:
+        """Whether this scheduler leads and knows the cluster."""
+        return self._ready == {"nodes", "pods"} and (self.lease is None or self.lease.held)
+
+    async def _until_ready(self) -> None:
+        """Wait a little: kube-scheduler tries a pod that met an error again only after a minute."""
+        for _ in range(int(_PATIENCE / _PAUSE)):
+            if self.ready:
+                return
+            await asyncio.sleep(_PAUSE)
+        self._check()
+
+    def _check(self) -> None:
+        if not self.ready:
+            raise HeteroError("hetero: this scheduler is starting or standing by: asked too early")
+
+    async def filter(self, args: Plain) -> Plain:
+        """Return the nodes that can serve the pod, and what each of the others said."""
+        plain, names = args["pod"], args.get("nodenames")
+        if names is None:
+            raise HeteroError("hetero: set nodeCacheCapable: true for this extender")
+        pod = self.vocabulary.pod(plain)
+        if pod is None:
+            return {"NodeNames": names, "FailedNodes": {}}
+        self._filtered[plain["metadata"]["uid"]] = plain
+        if len(self._filtered) > _MOST_FILTERED:
+            del self._filtered[next(iter(self._filtered))]
+        failed = self.roster.refusals(pod, names)
+        counts = Counter(failed.values())
+        self.tally.refused(counts)
+        if len(failed) == len(names):
+            refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
+            self._tell(plain, "Unfit", refusal.sentence)
+        return {"NodeNames": [n for n in names if n not in failed], "FailedNodes": failed}
+
+    async def prioritize(self, args: Plain) -> list[Plain]:
+        """Return the nodes' scores from 0 to 10, but for those of 0."""
+        names = args["nodenames"]
+        pod = self.vocabulary.pod(args["pod"])
+        if pod is None:
+            return []
+        order = self.vocabulary.orders(args["pod"]).node or self.node_order
+        marks = self._marks(pod, names, order)
+        low = min(marks.values(), default=0)
+        width = max(marks.values(), default=0) - low or 1
+        scores = {name: BEST * (mark - low) // width for name, mark in marks.items()}
+        return [{"Host": name, "Score": score} for name, score in scores.items() if score]
+
+    def _marks(self, pod: Pod, names: list[str], order: str) -> dict[str, int]:
+        """Return how good each node is for the pod, in any unit."""
+        if order not in ("binpack", "spread"):
+            return {name: -cost for name, cost in self.roster.costs(pod, names).items()}
+        sign = 1 if order == "binpack" else -1
+        return {name: sign * full for name, full in self.roster.fullness(names).items()}
+
+    async def bind(self, args: Plain) -> Plain:
+        """Reserve the pod's share, write it to the pod and bind it; or undo all that."""
+        namespace, name = args["podnamespace"], args["podname"]
+        uid, node = args["poduid"], args["node"]
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        # Nothing is awaited between the call and the reservation, so that the pod that is filtered
+        # next, perhaps at this very moment, sees what this one took.
+        plain = self._filtered.pop(uid, None) or await self.api.get(path)
+        if plain["metadata"]["uid"] != uid:
+            raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
+        pod = self.vocabulary.pod(plain)
+        if pod is not None:
+            await self._give(plain, pod, node, path)
+        try:
+            self._check()
+            await self.api.post(f"{path}/binding", _binding(plain, node))
+        except HeteroError:
+            if not await self._bound(path, uid, node):
+                self._forget(uid)
+                raise
+        return {}
+
+    async def _give(self, plain: Plain, pod: Pod, node: str, path: str) -> None:
+        uid = plain["metadata"]["uid"]
+        order = self.vocabulary.orders(plain).device or self.device_order
+        answer = self.roster.reserve(uid, pod, node, order=order)
+        if isinstance(answer, Refusal):
+            sentence = f"node {node}: {answer.sentence}"
+            self._tell(plain, "Unfit", sentence)
+            self._later(self._again(path, uid))
+            raise HeteroError(sentence)
+        self._pods[uid] = plain
+        self._ours.add(uid)
+        unlimited = self.vocabulary.unlimited(plain)
+        assignment = wire.Assignment(
+            node=node,
+            uid=uid,
+            containers=tuple(
+                (name, wire.without_core_limit(given) if name in unlimited else given)
+                for name, given in zip(_names(plain), answer.allocations, strict=True)
+                if given is not None
+            ),
+        )
+        notes = wire.signed(assignment, self.key)
+        try:
+            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": notes}})
+        except ApiError:
+            self._forget(uid)
+            raise
+
+    async def _again(self, path: str, uid: str) -> None:
+        """Have a pod tried again soon that found its node's last share taken.
+
+        kube-scheduler puts it aside for up to a minute, unless the pod itself changes.
+        """
+        await asyncio.sleep(1)
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        with suppress(ApiError):  # it is gone, or waits its minute
+            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": {AGAIN: now}}})
+
+    async def _bound(self, path: str, uid: str, node: str) -> bool:
+        """Return whether a binding was made although its answer was an error or never came."""
+        while True:
+            try:
+                found = await self.api.get(path)
+                break
+            except ApiError as error:
+                if error.status == 404:
+                    return False
+                await asyncio.sleep(1)  # until we know, the reservation stands
+        return (uid, node) == (found["metadata"]["uid"], found["spec"].get("nodeName"))
+
+    async def preempt(self, args: Plain) -> Plain:
+        """Return, for each node kube-scheduler would clear, whom to evict so that the pod fits."""
+        pod = self.vocabulary.pod(args["pod"])
+        offered = args.get("nodenametometavictims") or {}
+        if pod is None:
+            return {"NodeNameToMetaVictims": offered}
+        answer = {}
+        for node, plain in offered.items():
+            victims = {name.lower(): value for name, value in plain.items()}
+            given = [next(iter(one.values())) for one in victims.get("pods") or ()]
+            uids = self.roster.evict(pod, node, given)
+            if uids is not None:
+                answer[node] = {
+                    "Pods": [{"UID": uid} for uid in uids],
+                    "NumPDBViolations": victims.get("numpdbviolations", 0),
+                }
+        return {"NodeNameToMetaVictims": answer}
+
+    # --- telling users ------------------------------------------------------------------------
+
+    def _tell(self, pod: Plain, reason: str, sentence: str) -> None:
+        """Put a sentence where the user looks: the pod's events. Not the same one again at once."""
+        metadata, now = pod["metadata"], monotonic()
+        said = (metadata["uid"], sentence)
+        if now - self._told.get(said, -_SAID) < _SAID:
+            return
+        self._told = {one: at for one, at in self._told.items() if now - at < _SAID}
+        self._told[said] = now
+        self._later(self._event(metadata, reason, sentence))
+
+    async def _event(self, metadata: Mapping[str, Any], reason: str, sentence: str) -> None:
+        namespace = metadata["namespace"]
+        event = {
+            "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": namespace,
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            },
+            "type": "Warning",
+            "reason": reason,
+            "message": sentence,
+            "source": {"component": "hetero"},
+            "count": 1,
+        }
+        try:
+            await self.api.post(f"/api/v1/namespaces/{namespace}/events", event)
+        except ApiError as error:
+            log.warning("event for %s/%s: %s", namespace, metadata["name"], error)
+
+    def _later(self, task: Any) -> None:
+        made = asyncio.ensure_future(task)
+        self._tasks.add(made)
+        made.add_done_callback(self._tasks.discard)
+
+
+def _given(pod: Plain) -> tuple[str | None, str | None]:
+    notes = pod["metadata"].get("annotations") or {}
+    return notes.get(wire.ALLOCATION), notes.get(wire.SIGNATURE)
+
+
+def _names(pod: Plain) -> list[str]:
+    """Return the containers' names in a placement's order: sidecars, containers, init."""
+    first = pod["spec"].get("initContainers") or ()
+    beside = [one for one in first if one.get("restartPolicy") == "Always"]
+    rest = [one for one in first if one not in beside]
+    return [one["name"] for one in (*beside, *pod["spec"]["containers"], *rest)]
+
+
+def _binding(pod: Plain, node: str) -> Plain:
+    metadata = pod["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }

@@ -1,0 +1,127 @@
+"""What the scheduler and the webhook share: one small TOML file, checked word by word."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from hetero.errors import BadInput
+from hetero.kube.vocabulary import Defaults, Vocabulary
+from hetero.model import Policy
+from hetero.registry import Registry
+from hetero.units import parse_memory, parse_percent
+from hetero.vendor import Vendor, Words
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: What orders nodes and devices by default may be called.
+_NODE_ORDERS = ("binpack", "spread", "waste")
+_DEVICE_ORDERS = ("binpack", "spread")
+
+
+@frozen(kw_only=True)
+class Settings:
+    """How this cluster schedules.
+
+    node-order = "binpack"        # binpack, spread, or waste: whatever leaves the least useless
+    device-order = "binpack"      # binpack or spread
+
+    [defaults]                    # for pods that do not say
+    count = 1
+    memory = "4Gi"                # of each card; not given: all of it
+    core = 30                     # percent of each card; not given: no limit
+    policy = "fixed"              # fixed or elastic
+    core-limit = true             # false: core is counted and limits nobody
+
+    [resources]                   # other names for resources
+    "vendor.com/cards" = "example.com/cards"
+    """
+
+    node_order: str = "binpack"
+    device_order: str = "binpack"
+    defaults: Defaults = field(default=Defaults())
+    resources: Mapping[str, str] = field(factory=dict)
+
+    def vocabulary(self, registry: Registry) -> Vocabulary:
+        """Return the words of all vendors, by the names this cluster uses."""
+        declared = registry.declarations()
+        known = {name for vendor in declared for words in vendor.words for name in words.resources}
+        for name in self.resources:
+            if name not in known:
+                raise BadInput(f"settings: no vendor knows the resource {name!r}")
+        vendors = tuple(self._renamed(vendor) for vendor in declared)
+        return Vocabulary(vendors=vendors, defaults=self.defaults)
+
+    def _renamed(self, vendor: Vendor) -> Vendor:
+        def new(name: str | None) -> str | None:
+            return None if name is None else self.resources.get(name, name)
+
+        def renamed(words: Words) -> Words:
+            return evolve(
+                words,
+                count=self.resources.get(words.count, words.count),
+                memory=tuple(self.resources.get(name, name) for name in words.memory),
+                memory_percent=new(words.memory_percent),
+                core=tuple(self.resources.get(name, name) for name in words.core),
+                priority=new(words.priority),
+            )
+
+        return evolve(vendor, words=tuple(map(renamed, vendor.words)))
+
+
+def load(path: Path | None) -> Settings:
+    """Return the settings in a file, the defaults without one. Raises `BadInput`."""
+    if path is None:
+        return Settings()
+    try:
+        document = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"settings {path}: {error}") from None
+    try:
+        return _settings(document)
+    except BadInput as error:
+        raise BadInput(f"settings {path}: {error}") from None
+
+
+def _settings(document: dict[str, Any]) -> Settings:
+    _known(document, "node-order", "device-order", "defaults", "resources")
+    said = document.get("defaults", {})
+    _known(said, "count", "memory", "core", "policy", "core-limit")
+    names = document.get("resources", {})
+    if not all(isinstance(name, str) for name in names.values()):
+        raise BadInput("resources: a name is a text")
+    count = said.get("count", 1)
+    if not isinstance(count, int) or count < 1:
+        raise BadInput(f"defaults.count {count!r} is not a positive whole number")
+    return Settings(
+        node_order=_one_of(document, "node-order", _NODE_ORDERS),
+        device_order=_one_of(document, "device-order", _DEVICE_ORDERS),
+        defaults=Defaults(
+            count=count,
+            memory=parse_memory(str(said["memory"])) if "memory" in said else None,
+            core=parse_percent(str(said["core"]), of="defaults.core") if "core" in said else None,
+            policy=Policy(_one_of(said, "policy", ("fixed", "elastic"))),
+            unlimited=said.get("core-limit", True) is False,
+        ),
+        resources=names,
+    )
+
+
+def _known(table: dict[str, Any], *names: str) -> None:
+    for name in table:
+        if name not in names:
+            raise BadInput(f"{name!r} is not known: there are {', '.join(names)}")
+
+
+def _one_of(table: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:
+    said = str(table.get(name, choices[0]))
+    if said not in choices:
+        raise BadInput(f"{name} {said!r} is none of {', '.join(choices)}")
+    return said

@@ -1,0 +1,261 @@
+"""Reads what a pod asks for: resources and annotations in the words that vendors declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from attrs import field, frozen
+
+from hetero.errors import BadInput
+from hetero.fit import Container, Pod
+from hetero.model import Ask, Choice, Policy, Priority, Request
+from hetero.vendor import Vendor, Words
+
+#: Our own names for how nodes and devices are ordered; a vendor's words may have others.
+NODE_ORDER = "hetero.io/node-order"
+DEVICE_ORDER = "hetero.io/device-order"
+POLICY = "hetero.io/policy"
+
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_DECIMAL: Mapping[str, Decimal | int] = {
+    "m": Decimal("0.001"),
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+}
+
+Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
+
+
+@frozen(kw_only=True)
+class Defaults:
+    """What a pod gets that does not say: cards, bytes and percent of each, and a policy.
+
+    `unlimited` counts core but does not hold anybody to it.
+    """
+
+    count: int = 1
+    memory: int | None = None
+    core: int | None = None
+    policy: Policy = Policy.FIXED
+    unlimited: bool = False
+
+
+@frozen(kw_only=True)
+class Orders:
+    """How a pod wants nodes and devices ordered, by name; None: as the cluster does."""
+
+    node: str | None = None
+    device: str | None = None
+
+
+@frozen(kw_only=True)
+class Asked:
+    """What one container asks for, and in whose words; `unlimited` as in `Defaults`."""
+
+    container: str
+    words: Words
+    count: int
+    request: Request
+    unlimited: bool
+
+
+@frozen(kw_only=True)
+class Vocabulary:
+    """All words that mean something in this cluster."""
+
+    vendors: tuple[Vendor, ...]
+    defaults: Defaults = field(default=Defaults())
+    _resources: frozenset[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        names = {name for words in self.words() for name in words.resources}
+        object.__setattr__(self, "_resources", frozenset(names))
+
+    def words(self) -> Iterator[Words]:
+        """Yield the words of every vendor."""
+        for vendor in self.vendors:
+            yield from vendor.words
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """Every resource name with a meaning."""
+        return self._resources
+
+    def asked(self, pod: Plain) -> tuple[Asked, ...]:
+        """Return what the pod's containers ask of us, init containers last. Raises `BadInput`."""
+        notes = pod["metadata"].get("annotations") or {}
+        found = []
+        for container in (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())):
+            resources = container.get("resources") or {}
+            amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+            if self._resources.isdisjoint(amounts):
+                continue
+            try:
+                asked = self._container(container, amounts, notes)
+            except BadInput as error:
+                raise BadInput(f"container {container['name']}: {error}") from None
+            if asked is not None:
+                found.append(asked)
+        return tuple(found)
+
+    def pod(self, pod: Plain) -> Pod | None:
+        """Return the pod as the packing core sees it, None if it asks nothing of us."""
+        requests = {asked.container: asked.request for asked in self.asked(pod)}
+        if not requests:
+            return None
+        spec, metadata = pod["spec"], pod["metadata"]
+        first = spec.get("initContainers") or ()
+        beside = [one for one in first if one.get("restartPolicy") == "Always"]
+
+        def containers(plain: Iterable[Plain]) -> tuple[Container, ...]:
+            return tuple(Container(request=requests.get(one["name"])) for one in plain)
+
+        return Pod(
+            name=metadata["name"],
+            namespace=metadata.get("namespace", "default"),
+            containers=containers(spec["containers"]),
+            init=containers(one for one in first if one not in beside),
+            sidecars=containers(beside),
+            priority=spec.get("priority") or 0,
+        )
+
+    def unlimited(self, pod: Plain) -> frozenset[str]:
+        """Return the containers whose core is counted but not limited."""
+        return frozenset(asked.container for asked in self.asked(pod) if asked.unlimited)
+
+    def orders(self, pod: Plain) -> Orders:
+        """Return how the pod wants nodes and devices ordered."""
+        notes = pod["metadata"].get("annotations") or {}
+        every = list(self.words())
+        node = _first(notes, [NODE_ORDER, *(words.node_order for words in every)])
+        wanted = _first(notes, [DEVICE_ORDER, *(words.device_order for words in every)])
+        device = next((name for name in names(wanted) if name in ("binpack", "spread")), None)
+        return Orders(node=node, device=device)
+
+    def _container(
+        self, container: Plain, amounts: Mapping[str, str], notes: Mapping[str, str]
+    ) -> Asked | None:
+        spoken = [words for words in self.words() if not set(words.resources).isdisjoint(amounts)]
+        meant = [w for w in spoken if quantity(amounts, w.count) or w.count not in amounts]
+        if not meant:
+            return None  # counts are there and are 0
+        if len(meant) > 1:
+            counts = " and ".join(words.count for words in meant)
+            raise BadInput(f"asks for {counts}: a container has cards of one kind")
+        words = meant[0]
+        count = quantity(amounts, words.count) or self.defaults.count
+        vendor = next(vendor for vendor in self.vendors if words in vendor.words)
+        ask = self._ask(words, amounts)
+        wanted = names(_first(notes, [DEVICE_ORDER, words.device_order]))
+        priority = quantity(amounts, words.priority)
+        policy = self._policy(container, words, notes)
+        return Asked(
+            container=container["name"],
+            words=words,
+            count=count,
+            unlimited=policy is None,
+            request=Request(
+                asks=(ask,) * count,
+                exclusive=words.whole or ask.core == 100,
+                empty="mutex" in wanted,
+                numa="numa" in wanted or _true(notes, words.numa),
+                links="topology-aware" in wanted or _true(notes, words.links),
+                policy=policy or Policy.FIXED,
+                priority=Priority.HIGH if priority == 0 else Priority.LOW,
+                vendor=Choice(only=(vendor.name,)),
+                model=Choice(
+                    only=_models(notes, words.only_model, words) or words.models.only,
+                    never=(*_models(notes, words.never_model, words), *words.models.never),
+                ),
+                uuid=Choice(
+                    only=names(notes.get(words.only_uuid or "")),
+                    never=names(notes.get(words.never_uuid or "")),
+                ),
+            ),
+        )
+
+    def _ask(self, words: Words, amounts: Mapping[str, str]) -> Ask:
+        sizes = (_bytes(amounts, name, words.memory_unit) for name in words.memory)
+        memory = next((size for size in sizes if size), None)
+        percent = quantity(amounts, words.memory_percent) or None
+        core = next((c for name in words.core if (c := quantity(amounts, name))), None)
+        if core is not None:
+            if core > words.core_whole:
+                raise BadInput(
+                    f"{words.core[0]} {core} is more than a card has: it is at most "
+                    f"{words.core_whole}, per card"
+                )
+            core = max(core * 100 // words.core_whole, 1)
+        if percent is not None and percent > 100:
+            raise BadInput(f"{words.memory_percent} {percent} is over 100 percent of a card")
+        if memory is None and percent is None:
+            memory = self.defaults.memory
+        return Ask(memory=memory, memory_percent=percent, core=core or self.defaults.core)
+
+    def _policy(self, container: Plain, words: Words, notes: Mapping[str, str]) -> Policy | None:
+        """Return the container's policy, None if nobody is to hold it to its core."""
+        said = notes.get(POLICY)
+        if said is not None:
+            if said not in [policy.value for policy in Policy]:
+                raise BadInput(f"{POLICY} {said!r} is not fixed, elastic or off")
+            return Policy(said)
+        variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
+        value = notes.get(words.policy or "") or variables.get(words.policy) or ""
+        default = None if self.defaults.unlimited else self.defaults.policy
+        return words.policies.get(value, default)
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """Return the names in a list separated by commas."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def quantity(amounts: Mapping[str, str], name: str | None) -> int | None:
+    """Return a resource's whole number, None if it is not there. Raises `BadInput`."""
+    return None if name is None or name not in amounts else _number(name, amounts[name])
+
+
+def _bytes(amounts: Mapping[str, str], name: str, unit: int) -> int | None:
+    """Return a memory resource in bytes: with a binary suffix as it stands, else by its unit."""
+    if name not in amounts:
+        return None
+    suffixed = str(amounts[name])[-2:] in _BINARY
+    return _number(name, amounts[name]) * (1 if suffixed else unit)
+
+
+def _number(name: str, said: object) -> int:
+    text = str(said)
+    digits, suffix = (text[:-2], text[-2:]) if text[-2:] in _BINARY else (text, "")
+    factor: Decimal | int = _BINARY.get(suffix, 1)
+    if not suffix and text[-1:] in _DECIMAL:
+        digits, factor = text[:-1], _DECIMAL[text[-1:]]
+    try:
+        number = Decimal(digits) * factor
+    except InvalidOperation:
+        raise BadInput(f"{name} {text!r} is not a number") from None
+    if number != int(number) or number < 0:
+        raise BadInput(f"{name} {text!r} is not a whole number")
+    return int(number)
+
+
+def _first(notes: Mapping[str, str], wanted: Iterable[str | None]) -> str | None:
+    for name in wanted:
+        if name and notes.get(name):
+            return notes[name]
+    return None
+
+
+def _models(notes: Mapping[str, str], name: str | None, words: Words) -> tuple[str, ...]:
+    """Return the models an annotation lists, spelt as the driver does."""
+    listed = (notes.get(name) if name else None) or ""
+    for theirs, ours in words.spelling.items():
+        listed = listed.replace(theirs, ours)
+    return names(listed)
+
+
+def _true(notes: Mapping[str, str], name: str | None) -> bool:
+    return name is not None and notes.get(name, "").lower() == "true"

@@ -1,0 +1,180 @@
+"""Admission of pods: what is missing is filled in, and nonsense is refused in one sentence.
+
+Allocations are for the scheduler to write: nobody else may bring one along or change it later.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+from attrs import frozen
+
+from hetero.errors import BadInput, HeteroError
+from hetero.kube import wire
+from hetero.kube.api import Api, ApiError
+from hetero.kube.vocabulary import Asked, Vocabulary, quantity
+
+log = logging.getLogger(__name__)
+
+Plain = dict[str, Any]
+
+#: Labels by which a namespace or a pod opts out; the second is for those who come from HAMi.
+IGNORE = ("hetero.io/webhook", "hami.io/webhook")
+#: Admission reviews of the largest pods stay below this.
+_MOST_BYTES = 8 * 2**20
+_SIGNED = (wire.ALLOCATION, wire.SIGNATURE)
+_RESERVED = "default-scheduler"
+
+
+@frozen(kw_only=True)
+class Webhook:
+    """Answers admission reviews. `scheduler` is the name pods get, `writer` who may sign them."""
+
+    vocabulary: Vocabulary
+    scheduler: str
+    writer: str
+    api: Api | None = None  # asked for quotas
+    runtime_class: str | None = None
+
+    def app(self) -> web.Application:
+        """Return the HTTP service."""
+        app = web.Application(client_max_size=_MOST_BYTES)
+        app.router.add_post("/admit", self._answer)
+        return app
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        try:
+            review = await request.json()
+            asked = review["request"]
+            answer = {"uid": asked["uid"], **await self.admit(asked)}
+        except (KeyError, TypeError, ValueError) as error:
+            raise web.HTTPBadRequest(text=f"not an AdmissionReview: {error!r}") from None
+        return web.json_response(
+            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
+        )
+
+    async def admit(self, asked: Plain) -> Plain:
+        """Return the response to an admission request for a pod."""
+        try:
+            if asked["operation"] == "UPDATE":
+                self._unchanged(asked)
+                return {"allowed": True}
+            patches = await self._create(asked["object"], asked.get("namespace", "default"))
+        except HeteroError as error:
+            return {"allowed": False, "status": {"code": 403, "message": f"hetero: {error}"}}
+        if not patches:
+            return {"allowed": True}
+        patch = base64.b64encode(json.dumps(patches).encode()).decode()
+        return {"allowed": True, "patchType": "JSONPatch", "patch": patch}
+
+    def _unchanged(self, asked: Plain) -> None:
+        old, new = (_notes(asked[which]) for which in ("oldObject", "object"))
+        user = (asked.get("userInfo") or {}).get("username")
+        if any(old.get(name) != new.get(name) for name in _SIGNED) and user != self.writer:
+            raise BadInput(f"{wire.ALLOCATION} is written by the scheduler alone")
+
+    async def _create(self, pod: Plain, namespace: str) -> list[Plain]:
+        labels = pod["metadata"].get("labels") or {}
+        if any(name in _notes(pod) for name in _SIGNED):
+            raise BadInput(f"{wire.ALLOCATION} is written by the scheduler alone: leave it out")
+        if any(labels.get(name) == "ignore" for name in IGNORE):
+            return []
+        every = self.vocabulary.asked(pod)
+        if not every:
+            return []
+        spec = pod["spec"]
+        if spec.get("nodeName"):
+            raise BadInput(
+                "nodeName is set, which passes the scheduler by: use a nodeSelector with "
+                f"kubernetes.io/hostname: {spec['nodeName']} instead"
+            )
+        named = spec.get("schedulerName") or _RESERVED
+        if named not in (_RESERVED, self.scheduler):
+            return []  # another scheduler's pod, chosen on purpose
+        for asked in every:
+            _refuse_privileged(asked, _container(spec, asked.container))
+        if self.api is not None:
+            await _within_quota(self.api, namespace, every)
+        return [*self._defaults(spec, every), *self._scheduler(spec)]
+
+    def _scheduler(self, spec: Plain) -> list[Plain]:
+        patches = [{"op": "add", "path": "/spec/schedulerName", "value": self.scheduler}]
+        if self.runtime_class and not spec.get("runtimeClassName"):
+            patches.append(
+                {"op": "add", "path": "/spec/runtimeClassName", "value": self.runtime_class}
+            )
+        return patches
+
+    def _defaults(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
+        """Write out how many cards are meant where only a part of one was asked for."""
+        patches = []
+        for asked in every:
+            where, container = _container(spec, asked.container)
+            limits = (container.get("resources") or {}).get("limits") or {}
+            if quantity(limits, asked.words.count) is None:
+                whole = {**limits, asked.words.count: str(asked.count)}
+                resources = {**(container.get("resources") or {}), "limits": whole}
+                patches.append({"op": "add", "path": f"{where}/resources", "value": resources})
+        return patches
+
+
+def _notes(pod: Plain) -> Mapping[str, str]:
+    return pod["metadata"].get("annotations") or {}
+
+
+def _container(spec: Plain, name: str) -> tuple[str, Plain]:
+    """Return a container's path in the pod, and the container."""
+    return next(
+        (f"/spec/{kind}/{number}", container)
+        for kind in ("containers", "initContainers")
+        for number, container in enumerate(spec.get(kind) or ())
+        if container["name"] == name
+    )
+
+
+def _refuse_privileged(asked: Asked, found: tuple[str, Plain]) -> None:
+    if (found[1].get("securityContext") or {}).get("privileged"):
+        raise BadInput(
+            f"container {asked.container}: is privileged, so it sees every card and no share "
+            f"can hold it: drop privileged, or {asked.words.count}"
+        )
+
+
+async def _within_quota(api: Api, namespace: str, every: tuple[Asked, ...]) -> None:
+    """Refuse what passes `limits.<resource>` of the namespace's quotas by itself."""
+    try:
+        quotas = await api.get(f"/api/v1/namespaces/{namespace}/resourcequotas")
+    except ApiError as error:
+        raise BadInput(f"the quotas of namespace {namespace} cannot be read: {error}") from None
+    for quota in quotas["items"]:
+        hard = quota["spec"].get("hard") or {}
+        for wanted in _charges(every):
+            for name, amount in wanted.items():
+                most = quantity(hard, f"limits.{name}")
+                if most is not None and amount > most:
+                    raise BadInput(
+                        f"{name} {amount} is over quota {quota['metadata']['name']} of namespace "
+                        f"{namespace}, which allows {most}"
+                    )
+
+
+def _charges(every: tuple[Asked, ...]) -> list[dict[str, int]]:
+    """Return what the pod asks of each words' memory and core, in their units, over all cards."""
+    sums: dict[str, dict[str, int]] = {}
+    for asked in every:
+        ask = asked.request.asks[0]
+        charge = sums.setdefault(asked.words.count, {})
+        if asked.words.memory and ask.memory is not None:
+            name = asked.words.memory[0]
+            units = -(-ask.memory // asked.words.memory_unit)
+            charge[name] = charge.get(name, 0) + units * asked.count
+        if asked.words.core and ask.core is not None:
+            name = asked.words.core[0]
+            units = -(-ask.core * asked.words.core_whole // 100)
+            charge[name] = charge.get(name, 0) + units * asked.count
+    return list(sums.values())

@@ -1,0 +1,170 @@
+"""Gives a container its grant: entered in the ledger until it is let go, with the edits it needs.
+
+Everything is mounted under /etc/hetero, where the limiter looks first and no variable can override
+it, and /etc/ld.so.preload puts the limiter in front of the driver in every process, whatever its
+environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from hetero.errors import HeteroError, NotFound, Refused
+from hetero.model import Allocation, Edits, Mount
+from hetero.node.ledger import Look, Standing
+from hetero.node.node import (
+    Node,
+    expect_readable,
+    inventory_of,
+    user,
+    with_parts,
+)
+from hetero.node.tenant import GRANT, TENANT, USAGE
+from hetero.registry import Discovery
+
+#: Where containers see their grant and the limiter.
+INSIDE = "/etc/hetero"
+_PRELOAD = "/etc/ld.so.preload"
+
+
+@frozen
+class Libraries:
+    """The directory on the machine that limiters are copied to, for containers to mount.
+
+    A program's own copy may be in an image that the machine does not see. It must not be on a file
+    system mounted noexec, as /run often is.
+    """
+
+    path: Path
+
+    def put(self, sources: Sequence[Path]) -> tuple[Mount, ...]:
+        """Copy limiters there and return their mounts, with the preload file that names them.
+
+        Names carry a digest of what is inside: a running container keeps the version it started
+        with. Raises `HeteroError` when the directory cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            mounts = []
+            for source in sources:
+                copy = self._put(source.name, source.read_bytes(), mode=0o755)
+                mounts.append(Mount(str(copy), f"{INSIDE}/{source.name}"))
+            preload = "".join(f"{mount.target}\n" for mount in mounts).encode()
+            if mounts:
+                mounts.append(Mount(str(self._put("preload", preload, mode=0o644)), _PRELOAD))
+            return tuple(mounts)
+        except OSError as error:
+            raise HeteroError(f"limiters for containers: {self.path}: {error.strerror}") from None
+
+    def _put(self, name: str, contents: bytes, *, mode: int) -> Path:
+        path = self.path / f"{hashlib.sha256(contents).hexdigest()[:12]}-{name}"
+        if not path.exists():
+            draft = path.with_name(f".{path.name}.{os.getpid()}")
+            draft.write_bytes(contents)
+            draft.chmod(mode)
+            draft.replace(path)
+        return path
+
+
+def keep(
+    node: Node,
+    allocation: Allocation,
+    *,
+    discovery: Discovery,
+    identity: str,
+    label: str,
+    keeper: Mapping[str, str],
+    libraries: Libraries,
+    beside: Callable[[Standing], bool] = lambda _: False,
+) -> Standing:
+    """Make an allocation stand for a container until it is let go, and say what confines it.
+
+    One that stands already is answered as it is. `beside` says of a grant that it is
+    not used while this one is. Raises `Refused` when what is free does not cover it.
+    """
+    devices = {device.uuid: device for device in discovery.devices}
+    with node.ledger.admission() as own:
+        look = node.with_system(own)
+        for entry in look.standing:
+            if entry.id == identity:
+                node.ledger.keep_on(identity)
+                return entry
+        expect_readable(look)
+        _expect_room(allocation, discovery, look, beside=beside)
+        try:
+            edits = node.enforce(allocation, devices, container=True)
+            allocation = with_parts(allocation, edits.parts)
+            standing = Standing(
+                id=identity,
+                allocation=allocation,
+                limits=node.limits_of(allocation, devices),
+                command=(),
+                user=user(),
+                since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                label=label,
+                keeper=keeper,
+                edits=_real(node, edits).merged(_edits(node, allocation, identity, libraries)),
+            )
+            node.ledger.keep(standing)
+        except BaseException:
+            node.reconcile(discovery, look)  # what was cut for it is nobody's now
+            raise
+    return standing
+
+
+def _expect_room(
+    allocation: Allocation, discovery: Discovery, look: Look, *, beside: Callable[[Standing], bool]
+) -> None:
+    """Raise `Refused` unless every grant fits into what is free of its device."""
+    counted = evolve(look, standing=tuple(e for e in look.standing if not beside(e)))
+    free = inventory_of(discovery, counted).free()
+    for grant in allocation.grants:
+        if grant.device not in free:
+            raise NotFound(f"device {grant.device} is not on this node (any more)")
+        left = free[grant.device]
+        short = [name for name, amount in grant.takes.items() if left.get(name, 0) < amount]
+        if short:
+            raise Refused(
+                f"device {grant.device} has not enough {' and '.join(short)} left for this grant"
+            )
+
+
+def _real(node: Node, edits: Edits) -> Edits:
+    """Return what a container can be given of a vendor's edits: simulated cards have no nodes.
+
+    A driver that CDI specs describe comes with the runtime that the container's class names. We do
+    not see the node's specs, and a name that is in none of them would stop the container.
+    """
+    if edits.cdi:
+        nodes = tuple(path for path in edits.device_nodes if Path(path).exists())
+        edits = evolve(edits, cdi=(), files=(), device_nodes=nodes)
+    if node.simulation is None:
+        return edits
+    there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
+    return evolve(edits, mounts=there, device_nodes=())
+
+
+def _edits(node: Node, allocation: Allocation, identity: str, libraries: Libraries) -> Edits:
+    """Return what the grant, the limiter and a simulation add to what the vendors said."""
+    directory = node.ledger.directory(identity)
+    mounts: tuple[Mount, ...] = ()
+    limiters = node.limiters(allocation)
+    if limiters:
+        turns = [f"{TENANT}/turn.{position}" for position in range(len(allocation.grants))]
+        mounts = (
+            Mount(str(directory / GRANT), f"{INSIDE}/grant"),
+            *(
+                Mount(str(path), f"{INSIDE}/{path.name}", writable=True)
+                for path in (directory / name for name in (USAGE, *turns))
+            ),
+            *libraries.put(limiters),
+        )
+    if node.simulation is None:
+        return Edits(mounts=mounts)
+    return Edits(env=node.simulation.environment({}), mounts=mounts + node.simulation.mounts())

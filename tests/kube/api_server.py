@@ -1,0 +1,93 @@
+"""An API server in this process: pods and nodes, listed, watched, read and patched over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from attrs import define, field
+
+Plain = dict[str, Any]
+
+
+@define(eq=False)
+class FakeApi:
+    """Objects by path; `writes` counts what callers wrote."""
+
+    pods: dict[tuple[str, str], Plain] = field(factory=dict)
+    nodes: dict[str, Plain] = field(factory=dict)
+    writes: int = 0
+    url: str = ""
+    _version: int = 1
+    _watchers: list[tuple[str, asyncio.Queue[Plain]]] = field(factory=list)
+
+    def put(self, kind: str, item: Plain, *, event: str = "MODIFIED") -> None:
+        """Store a pod or a node and tell who watches."""
+        self._version += 1
+        item["metadata"]["resourceVersion"] = str(self._version)
+        about = item["metadata"]
+        if kind == "pods":
+            key = (about["namespace"], about["name"])
+            if event == "DELETED":
+                self.pods.pop(key, None)
+            else:
+                self.pods[key] = item
+        else:
+            self.nodes[about["name"]] = item
+        for watched, queue in self._watchers:
+            if watched == kind:
+                queue.put_nowait({"type": event, "object": json.loads(json.dumps(item))})
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[str]:
+        """Serve meanwhile; gives the URL."""
+        app = web.Application()
+        app.router.add_get("/api/v1/{kind:pods|nodes}", self._list)
+        app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", self._pod)
+        app.router.add_patch("/api/v1/nodes/{name}", self._patch)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+    def _selected(self, kind: str, selector: str) -> list[Plain]:
+        _, _, value = selector.partition("=")
+        if kind == "nodes":
+            return [node for name, node in self.nodes.items() if name == value]
+        return [pod for pod in self.pods.values() if pod["spec"].get("nodeName") == value]
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        kind, selector = request.match_info["kind"], request.query["fieldSelector"]
+        if request.query.get("watch") != "true":
+            items = self._selected(kind, selector)
+            version = {"resourceVersion": str(self._version)}
+            return web.json_response({"metadata": version, "items": items})
+        queue: asyncio.Queue[Plain] = asyncio.Queue()
+        self._watchers.append((kind, queue))
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        while True:
+            event = await queue.get()
+            await answer.write(json.dumps(event).encode() + b"\n")
+
+    async def _pod(self, request: web.Request) -> web.Response:
+        pod = self.pods.get((request.match_info["namespace"], request.match_info["name"]))
+        if pod is None:
+            return web.json_response({"message": "not found"}, status=404)
+        return web.json_response(pod)
+
+    async def _patch(self, request: web.Request) -> web.Response:
+        node = self.nodes[request.match_info["name"]]
+        body = await request.json()
+        node["metadata"].setdefault("annotations", {}).update(body["metadata"]["annotations"])
+        self.writes += 1
+        self.put("nodes", node)
+        return web.json_response(node)

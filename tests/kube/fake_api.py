@@ -1,0 +1,102 @@
+"""The API's objects in memory, behind the transport the services use."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from attrs import define, field
+
+from hetero.kube.api import ApiError
+
+Plain = dict[str, Any]
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@define(eq=False)
+class FakeApi:
+    """Nodes, pods and leases by their paths. `fail` names calls that are answered by an error."""
+
+    objects: dict[str, Plain] = field(factory=dict)
+    events: list[str] = field(factory=list)
+    fail: set[str] = field(factory=set)
+    calls: list[str] = field(factory=list)
+    _watchers: list[tuple[str, Callable[[str, Plain], None]]] = field(factory=list)
+    _numbers: Any = field(factory=count)
+
+    async def get(self, path: str, query: Any = None) -> Plain:
+        self._note("GET", path)
+        if path not in self.objects:
+            raise ApiError(f"GET {path}", 404, "not found")
+        return copy.deepcopy(self.objects[path])
+
+    async def post(self, path: str, body: Plain) -> Plain:
+        self._note("POST", path)
+        if path.endswith("/events"):
+            self.events.append(body["message"])
+        elif path.endswith("/binding"):
+            self._set(
+                path.removesuffix("/binding"),
+                lambda o: o["spec"].update(nodeName=body["target"]["name"]),
+            )
+        else:
+            self.put_now(f"{path}/{body['metadata']['name']}", body)
+        return body
+
+    async def put(self, path: str, body: Plain) -> Plain:
+        self._note("PUT", path)
+        if (
+            body["metadata"].get("resourceVersion")
+            != self.objects[path]["metadata"]["resourceVersion"]
+        ):
+            raise ApiError(f"PUT {path}", 409, "changed meanwhile")
+        return self.put_now(path, body)
+
+    async def patch(self, path: str, body: Plain) -> Plain:
+        self._note("PATCH", path)
+        if path not in self.objects:
+            raise ApiError(f"PATCH {path}", 404, "not found")
+        metadata = body["metadata"]
+        if metadata.get("uid") not in (None, self.objects[path]["metadata"]["uid"]):
+            raise ApiError(f"PATCH {path}", 409, "another uid")
+        notes = metadata["annotations"]
+        self._set(path, lambda o: o["metadata"].setdefault("annotations", {}).update(notes))
+        return self.objects[path]
+
+    async def follow(
+        self, path: str, *, query: Any = None, listed: Any, changed: Any, lost: Any
+    ) -> None:
+        kind = path.rpartition("/")[2]
+        listed([o for p, o in self.objects.items() if p.split("/")[-2] == kind])
+        self._watchers.append((kind, changed))
+        await asyncio.Event().wait()
+
+    def put_now(self, path: str, body: Plain) -> Plain:
+        made = copy.deepcopy(body)
+        made["metadata"]["resourceVersion"] = str(next(self._numbers))
+        event = "MODIFIED" if path in self.objects else "ADDED"
+        self.objects[path] = made
+        self._say(event, path)
+        return made
+
+    def delete(self, path: str) -> None:
+        self._say("DELETED", path)
+        del self.objects[path]
+
+    def _set(self, path: str, change: Callable[[Plain], None]) -> None:
+        made = copy.deepcopy(self.objects[path])
+        change(made)
+        self.put_now(path, made)
+
+    def _note(self, verb: str, path: str) -> None:
+        self.calls.append(f"{verb} {path}")
+        if any(f"{verb} {path}".endswith(end) for end in self.fail):
+            raise ApiError(f"{verb} {path}", 500, "told to fail")
+
+    def _say(self, event: str, path: str) -> None:
+        for kind, changed in self._watchers:
+            if path.split("/")[-2] == kind:
+                changed(event, copy.deepcopy(self.objects[path]))

@@ -1,0 +1,147 @@
+"""A kubelet in this process: the real protocol on real sockets, admitting as a kubelet does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+from attrs import define, field
+
+from hetero.kube.proto import deviceplugin_pb2 as wire
+from hetero.kube.proto import podresources_pb2
+from hetero.kube.proto.deviceplugin_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
+from hetero.kube.proto.podresources_pb2_grpc import (
+    PodResourcesListerServicer,
+    add_PodResourcesListerServicer_to_server,
+)
+
+
+@define(eq=False)
+class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
+    """What a plugin sees of a kubelet. `held` is (namespace/pod, container) -> device ids."""
+
+    path: Path
+    registered: dict[str, wire.RegisterRequest] = field(factory=dict)
+    devices: dict[str, dict[str, str]] = field(factory=dict)  # resource -> id -> health
+    known: list[dict[str, Any]] = field(factory=list)
+    held: dict[tuple[str, str], tuple[str, list[str]]] = field(factory=dict)
+    _server: grpc.aio.Server | None = None
+    _watching: set[asyncio.Task[None]] = field(factory=set)
+
+    async def start(self) -> None:
+        """Serve on new sockets, as a kubelet that starts does: it removes those it finds."""
+        plugins, resources = self.path / "device-plugins", self.path / "pod-resources"
+        for directory in (plugins, resources):
+            directory.mkdir(parents=True, exist_ok=True)
+            for socket in directory.glob("*.sock"):
+                socket.unlink()
+        self.registered.clear()
+        self.devices.clear()
+        self._server = grpc.aio.server()
+        add_RegistrationServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        add_PodResourcesListerServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        for directory in (plugins, resources):
+            self._server.add_insecure_port(f"unix://{directory}/kubelet.sock")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End, as by kill -9: sockets stay behind and answer no more."""
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop(grace=None)
+
+    # --- what it serves ---------------------------------------------------------------------
+
+    async def Register(self, request: wire.RegisterRequest, context: Any) -> wire.Empty:  # noqa: N802
+        self.registered[request.resource_name] = request
+        self._watching.add(asyncio.ensure_future(self._watch(request.resource_name)))
+        return wire.Empty()
+
+    async def List(self, request: Any, context: Any) -> podresources_pb2.ListPodResourcesResponse:  # noqa: N802
+        answer = podresources_pb2.ListPodResourcesResponse()
+        for pod in self.known:
+            about = pod["metadata"]
+            one = answer.pod_resources.add(name=about["name"], namespace=about["namespace"])
+            for container in pod["spec"]["containers"]:  # not the init containers, as 1.20
+                of = one.containers.add(name=container["name"])
+                key = (f"{about['namespace']}/{about['name']}", container["name"])
+                if key in self.held:
+                    resource, ids = self.held[key]
+                    of.devices.add(resource_name=resource, device_ids=ids)
+        return answer
+
+    # --- what it does -------------------------------------------------------------------------
+
+    async def admit(self, pod: dict[str, Any]) -> dict[str, wire.ContainerAllocateResponse]:
+        """Admit a pod as the kubelet does: known first, then devices for each container."""
+        if pod not in self.known:
+            self.known.append(pod)
+        answers = {}
+        starting = pod["spec"].get("initContainers", [])
+        reusable: list[str] = []
+        for container in (*starting, *pod["spec"]["containers"]):
+            for resource, amount in container.get("resources", {}).get("limits", {}).items():
+                if resource not in self.registered or not int(amount):
+                    continue
+                ids = await self._choose(resource, int(amount), reusable)
+                async with self._plugin(resource) as plugin:
+                    request = wire.AllocateRequest()
+                    request.container_requests.add(devices_ids=ids)
+                    answer = await plugin.Allocate(request)
+                answers[container["name"]] = answer.container_responses[0]
+                if container in starting:
+                    reusable = ids
+                about = pod["metadata"]
+                key = (f"{about['namespace']}/{about['name']}", container["name"])
+                self.held[key] = (resource, ids)
+        return answers
+
+    async def start_container(self, pod: dict[str, Any], container: str) -> None:
+        """Ask before a container starts, each time it does."""
+        about = pod["metadata"]
+        resource, ids = self.held[f"{about['namespace']}/{about['name']}", container]
+        async with self._plugin(resource) as plugin:
+            await plugin.PreStartContainer(wire.PreStartContainerRequest(devices_ids=ids))
+
+    def forget(self, pod: dict[str, Any]) -> None:
+        """Let a pod that ended go, with its devices."""
+        about = pod["metadata"]
+        self.known.remove(pod)
+        for key in [key for key in self.held if key[0] == f"{about['namespace']}/{about['name']}"]:
+            del self.held[key]
+
+    async def _choose(self, resource: str, amount: int, must: list[str]) -> list[str]:
+        taken = {one for name, ids in self.held.values() if name == resource for one in ids}
+        free = [one for one, health in self.devices[resource].items() if health == "Healthy"]
+        request = wire.PreferredAllocationRequest()
+        request.container_requests.add(
+            available_deviceIDs=[*must, *(one for one in free if one not in taken)],
+            must_include_deviceIDs=must[:amount],
+            allocation_size=amount,
+        )
+        async with self._plugin(resource) as plugin:
+            answer = await plugin.GetPreferredAllocation(request)
+        return list(answer.container_responses[0].deviceIDs)
+
+    async def _watch(self, resource: str) -> None:
+        async with self._plugin(resource) as plugin:
+            with suppress(grpc.aio.AioRpcError):  # the plugin ended
+                async for answer in plugin.ListAndWatch(wire.Empty()):
+                    self.devices[resource] = {one.ID: one.health for one in answer.devices}
+
+    @asynccontextmanager
+    async def _plugin(self, resource: str) -> AsyncIterator[Any]:
+        socket = self.path / "device-plugins" / self.registered[resource].endpoint
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"unix://{socket}", options=options) as channel:
+            yield DevicePluginStub(channel)  # type: ignore[no-untyped-call]

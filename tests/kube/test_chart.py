@@ -1,0 +1,93 @@
+"""The chart as it is rendered: whole, small in rights, and of one mind with the code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kube.test_vocabulary import WORDS
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "deploy"))
+import render  # type: ignore[import-not-found]  # noqa: E402
+
+VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text())
+
+
+def chart(**values: Any) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(render.render(namespace="hetero-system", values=values)))
+
+
+def of(kind: str, name: str) -> dict[str, Any]:
+    (found,) = [m for m in chart() if (m["kind"], m["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def test_the_plain_manifests_are_those_of_the_chart() -> None:
+    plain = (ROOT / "deploy/manifests/hetero.yaml").read_text()
+
+    assert render.render(namespace="hetero-system", values={}) == plain
+
+
+def test_kube_scheduler_leaves_every_word_of_every_vendor_to_us() -> None:
+    config = yaml.safe_load(of("ConfigMap", "hetero")["data"]["scheduler.yaml"])
+    (extender,) = config["extenders"]
+
+    assert set(WORDS.resources) == {one["name"] for one in extender["managedResources"]}
+    assert all(one["ignoredByScheduler"] for one in extender["managedResources"])
+
+
+def test_nobody_reads_or_writes_secrets_but_the_job_that_makes_them() -> None:
+    rules = [
+        (made["metadata"]["name"], rule)
+        for made in chart()
+        if made["kind"] in ("Role", "ClusterRole")
+        for rule in made["rules"]
+    ]
+
+    assert {"hetero-certificates"} == {n for n, rule in rules if "secrets" in rule["resources"]}
+    assert [] == [n for n, r in rules if "*" in (*r["verbs"], *r["resources"], *r["apiGroups"])]
+
+
+def test_callers_of_the_extender_prove_themselves_and_the_webhook_fails_closed() -> None:
+    containers = of("Deployment", "hetero-scheduler")["spec"]["template"]["spec"]["containers"]
+    (hook,) = of("MutatingWebhookConfiguration", "hetero")["webhooks"]
+
+    assert "--callers=/etc/hetero-tls/ca.crt" in containers[0]["args"]
+    assert "Fail" == hook["failurePolicy"]
+
+
+def test_certificates_of_ones_own_take_the_place_of_the_job() -> None:
+    kinds = {made["kind"] for made in chart(certificates={"by": "none"})}
+
+    assert set() == kinds & {"Job", "CronJob"}
+
+
+def test_the_schema_knows_every_value() -> None:
+    schema = json.loads((ROOT / "deploy/chart/values.schema.json").read_text())
+
+    def names(part: Any, where: str = "") -> set[str]:
+        found = {f"{where}{name}" for name in part}
+        nested = [names(v, f"{where}{n}.") for n, v in part.items() if isinstance(v, dict) and v]
+        return found.union(*nested)
+
+    def declared(part: Any, where: str = "") -> set[str]:
+        inner = part.get("properties", {})
+        nested = [declared(v, f"{where}{n}.") for n, v in inner.items()]
+        return {f"{where}{name}" for name in inner}.union(*nested)
+
+    assert names(VALUES) == declared(schema)
+    assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("wrong", [{"webhook": {"failurePolicy": "Ignore"}}])
+def test_values_over_the_charts_own_are_taken(wrong: dict[str, Any]) -> None:
+    text = render.render(namespace="elsewhere", values=wrong)
+
+    assert "failurePolicy: Ignore" in text
+    assert "namespace: hetero-system" not in text

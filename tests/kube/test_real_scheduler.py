@@ -1,0 +1,152 @@
+"""The extender under the stock kube-scheduler of a real control plane."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+import urllib.error
+from typing import Any
+
+import pytest
+
+from hetero.kube import wire
+from hetero.units import GiB
+from tests.kube.conftest import card
+from tests.kube.control_plane import Authority, ControlPlane, free_port, wait_for
+from tests.kube.test_chart import chart
+
+pytestmark = pytest.mark.cluster
+
+
+#: The chart's values for the Kubernetes of these tests.
+OLD = {
+    "kubeScheduler": {"configVersion": "kubescheduler.config.k8s.io/v1beta1"},
+    "certificates": {"cronJobVersion": "batch/v1beta1"},
+}
+
+
+def test_a_real_api_server_takes_every_manifest_of_the_chart(plane: ControlPlane) -> None:
+    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": "hetero-system"}})
+    wait_for(lambda: plane.call("GET", "/api/v1/namespaces/kube-system"))
+    for made in chart(**OLD):
+        version, kind = made["apiVersion"], made["kind"].lower()
+        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        space = made["metadata"].get("namespace")
+        where = f"/namespaces/{space}" if space else ""
+        answer = plane.call("POST", f"{group}{where}/{kind}s", made)
+
+        assert made["metadata"]["name"] == answer["metadata"]["name"]
+
+
+def node_of(plane: ControlPlane, name: str) -> str | None:
+    found: str | None = plane.pod(name)["spec"].get("nodeName")
+    return found
+
+
+def held(plane: ControlPlane) -> dict[str, dict[str, int]]:
+    """Return what all pods' allocations take of each card."""
+    sums: dict[str, dict[str, int]] = {}
+    for pod in plane.pods():
+        text = pod["metadata"].get("annotations", {}).get(wire.ALLOCATION)
+        for _, given in (
+            json.loads(text)["containers"] if text and pod["spec"].get("nodeName") else ()
+        ):
+            for grant in given["grants"]:
+                counters = sums.setdefault(grant["device"], {})
+                for name, amount in grant["takes"].items():
+                    counters[name] = counters.get(name, 0) + amount
+    return sums
+
+
+def test_a_pod_gets_the_share_it_asks_for_and_one_too_large_hears_why_not(
+    scheduled: ControlPlane,
+) -> None:
+    scheduled.add_node("n1", {wire.INVENTORY: wire.inventory((card("GPU-1"),))})
+    scheduled.add_node("n2", {})
+
+    share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
+    scheduled.add_pod("fits", share)
+    scheduled.add_pod("large", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "20000"})
+
+    assert "n1" == wait_for(lambda: node_of(scheduled, "fits"))
+    assert {"GPU-1": {"core": 30, "memory": 3000 * 2**20, "slots": 1}} == held(scheduled)
+    assert wait_for(
+        lambda: "0 of 2 nodes fit: 1 have no device, 1 too small" in scheduled.events("large")
+    )
+
+
+def test_a_hundred_pods_at_once_fill_three_nodes_and_no_card_is_over_capacity(
+    scheduled: ControlPlane,
+) -> None:
+    for number in range(3):
+        cards = tuple(card(f"GPU-{number}-{place}", memory=16 * GiB) for place in range(2))
+        scheduled.add_node(f"n{number}", {wire.INVENTORY: wire.inventory(cards)})
+    share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "20"}
+    for number in range(100):
+        scheduled.add_pod(f"p{number}", share)
+
+    def bound() -> int:
+        return sum(1 for pod in scheduled.pods() if pod["spec"].get("nodeName"))
+
+    wait_for(lambda: bound() >= 24)  # four shares of 4 GiB on each of six cards
+
+    assert 24 == bound()
+    assert [{"core": 80, "memory": 16 * GiB, "slots": 4}] * 6 == list(held(scheduled).values())
+
+
+def test_an_extender_killed_at_any_moment_knows_what_stands_when_it_is_back(
+    scheduled: ControlPlane,
+) -> None:
+    cards = tuple(card(f"GPU-{place}", memory=16 * GiB) for place in range(4))
+    scheduled.add_node("n1", {wire.INVENTORY: wire.inventory(cards)})
+    share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "20"}
+    for number in range(8):
+        scheduled.add_pod(f"early{number}", share)
+    wait_for(lambda: held(scheduled))
+    scheduled.kill_and_restart("extender")
+    for number in range(40):
+        scheduled.add_pod(f"late{number}", share)
+
+    def bound() -> int:
+        for sums in held(scheduled).values():
+            assert 16 * GiB >= sums["memory"]
+        return sum(1 for pod in scheduled.pods() if pod["spec"].get("nodeName"))
+
+    wait_for(lambda: bound() == 16, seconds=100)  # four shares on each card
+
+    assert {16 * GiB} == {sums["memory"] for sums in held(scheduled).values()}
+
+
+def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) -> None:
+    authority, port = Authority(plane.folder), free_port()
+    server = authority.issue("webhook")
+    plane.start(
+        "webhook", sys.executable, "-m", "hetero", "webhook",
+        "--host", "127.0.0.1", "--port", str(port), "--writer", "the-scheduler",
+        "--cert", str(server[0]), "--key", str(server[1]),
+        env={"KUBECONFIG": str(plane.kubeconfig)},
+    )  # fmt: skip
+    wait_for(lambda: "serving on" in plane.log("webhook"))
+    (hook,) = [made for made in chart() if made["kind"] == "MutatingWebhookConfiguration"]
+    hook["webhooks"][0]["clientConfig"] = {
+        "url": f"https://127.0.0.1:{port}/admit",
+        "caBundle": base64.b64encode(authority.path.read_bytes()).decode(),
+    }
+    kind = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    plane.call("POST", kind, hook)
+    share = {"nvidia.com/gpumem": "3000"}
+    plain = {"schedulerName": "default-scheduler"}
+
+    def completed() -> Any:
+        made = plane.add_pod(f"p{time.monotonic_ns()}", share, spec=plain)
+        return made if made["spec"]["schedulerName"] == "hetero-scheduler" else None
+
+    limits = wait_for(completed)["spec"]["containers"][0]["resources"]["limits"]
+    assert {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"} == limits
+    with pytest.raises(urllib.error.HTTPError, match="gpucores 130 is more than a card has"):
+        plane.add_pod("nonsense", {"nvidia.com/gpucores": "130"}, spec=plain)
+    notes = {wire.ALLOCATION: "{}"}
+    with pytest.raises(urllib.error.HTTPError, match="written by the scheduler alone"):
+        plane.add_pod("forged", share, spec=plain, metadata={"annotations": notes})

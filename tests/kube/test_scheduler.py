@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp.test_utils import TestClient, TestServer
+from attrs import frozen
+
+from hetero.kube import wire
+from hetero.kube.lease import Lease
+from hetero.kube.scheduler import Scheduler
+from hetero.model import Device
+from tests.kube.conftest import card
+from tests.kube.fake_api import PODS, FakeApi
+from tests.kube.test_vocabulary import WORDS
+
+KEY = wire.Key(secret=b"a key of thirty-two bytes or so")
+SHARE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "50"}
+
+
+@frozen
+class Running:
+    """A scheduler over a fake API, called as kube-scheduler does."""
+
+    api: FakeApi
+    scheduler: Scheduler
+    client: Any
+
+    async def call(self, verb: str, **args: Any) -> Any:
+        answer = await self.client.post(f"/{verb}", json=args)
+        return await answer.json()
+
+    def pod(self, name: str, limits: Mapping[str, str] = SHARE, **spec: Any) -> dict[str, Any]:
+        container = {"name": "main", "resources": {"limits": dict(limits)}}
+        metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+        return self.api.put_now(
+            f"{PODS}/{name}", {"metadata": metadata, "spec": {"containers": [container], **spec}}
+        )
+
+    async def bind(self, name: str, node: str) -> Any:
+        return await self.call(
+            "bind", PodName=name, PodNamespace="default", PodUID=f"uid-{name}", Node=node
+        )
+
+    def given(self, name: str) -> wire.Assignment | None:
+        pod = self.api.objects[f"{PODS}/{name}"]
+        notes = pod["metadata"].get("annotations", {})
+        node = pod["spec"].get("nodeName", "")
+        return wire.assignment(notes, KEY, pod=name, uid=f"uid-{name}", node=node)
+
+    def held(self, device: str) -> int:
+        holds = [h for p in self.scheduler.roster.standing.values() for h in p.holds]
+        return sum(hold.takes["memory"] for hold in holds if hold.device == device) // 2**20
+
+
+@asynccontextmanager
+async def running(api: FakeApi, **nodes: tuple[Device, ...]) -> AsyncIterator[Running]:
+    for name, devices in nodes.items():
+        notes = {wire.INVENTORY: wire.inventory(devices)}
+        metadata = {"name": name, "annotations": notes}
+        api.put_now(f"/api/v1/nodes/{name}", {"metadata": metadata})
+    scheduler = Scheduler(api, WORDS, KEY)  # type: ignore[arg-type]
+    tasks = [
+        asyncio.ensure_future(task) for task in (scheduler.follow_nodes(), scheduler.follow_pods())
+    ]
+    async with TestClient(TestServer(scheduler.app())) as client:
+        yield Running(api, scheduler, client)
+    for task in tasks:
+        task.cancel()
+
+
+def scenario(play: Callable[[Running], Awaitable[None]], **nodes: tuple[Device, ...]) -> FakeApi:
+    async def run() -> FakeApi:
+        api = FakeApi()
+        async with running(api, **nodes) as made:
+            await play(made)
+        return api
+
+    return asyncio.run(run())
+
+
+def test_filter_gives_names_and_says_why_the_others_do_not_serve() -> None:
+    async def play(it: Running) -> None:
+        answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2", "n3"])
+
+        assert ["n1"] == answer["NodeNames"]
+        assert {"n2": "too small", "n3": "have no device"} == answer["FailedNodes"]
+
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2", memory=2**32),))
+
+
+def test_filter_takes_nothing() -> None:
+    async def play(it: Running) -> None:
+        for _ in range(3):
+            await it.call("filter", Pod=it.pod("p"), NodeNames=["n1"])
+
+        assert 0 == it.held("GPU-1")
+        assert [] == [call for call in it.api.calls if not call.startswith("GET")]
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_pod_that_fits_nowhere_is_told_once_in_one_sentence() -> None:
+    async def play(it: Running) -> None:
+        pod = it.pod("p", {"nvidia.com/gpu": "2"})
+        for _ in range(3):
+            await it.call("filter", Pod=pod, NodeNames=["n1"])
+        await asyncio.sleep(0)
+
+    api = scenario(play, n1=(card("GPU-1"),))
+    assert ["0 of 1 node fit: 1 have too few devices"] == api.events
+
+
+def test_bind_signs_the_allocation_and_binds_the_pod() -> None:
+    async def play(it: Running) -> None:
+        it.pod("p")
+        assert {} == await it.bind("p", "n1")
+
+        given = it.given("p")
+        assert given is not None
+        ((name, allocation),) = given.containers
+        (grant,) = allocation.grants
+        assert ("n1", "main", "GPU-1", 50) == (given.node, name, grant.device, grant.core)
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_of_many_pods_bound_at_once_no_more_than_fit_get_a_share() -> None:
+    async def play(it: Running) -> None:
+        names = [f"p{number}" for number in range(40)]
+        for name in names:
+            it.pod(name)
+        answers = await asyncio.gather(*(it.bind(name, "n1") for name in names))
+
+        assert 4 == answers.count({})
+        assert [16384, 16384] == [it.held("GPU-1"), it.held("GPU-2")]
+        assert {"Error": "node n1: 0 of 2 devices fit: 2 lack memory"} in answers
+
+    scenario(play, n1=(card("GPU-1"), card("GPU-2")))
+
+
+def test_a_binding_that_fails_gives_the_share_back() -> None:
+    async def play(it: Running) -> None:
+        for end in ("/binding", "PATCH /api/v1/namespaces/default/pods/p"):
+            it.pod("p")
+            it.api.fail = {end}
+            assert "told to fail" in (await it.bind("p", "n1"))["Error"]
+            assert 0 == it.held("GPU-1")
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_pod_that_ends_or_is_deleted_gives_its_share_back() -> None:
+    async def play(it: Running) -> None:
+        for name in ("ends", "goes"):
+            it.pod(name)
+            await it.bind(name, "n1")
+        assert 16384 == it.held("GPU-1")
+
+        ended = it.api.objects[f"{PODS}/ends"] | {"status": {"phase": "Succeeded"}}
+        it.api.put_now(f"{PODS}/ends", ended)
+        it.api.delete(f"{PODS}/goes")
+        assert 0 == it.held("GPU-1")
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_scheduler_that_starts_anew_knows_what_stands() -> None:
+    cards = (card("GPU-1"),)
+
+    async def play() -> None:
+        api = FakeApi()
+        async with running(api, n1=cards) as first:
+            first.pod("p")
+            await first.bind("p", "n1")
+        async with running(api, n1=cards) as second:
+            await second.call("filter", Pod=second.pod("q"), NodeNames=["n1"])
+            assert 8192 == second.held("GPU-1")
+
+    asyncio.run(play())
+
+
+def test_a_forged_or_replayed_allocation_takes_nothing() -> None:
+    async def play(it: Running) -> None:
+        it.pod("victim")
+        await it.bind("victim", "n1")
+        notes = it.api.objects[f"{PODS}/victim"]["metadata"]["annotations"]
+        thief = it.pod("thief", nodeName="n1")
+        thief["metadata"]["annotations"] = notes
+        it.api.put_now(f"{PODS}/thief", thief)
+
+        assert ["uid-victim"] == list(it.scheduler.roster.standing)
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_nodes_are_packed_by_default_and_spread_on_request() -> None:
+    async def play(it: Running) -> None:
+        it.pod("first")
+        await it.bind("first", "n1")
+        packed = await it.call("prioritize", Pod=it.pod("a"), NodeNames=["n1", "n2"])
+        spreading = it.pod("b")
+        spreading["metadata"]["annotations"] = {"hami.io/node-scheduler-policy": "spread"}
+        spread = await it.call("prioritize", Pod=spreading, NodeNames=["n1", "n2"])
+
+        assert [{"Host": "n1", "Score": 10}] == packed
+        assert [{"Host": "n2", "Score": 10}] == spread
+
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
+
+
+def test_preemption_names_as_many_victims_as_the_cards_need() -> None:
+    async def play(it: Running) -> None:
+        for name, priority in (("low", 1), ("mid", 5)):
+            it.pod(name, priority=priority)
+            await it.bind(name, "n1")
+        pod = it.pod("high", priority=10)
+        offered = {"n1": {"pods": [], "numPDBViolations": 0}}
+        answer = await it.call("preempt", Pod=pod, NodeNameToMetaVictims=offered)
+        greater = it.pod("all", {"nvidia.com/gpu": "1"}, priority=10)
+        both = await it.call("preempt", Pod=greater, NodeNameToMetaVictims=offered)
+
+        def victims(one: Any) -> list[str]:
+            return [p["UID"] for p in one["NodeNameToMetaVictims"]["n1"]["Pods"]]
+
+        assert ["uid-low"] == victims(answer)
+        assert ["uid-low", "uid-mid"] == sorted(victims(both))
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_node_whose_inventory_cannot_be_read_is_told_so_and_others_serve() -> None:
+    async def play(it: Running) -> None:
+        broken = {"metadata": {"name": "n2", "annotations": {wire.INVENTORY: "{"}}}
+        it.api.put_now("/api/v1/nodes/n2", broken)
+        answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
+
+        assert ["n1"] == answer["NodeNames"]
+        assert {"n2": "publish an inventory that cannot be read"} == answer["FailedNodes"]
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_card_that_two_nodes_publish_is_given_by_the_first_alone() -> None:
+    async def play(it: Running) -> None:
+        answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
+
+        assert {"n2": "publish device GPU-1, which node n1 has"} == answer["FailedNodes"]
+
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-1"),))
+
+
+def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> None:
+    async def play(it: Running) -> None:
+        await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
+        await it.bind("p", "n1")
+        read = it.scheduler.tally.registry.get_sample_value
+
+        assert 1 == read("hetero_scheduler_decisions_total", {"verb": "bind", "result": "ok"})
+        assert 1 == read("hetero_scheduler_refusals_total", {"reason": "have no device"})
+        where = {"Hostname": "n1", "vendor": "nvidia"}
+        assert 8 * 2**30 == read("hetero_node_memory_allocated_bytes", where)
+        assert 0.5 == read("hetero_node_core_allocated_cards", where)
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_nonsense_from_a_caller_is_an_error_and_no_outage() -> None:
+    async def play(it: Running) -> None:
+        assert "not what kube-scheduler sends" in (await it.call("filter"))["Error"]
+        assert ["n1"] == (await it.call("filter", Pod=it.pod("p"), NodeNames=["n1"]))["NodeNames"]
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_the_extender_beside_the_leading_kube_scheduler_leads_until_that_does_not() -> None:
+    async def play() -> None:
+        path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/hetero-scheduler"
+        api = FakeApi()
+
+        def renewed(holder: str, at: str) -> None:
+            spec = {"holderIdentity": holder, "renewTime": at}
+            api.put_now(path, {"metadata": {"name": "hetero-scheduler"}, "spec": spec})
+
+        mine, other = (
+            Lease(api, "ns", "hetero-scheduler", host)  # type: ignore[arg-type]
+            for host in ("pod-a", "pod-b")
+        )
+        renewed("pod-a_1", "1")
+        following = [asyncio.ensure_future(lease.follow()) for lease in (mine, other)]
+        await asyncio.sleep(0.1)
+        assert not mine.held  # who knows how old this renewal is
+        renewed("pod-a_1", "2")
+        await asyncio.sleep(1.1)
+        assert (True, False) == (mine.held, other.held)
+
+        renewed("pod-b_1", "3")
+        await asyncio.sleep(1.1)
+        assert (False, True) == (mine.held, other.held)
+        assert "lease hetero-scheduler: lost; starting anew" == str(following[0].exception())
+        following[1].cancel()
+
+    asyncio.run(play())

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from hetero.kube import wire
+from hetero.kube.webhook import Webhook
+from tests.kube.test_vocabulary import WORDS, pod
+
+HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", writer="the-scheduler")
+SHARE = {"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
+
+
+def admit(plain: dict[str, Any], **rest: Any) -> Any:
+    asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": plain, **rest}
+    return asyncio.run(HOOK.admit(asked))
+
+
+def patches(plain: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = admit(plain)
+    assert answer["allowed"]
+    made: list[dict[str, Any]] = json.loads(base64.b64decode(answer.get("patch", "W10=")))
+    return made
+
+
+def refusal(plain: dict[str, Any], **rest: Any) -> str:
+    answer = admit(plain, **rest)
+    assert not answer["allowed"]
+    return str(answer["status"]["message"])
+
+
+def test_a_pod_gets_our_scheduler_and_the_card_it_meant() -> None:
+    count, scheduler = patches(pod(SHARE))
+
+    assert {"nvidia.com/gpu": "1", **SHARE} == count["value"]["limits"]
+    assert ("/spec/schedulerName", "hetero-scheduler") == (scheduler["path"], scheduler["value"])
+
+
+def test_a_pod_that_asks_nothing_of_us_is_left_alone() -> None:
+    assert [] == patches(pod({"cpu": "1"}))
+
+
+def test_a_pod_that_opts_out_or_has_another_scheduler_is_left_alone() -> None:
+    out, other = pod(SHARE), pod(SHARE)
+    out["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    other["spec"]["schedulerName"] = "volcano"
+
+    assert ([], []) == (patches(out), patches(other))
+
+
+def privileged() -> dict[str, Any]:
+    made = pod(SHARE)
+    made["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    return made
+
+
+def pinned() -> dict[str, Any]:
+    made = pod(SHARE)
+    made["spec"]["nodeName"] = "n1"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("plain", "sentence"),
+    [
+        (privileged(), "hetero: container main: is privileged"),
+        (pinned(), "nodeName is set, which passes the scheduler by: use a nodeSelector"),
+        (pod({"nvidia.com/gpucores": "130"}), "is more than a card has"),
+        (pod(SHARE, notes={"hetero.io/allocation": "{}"}), "written by the scheduler alone"),
+    ],
+)
+def test_nonsense_is_refused_in_one_sentence(plain: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(plain)
+
+
+def test_nobody_but_the_scheduler_changes_an_allocation() -> None:
+    old, new = pod(SHARE), pod(SHARE, notes={"hetero.io/allocation": "{}"})
+    change = {"operation": "UPDATE", "oldObject": old}
+
+    tenant = refusal(new, **change, userInfo={"username": "tenant"})
+    scheduler = admit(new, **change, userInfo={"username": "the-scheduler"})
+
+    assert f"hetero: {wire.ALLOCATION} is written by the scheduler alone" == tenant
+    assert {"allowed": True} == scheduler
