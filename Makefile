@@ -8,9 +8,9 @@ DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
 DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
 	pytest-xdist ruff
 # What a machine without a card, root or a night to spare can run.
-QUICK := not soak and not cluster and not hardware
+QUICK := not soak and not cluster and not hardware and not containers
 
-.PHONY: help manifests setup native demo test test-cluster soak check stubs clean uninstall
+.PHONY: help manifests setup native demo test test-containers test-cluster soak check stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -33,6 +33,9 @@ test: setup ## run the tests that need no card, no root and no cluster
 
 soak: setup ## run the long tests: a million steps of a mixed cluster, kills and mutations of the limiter
 	$(BIN)/pytest -m soak
+
+test-containers: setup ## run the tests with real containers: root, podman, runc and containerd
+	$(BIN)/pytest -m containers --timeout 300 tests/containers
 
 test-cluster: setup ## run the tests on a real cluster; root, and what they say when they skip
 	$(BIN)/pytest -m cluster -rs

@@ -47,7 +47,8 @@ def hetero_enforce(
     """Return how a container or a process is confined to its grants of this vendor's `devices`.
 
     Allocation and devices hold only what concerns this vendor, in the same order. None means what
-    the declaration implies: the `visible` variables set to the devices.
+    the declaration implies: the `visible` variables set to the devices, and in a container the
+    vendor's `cdi` devices or, where there are none, its `device_nodes` and `files`.
 
     A vendor whose hardware is cut into slices makes them here and names them in `Edits.parts`; it
     may keep notes about them in `directory`, which it creates when it needs it. `container` says

@@ -361,6 +361,9 @@ class Mount:
 class Edits:
     """What is added to a container or process (the nouns of the Container Device Interface).
 
+    `cdi` names the vendor's own CDI devices. Where the machine has those, they bring the device
+    nodes and the driver's `files`; elsewhere we do. Such a file is a library by the name programs
+    open it by, or a program by its path.
     `parts` names, by device UUID, the slice that was made for the grant of that device.
     """
 
@@ -368,6 +371,7 @@ class Edits:
     mounts: tuple[Mount, ...] = ()
     device_nodes: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(factory=dict)
 
     def merged(self, other: Edits) -> Edits:
@@ -377,6 +381,7 @@ class Edits:
             mounts=self.mounts + other.mounts,
             device_nodes=tuple(dict.fromkeys(self.device_nodes + other.device_nodes)),
             cdi=self.cdi + other.cdi,
+            files=self.files + other.files,
             parts={**self.parts, **other.parts},
         )
 

@@ -281,12 +281,27 @@ def _said(kind: type[T], ask: Callable[[], object]) -> Callable[[], T | None]:
 
 
 def _implied(vendor: Vendor, allocation: Allocation, devices: list[Device]) -> Edits:
-    """What a declaration implies: its visibility variables list the granted devices or parts."""
+    """What a declaration implies: the granted devices or parts are listed, and can be opened."""
     names = [
         grant.part or (device.uuid if vendor.visible_by == "uuid" else str(device.index))
         for grant, device in zip(allocation.grants, devices, strict=True)
     ]
-    return Edits(env={variable: ",".join(names) for variable in vendor.visible})
+
+    def filled_in(texts: tuple[str, ...]) -> tuple[str, ...]:
+        # What the driver has for itself is the same for every device.
+        facts = [{"index": device.index, **device.attributes} for device in devices]
+        return tuple(dict.fromkeys(text.format_map(each) for text in texts for each in facts))
+
+    return Edits(
+        env={variable: ",".join(names) for variable in vendor.visible},
+        device_nodes=filled_in(vendor.device_nodes),
+        cdi=tuple(
+            f"{vendor.cdi}={grant.part or grant.device}"
+            for grant in allocation.grants
+            if vendor.cdi
+        ),
+        files=filled_in(vendor.files),
+    )
 
 
 def _source(entry: EntryPoint) -> str:

@@ -96,6 +96,11 @@ class Vendor:
     `visible` names the environment variables its runtime reads the visible devices from, listed by
     UUID or by index (`visible_by`). `limiter` names the driver API the preloaded limiter covers,
     where there is one. `words` are what a pod asks in.
+
+    A container needs more than a variable: `device_nodes` are the /dev entries of a granted device
+    and `files` those of its driver, libraries by the name programs open them by and programs by
+    their path; `{index}` and any `{attribute}` of the device are filled in. `cdi` is the kind of
+    the vendor's own CDI devices, named by UUID: where such are there, they bring both.
     """
 
     name: str
@@ -104,6 +109,9 @@ class Vendor:
     visible: tuple[str, ...] = ()
     visible_by: str = field(default="uuid")
     limiter: str | None = None
+    device_nodes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    cdi: str | None = None
     words: tuple[Words, ...] = ()
 
     @visible_by.validator

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
-from attrs import evolve
 
+from hetero.asks import ask_from, ask_of_device
 from hetero.errors import BadInput
-from hetero.model import Ask, Choice, Policy, Priority, Request
-from hetero.units import parse_memory, parse_percent
+from hetero.model import Choice, Policy, Priority, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,55 +80,16 @@ def request_from(
     each = ask_from(memory=memory, core=core)
     if devices and count is not None:
         raise BadInput("--device and --count are both given: --device once per device is enough")
-    asks = tuple(_spec(text, each) for text in devices) or (each,) * (count or 1)
+    named = tuple(ask_of_device(text, each, said="--device") for text in devices)
 
     def choice(name: str) -> Choice:
         return Choice(only=names[name], never=names[f"avoid_{name}"])
 
     return Request(
-        asks=asks,
+        asks=named or (each,) * (count or 1),
         policy=Policy(policy),
         priority=Priority(priority),
         vendor=choice("vendor"),
         model=choice("model"),
         uuid=choice("uuid"),
     )
-
-
-def ask_from(*, memory: str | None, core: str | None, device: str | None = None) -> Ask:
-    """Return what is asked of one device. Raises `BadInput`."""
-    percent = None
-    size = None
-    if memory is not None and memory.strip().endswith("%"):
-        percent = parse_percent(memory, of="memory")
-    elif memory is not None:
-        size = parse_memory(memory)
-    return Ask(
-        memory=size,
-        memory_percent=percent,
-        core=None if core is None else parse_percent(core, of="core"),
-        device=device,
-    )
-
-
-def _spec(text: str, each: Ask) -> Ask:
-    """Return the ask of one --device; what it leaves out is as the flags for all say."""
-    name, _, shares = text.partition(":")
-    told: dict[str, str] = {}
-    for share in filter(None, shares.split(",")):
-        key, equals, value = share.partition("=")
-        key = {"mem": "memory"}.get(key.strip(), key.strip())
-        if not equals or key not in ("memory", "core") or key in told:
-            raise BadInput(
-                f"--device {text!r}: {share!r} is not mem=SIZE or core=PERCENT: "
-                "write 0:mem=3276Mi,core=10"
-            )
-        told[key] = value
-    if not name:
-        raise BadInput(f"--device {text!r} names no device: write 0, or 0:mem=3276Mi,core=10")
-    own = ask_from(memory=told.get("memory"), core=told.get("core"), device=name)
-    if "memory" not in told:
-        own = evolve(own, memory=each.memory, memory_percent=each.memory_percent)
-    if "core" not in told:
-        own = evolve(own, core=each.core)
-    return own

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 from rich.console import RenderableType
 
 from hetero.cli._render import json_option, show, state, table
 from hetero.errors import Refused
-from hetero.node.doctor import Finding, Verdict, examine, standing_anywhere
+from hetero.node.doctor import Finding, Verdict, examine, standing_anywhere, what_for
 from hetero.node.node import Node
 
 
@@ -31,7 +29,7 @@ def command(*, uninstall_check: bool, as_json: bool) -> int:
     if uninstall_check:
         standing = standing_anywhere(node)
         if standing:
-            names = ", ".join(f"{e.id} ({e.user}: {shlex.join(e.command)})" for e in standing)
+            names = ", ".join(f"{e.id} ({e.user}: {what_for(node, e)})" for e in standing)
             raise Refused(f"grants still stand: {names}: end them before uninstalling")
         return 0
     findings = examine(node)

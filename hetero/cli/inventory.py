@@ -142,14 +142,16 @@ def _cells(row: DeviceView) -> tuple[RenderableType, ...]:
 def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
     """Return the table of who holds what, one line for each device of a grant.
 
-    The driver's own memory is shown where it is known of any of them.
+    The driver's own memory is shown where it is known of any of them, containers where there are.
     """
     shares = [share for grant in grants for share in grant.shares]
     known = any(share.overhead is not None for share in shares)
-    driver = ("driver",) if known else ()
+    named = any(grant.containers for grant in grants)
+    driver, container = ("driver",) if known else (), ("container",) if named else ()
     made = table(
-        "grant", "#", "core", "memory", *driver, "policy", "user", "age", "processes", "command",
-        folds=("processes", "command"),
+        "grant", "#", "core", "memory", *driver, "policy", "user", "age", "processes",
+        *container, "command",
+        folds=("processes", "container", "command"),
         right=("#", "core", "memory", "driver", "age"),
     )  # fmt: skip
     for grant in grants:
@@ -169,7 +171,8 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
                 grant.user,
                 age(grant.since),
                 few(grant.processes),
-                one_line(grant.label or shlex.join(grant.command)),
+                *((_containers(grant),) if named else ()),
+                one_line(_what(grant)),
             )
     past = [
         Text(f"process {pid} of grant {grant.id} holds memory past its limiter", "red")
@@ -177,3 +180,19 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
         for pid in grant.uncovered
     ]
     return Group(made, *past)
+
+
+def _containers(grant: GrantView) -> str:
+    """Return the containers that have a grant: id, name and image."""
+    told = (
+        " ".join(filter(None, (one.id[:12], one.name if one.name != one.id else "", one.image)))
+        for one in grant.containers
+    )
+    return ", ".join(told) or UNKNOWN
+
+
+def _what(grant: GrantView) -> str:
+    """Return what a grant is for: the share, the label its user gave it, or the command."""
+    if grant.share:
+        return f"share {grant.share}"
+    return grant.label or shlex.join(grant.command)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
-from hetero.cli._request import ask_from
+from hetero.asks import ask_from
 from hetero.errors import BadInput
 from hetero.node.grant import CORE_FULL
+from hetero.node.ledger import Standing
 from hetero.node.node import Node
 from hetero.node.resize import resize
 from hetero.units import format_memory
@@ -29,6 +32,12 @@ def command(grant: str, memory: str | None, core: str | None, device: str | None
     if memory is None and core is None:
         raise BadInput("nothing to set: give --memory, --core or both")
     entry = resize(Node.here(), grant, ask_from(memory=memory, core=core, device=device))
+    for line in limits(entry):
+        click.echo(line)
+
+
+def limits(entry: Standing) -> Iterator[str]:
+    """Yield a line for each limit of a grant."""
     for limit in entry.limits:
         share = "no limit" if limit.core == CORE_FULL else f"{limit.core / 100:g} %"
-        click.echo(f"{entry.id}  {limit.name}  memory {format_memory(limit.memory)}  core {share}")
+        yield f"{entry.id}  {limit.name}  memory {format_memory(limit.memory)}  core {share}"

@@ -16,9 +16,10 @@ from prometheus_client.registry import Collector
 from hetero.kube.shares import Shares
 from hetero.model import CORE, MEMORY, SLOTS, Device
 from hetero.node.grant import CORE_FULL
-from hetero.node.ledger import USAGE, Standing
+from hetero.node.ledger import Standing
 from hetero.node.node import inventory_of
 from hetero.node.region import Counts, read_counts
+from hetero.node.tenant import USAGE
 
 _DEVICE = ("UUID", "vendor", "modelName", "Hostname")
 _SHARE = (*_DEVICE, "namespace", "pod", "container")

@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 
 from hetero.errors import HeteroError, NotFound, Refused
 from hetero.model import Allocation, Edits, Mount
-from hetero.node.ledger import GRANT, USAGE, Look, Standing
+from hetero.node.ledger import Look, Standing
 from hetero.node.node import (
     Node,
     expect_readable,
@@ -25,6 +25,7 @@ from hetero.node.node import (
     user,
     with_parts,
 )
+from hetero.node.tenant import GRANT, TENANT, USAGE
 from hetero.registry import Discovery
 
 #: Where containers see their grant and the limiter.
@@ -42,7 +43,7 @@ class Libraries:
 
     path: Path
 
-    def put(self, sources: Sequence[str]) -> tuple[Mount, ...]:
+    def put(self, sources: Sequence[Path]) -> tuple[Mount, ...]:
         """Copy limiters there and return their mounts, with the preload file that names them.
 
         Names carry a digest of what is inside: a running container keeps the version it started
@@ -51,7 +52,7 @@ class Libraries:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             mounts = []
-            for source in map(Path, sources):
+            for source in sources:
                 copy = self._put(source.name, source.read_bytes(), mode=0o755)
                 mounts.append(Mount(str(copy), f"{INSIDE}/{source.name}"))
             preload = "".join(f"{mount.target}\n" for mount in mounts).encode()
@@ -135,7 +136,14 @@ def _expect_room(
 
 
 def _real(node: Node, edits: Edits) -> Edits:
-    """Return what a container can be given of a vendor's edits: simulated cards have no nodes."""
+    """Return what a container can be given of a vendor's edits: simulated cards have no nodes.
+
+    A driver that CDI specs describe comes with the runtime that the container's class names. We do
+    not see the node's specs, and a name that is in none of them would stop the container.
+    """
+    if edits.cdi:
+        nodes = tuple(path for path in edits.device_nodes if Path(path).exists())
+        edits = evolve(edits, cdi=(), files=(), device_nodes=nodes)
     if node.simulation is None:
         return edits
     there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
@@ -148,12 +156,12 @@ def _edits(node: Node, allocation: Allocation, identity: str, libraries: Librari
     mounts: tuple[Mount, ...] = ()
     limiters = node.limiters(allocation)
     if limiters:
-        turns = [f"turn.{position}" for position in range(len(allocation.grants))]
+        turns = [f"{TENANT}/turn.{position}" for position in range(len(allocation.grants))]
         mounts = (
-            Mount(str(directory / GRANT), f"{INSIDE}/{GRANT}"),
+            Mount(str(directory / GRANT), f"{INSIDE}/grant"),
             *(
-                Mount(str(directory / name), f"{INSIDE}/{name}", writable=True)
-                for name in (USAGE, *turns)
+                Mount(str(path), f"{INSIDE}/{path.name}", writable=True)
+                for path in (directory / name for name in (USAGE, *turns))
             ),
             *libraries.put(limiters),
         )

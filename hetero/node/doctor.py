@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,11 +12,13 @@ from attrs import frozen
 
 from hetero.errors import HeteroError
 from hetero.model import Device, Rung, Whole
+from hetero.node.containers import containers
 from hetero.node.ledger import Ledger, Standing
 from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.settings import Settings
 from hetero.node.state import prepare
+from hetero.node.tenant import GRANT
 from hetero.node.uncovered import uncovered
 from hetero.registry import Discovery, VendorRow
 
@@ -60,6 +63,17 @@ def standing_anywhere(node: Node) -> tuple[Standing, ...]:
     if node.system:
         ledgers.append(node.system)
     return tuple(entry for ledger in ledgers for entry in ledger.look().standing)
+
+
+def what_for(node: Node, entry: Standing) -> str:
+    """Return what a grant is for: its containers by name, its share, or its command."""
+    inside = [entry.container] if entry.container else []
+    if entry.share:
+        found = containers({entry.id: node.directory(entry.id) / GRANT})
+        inside += found[entry.id]
+    named = [f"share {entry.share}"] if entry.share else []
+    named += [f"container {container.name}" for container in inside]
+    return ", ".join(named) or shlex.join(entry.command)
 
 
 def _simulated(node: Node) -> Iterator[Finding]:
@@ -160,7 +174,7 @@ def _ledger(node: Node) -> Iterator[Finding]:
         )
     processes = node.processes(entry.id for entry in look.standing)
     for entry in look.standing:
-        if not processes[entry.id]:
+        if not processes[entry.id] and not entry.share and not entry.container:
             yield Finding(
                 f"grant {entry.id}", Verdict.NOTE, "stands by processes this user cannot see"
             )

@@ -1,43 +1,44 @@
 """The ledger of standing grants: one directory each, standing exactly as long as somebody holds it.
 
     lock                    locked by whoever admits, changes or sweeps
+    boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
-    grants/<id>/grant, usage      what the limiter maps: limits, and what is used (region.py)
-    grants/<id>/turn.<i>          a hard link to turns/<device>, which tenants of a device share
+    grants/<id>/tenant/           what the limiter maps (tenant.py); turns/<device> is shared
     grants/<id>/alive             locked by the program and the children that inherited it
+    grants/<id>/container         a link to what a container's runtime keeps of it
     grants/<id>/kept              there while something that is no process, a pod say, keeps it
     grants/.<id>/                 a grant on its way in or out; nothing in it counts
 
 A grant stands while `alive` is locked, or any byte of `usage` is: the limiter locks one in every
-process that uses a device; and while it is kept, whether or not a process came yet. Both locks are
-the kernel's and go with the last process; nothing here asks for a PID, and nothing is flushed to
-disk: no process outlives the kernel that holds its locks, and a keeper can say so anew.
+process that uses a device. Both locks are the kernel's and go with the last process; nothing here
+asks for a PID. Three kinds of grant stand without a process. A container's stands while its runtime
+knows the container, too: as long as the end of its link is there. One that is kept stands until its
+keeper lets it go, whether or not a process came yet. A share stands while its record is there:
+`allocation.json` is a link to it, in a directory that outlives the boot. All else is flushed to no
+disk, since it does not outlive the kernel that holds it, and a keeper can say so anew.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import quote
 
 from attrs import evolve, field, frozen
 
 from hetero import codec
 from hetero.errors import BadInput, HeteroError
 from hetero.model import Allocation, Edits, Mount
-from hetero.node import grant, region
+from hetero.node import grant
 from hetero.node.grant import Limit
 from hetero.node.locks import is_held, lock, try_lock
 from hetero.node.state import make, prepare
+from hetero.node.tenant import GRANT, USAGE, create, replace, write, write_tenant
 
-ALLOCATION, GRANT, USAGE, ALIVE = "allocation.json", "grant", "usage", "alive"
-KEPT = "kept"
+ALLOCATION, ALIVE, CONTAINER, KEPT = "allocation.json", "alive", "container", "kept"
 
 #: An admission takes milliseconds; a thousand in a row stay well below this.
 PATIENCE = 60.0
@@ -46,10 +47,21 @@ _HIGH_DESCRIPTOR = 100
 
 
 @frozen(kw_only=True)
+class Container:
+    """A container as people know it; `state` is what its runtime keeps until it is deleted."""
+
+    id: str
+    name: str
+    image: str | None = None
+    state: str | None = None
+
+
+@frozen(kw_only=True)
 class Standing:
     """One grant that stands: what was allocated, to whom, since when (UTC).
 
-    `limits` is what the grant file says, one for each of the allocation's grants. Where a grant is
+    `limits` is what the grant file says, one for each of the allocation's grants. `container` is
+    the one it was made for, `share` its name where it stands for any container. Where a grant is
     kept, `keeper` says by what and for whom, and `edits` what its container was given.
     """
 
@@ -60,6 +72,8 @@ class Standing:
     user: str
     since: str
     label: str | None = None
+    container: Container | None = None
+    share: str | None = None
     keeper: Mapping[str, str] = field(factory=dict)
     edits: Edits = field(factory=Edits)
 
@@ -100,9 +114,13 @@ class Hold:
 
 @frozen
 class Ledger:
-    """The ledger in the state directory `path`; looking at one that is not there finds nothing."""
+    """The ledger in the state directory `path`; looking at one that is not there finds nothing.
+
+    `kept` is a directory that outlives the boot; without one there are no shares.
+    """
 
     path: Path
+    kept: Path | None = field(default=None, kw_only=True)
     patience: float = field(default=PATIENCE, kw_only=True)
 
     @property
@@ -115,6 +133,8 @@ class Ledger:
 
     def look(self) -> Look:
         """Return what stands now. Sweeps first, unless somebody is at the ledger already."""
+        if self._records() and not self.path.exists():
+            prepare(self.path)  # the first look after a reboot
         with suppress(OSError), self._open_lock() as descriptor:
             if try_lock(descriptor):
                 return self._sweep()
@@ -137,15 +157,24 @@ class Ledger:
 
     def add(self, standing: Standing) -> Hold:
         """Make `standing` stand under a new id; within `admission`. All of it, or nothing."""
-        return self._enter(evolve(standing, id=self._new_id()), kept=False)
+        standing = evolve(standing, id=self._new_id())
+        descriptor = self._build(standing)
+        try:
+            if standing.share:
+                self._record(standing)
+        except OSError as error:
+            os.close(descriptor)
+            self._remove(standing.id)
+            raise HeteroError(f"share {standing.share}: {error.strerror}") from None
+        return Hold(standing, self.directory(standing.id), descriptor)
 
     def keep(self, standing: Standing) -> None:
         """Make `standing` stand under its own id until `let_go`; within `admission`."""
-        os.close(self._enter(standing, kept=True).descriptor)
+        os.close(self._build(standing))
 
     def keep_on(self, identity: str) -> None:
         """Keep a grant that stands, though it had been let go; within `admission`."""
-        _write(self.directory(identity) / KEPT, b"", mode=0o600)
+        write(self.directory(identity) / KEPT, b"", mode=0o600)
 
     def let_go(self, identity: str) -> None:
         """Stop keeping a grant: it ends now, or with the last process that uses its devices."""
@@ -153,36 +182,32 @@ class Ledger:
             (self.directory(identity) / KEPT).unlink()
         self.look()
 
-    def _enter(self, standing: Standing, *, kept: bool) -> Hold:
-        identity = standing.id
-        # In a container the program may be any user.
-        shared = 0o666 if kept else 0o600
-        draft, final = self._grants / f".{identity}", self._grants / identity
+    def _build(self, standing: Standing) -> int:
+        """Make the directory of a grant, all of it or nothing; return its locked `alive`."""
+        draft, final = self._grants / f".{standing.id}", self.directory(standing.id)
         descriptor = -1
         try:
             make(draft, mode=0o755)
             # Locked before others may open it: a stranger's lock could keep ours out.
-            descriptor = _create(draft / ALIVE, mode=0o600)
+            descriptor = create(draft / ALIVE, mode=0o600)
             if not try_lock(descriptor):
                 raise HeteroError(f"{draft}: locked by another process; try again")
             os.fchmod(descriptor, 0o644)
-            contents = grant.pack(
-                identity,
-                standing.limits,
-                policy=standing.allocation.policy,
-                priority=standing.allocation.priority,
+            write_tenant(
+                draft,
+                standing.id,
+                allocation=standing.allocation,
+                limits=standing.limits,
+                turns=self.path / "turns",
             )
-            _write(draft / GRANT, contents, mode=0o644)
-            _write(draft / USAGE, bytes(region.SIZE), mode=shared)
-            if kept:
-                _write(draft / KEPT, b"", mode=0o600)
-            for position, limit in enumerate(standing.limits):
-                turn = self.path / "turns" / quote(limit.name, safe="")
-                os.close(_create(turn, mode=shared))
-                if kept:
-                    turn.chmod(shared)
-                os.link(turn, draft / f"turn.{position}")
-            _write(draft / ALLOCATION, codec.dumps(standing).encode(), mode=0o644)
+            if standing.keeper:
+                write(draft / KEPT, b"", mode=0o600)
+            if standing.share:
+                (draft / ALLOCATION).symlink_to(self._record_of(standing.id))
+            else:
+                write(draft / ALLOCATION, codec.dumps(standing).encode(), mode=0o644)
+            if standing.container and standing.container.state:
+                (draft / CONTAINER).symlink_to(standing.container.state)
             draft.rename(final)
         except BaseException as error:
             if descriptor >= 0:
@@ -191,7 +216,27 @@ class Ledger:
             if isinstance(error, OSError):
                 raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
             raise
-        return Hold(standing, final, descriptor)
+        return descriptor
+
+    def _record_of(self, identity: str) -> Path:
+        if self.kept is None:
+            raise HeteroError("shares are root's: only root's ledger outlives a program")
+        return self.kept / "shares" / f"{identity}.json"
+
+    def _records(self) -> list[Path]:
+        return sorted(self.kept.glob("shares/[!.]*.json")) if self.kept else []
+
+    def _record(self, standing: Standing) -> None:
+        """Write a share's record: from here on, and after a reboot, the share stands."""
+        path = self._record_of(standing.id)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        replace(path, codec.dumps(standing).encode(), mode=0o644, durable=True)
+
+    def drop(self, identity: str) -> None:
+        """End a share, or what is left of one; within `admission`."""
+        if self.kept:
+            self._record_of(identity).unlink(missing_ok=True)
+        self._remove(identity)
 
     def give_back(self, hold: Hold) -> None:
         """End a grant that was admitted and never handed over."""
@@ -204,17 +249,20 @@ class Ledger:
         Killed between the two, the next sweep brings the limits in line with the entry.
         """
         directory = self.directory(standing.id)
-        draft = directory / f".{ALLOCATION}"
+        entry = (directory / ALLOCATION).resolve()  # a share's is its record
         try:
-            _write(draft, codec.dumps(standing).encode(), mode=0o644)
-            draft.replace(directory / ALLOCATION)
+            replace(entry, codec.dumps(standing).encode(), mode=0o644, durable=bool(standing.share))
         except OSError as error:
             raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
         grant.store_limits(directory / GRANT, standing.limits)
 
     def stands(self, identity: str) -> bool:
-        """Return whether anybody holds the grant, or something keeps it."""
-        if (self.directory(identity) / KEPT).exists():
+        """Return whether anybody holds or keeps the grant, or what it was made for is there."""
+        directory = self.directory(identity)
+        if self.is_share(identity):
+            return (directory / ALLOCATION).exists()
+        container = directory / CONTAINER
+        if (container.is_symlink() and container.exists()) or (directory / KEPT).exists():
             return True
         for name in (ALIVE, USAGE):
             try:
@@ -230,9 +278,13 @@ class Ledger:
                 os.close(descriptor)
         return False
 
+    def is_share(self, identity: str) -> bool:
+        """Return whether the grant is a share, be its record readable or not."""
+        return (self.directory(identity) / ALLOCATION).is_symlink()
+
     @contextmanager
     def _open_lock(self) -> Iterator[int]:
-        descriptor = _create(self.path / "lock", mode=0o600)
+        descriptor = create(self.path / "lock", mode=0o600)
         try:
             yield descriptor
         finally:
@@ -245,9 +297,9 @@ class Ledger:
             return []
         return sorted(name for name in names if drafts or not name.startswith("."))
 
-    def _read(self) -> Look:
+    def _read(self, unreadable: Iterable[Unreadable] = ()) -> Look:
         standing: list[Standing] = []
-        unreadable: list[Unreadable] = []
+        unreadable = list(unreadable)
         stale: list[str] = []
         for identity in self._names():
             if not self.stands(identity):
@@ -265,19 +317,49 @@ class Ledger:
         return Look(standing=tuple(standing), unreadable=tuple(unreadable), stale=tuple(stale))
 
     def _sweep(self) -> Look:
-        """With the lock held: remove what nobody holds, mend limits a killed change left, look."""
+        """With the lock held: bring the ledger in line with what is there, and look.
+
+        What nobody holds goes, shares come back after a reboot, and limits are as the entry says,
+        should a change have been killed.
+        """
+        self._expect_this_boot()
         for name in self._names(drafts=True):
             if name.startswith("."):
                 shutil.rmtree(self._grants / name, ignore_errors=True)
             elif not self.stands(name):
                 self._remove(name)
-        look = self._read()
+        look = self._read(self._restore())
         for entry in look.standing:
             path = self.directory(entry.id) / GRANT
             with suppress(OSError, ValueError):
                 if grant.read_limits(path) != entry.limits:
                     grant.store_limits(path, entry.limits)
         return look
+
+    def _expect_this_boot(self) -> None:
+        """Start afresh in a state directory that outlived a boot: whoever held its grants is gone.
+
+        Not even their files are of use: a lock may lie in one that nobody is left to open.
+        """
+        path, boot = self.path / "boot", _boot()
+        seen = path.read_bytes() if path.exists() else None
+        if seen == boot:
+            return
+        if seen is not None:
+            for name in self._names(drafts=True):
+                self._remove(name.lstrip("."))
+        replace(path, boot, mode=0o644)
+
+    def _restore(self) -> Iterator[Unreadable]:
+        """Make the shares stand that have a record and no directory; yield those that cannot."""
+        for record in self._records():
+            if self.directory(record.stem).exists():
+                continue
+            try:
+                standing = codec.loads(record.read_text(), Standing, source=str(record))
+                os.close(self._build(standing))
+            except (HeteroError, OSError, UnicodeDecodeError) as error:
+                yield Unreadable(id=record.stem, reason=str(error))
 
     def _remove(self, identity: str) -> None:
         # Out of sight first: a grant that is half removed must not be seen as one.
@@ -288,20 +370,11 @@ class Ledger:
 
     def _new_id(self) -> str:
         while True:
-            identity = secrets.token_hex(4)
+            identity = os.urandom(4).hex()
             if not self.directory(identity).exists():
                 return identity
 
 
-def _create(path: Path, *, mode: int) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
-
-
-def _write(path: Path, contents: bytes, *, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    try:
-        os.fchmod(descriptor, mode)  # whatever the umask
-        if os.write(descriptor, contents) != len(contents):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(descriptor)
+def _boot() -> bytes:
+    """Which boot of the machine this is."""
+    return Path("/proc/sys/kernel/random/boot_id").read_bytes()

@@ -15,12 +15,22 @@ from hetero.fit import Explanation, explain, fit
 from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
 from hetero.node.grant import Limit, limit_of
 from hetero.node.holders import end, holders
-from hetero.node.ledger import ALIVE, GRANT, USAGE, Hold, Ledger, Look, Standing
+from hetero.node.ledger import ALIVE, Container, Hold, Ledger, Look, Standing
 from hetero.node.native import limiter
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, simulation
-from hetero.node.state import SYSTEM, check, state_directory
+from hetero.node.state import SYSTEM, check, kept_directory, state_directory
+from hetero.node.tenant import GRANT, USAGE
 from hetero.registry import Discovery, Registry
+
+
+@frozen(kw_only=True)
+class Taken:
+    """What an admission took: the grant, how it is confined, and the limiters that see to it."""
+
+    hold: Hold
+    edits: Edits
+    limiters: tuple[Path, ...]
 
 
 @frozen(kw_only=True)
@@ -51,9 +61,10 @@ class Node:
         state = own / simulated.name if simulated else own
         check(state)
         shared = SYSTEM / simulated.name if simulated else SYSTEM
+        kept = kept_directory(os.environ, uid=os.geteuid())
         return cls(
             registry=Registry.installed(),
-            ledger=Ledger(state),
+            ledger=Ledger(state, kept=kept / simulated.name if kept and simulated else kept),
             settings=load_settings(os.environ),
             system=Ledger(shared) if shared != state and os.geteuid() != 0 else None,
             simulation=simulated,
@@ -90,10 +101,36 @@ class Node:
 
         Raises `Refused` with the reason; then, as after any error, nothing was taken.
         """
+        taken = self.take(request, command=command, label=label)
+        environment = dict(self.environ)
+        if self.simulation:
+            environment.update(self.simulation.environment(self.environ))
+        environment.update(taken.edits.env)
+        if taken.limiters:
+            before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
+            preload = dict.fromkeys([*map(str, taken.limiters), *filter(None, before)])
+            environment["LD_PRELOAD"] = ":".join(preload)
+            environment["HETERO_GRANT"] = str(taken.hold.path / GRANT)
+        return evolve(taken.hold, mounts=taken.edits.mounts), environment
+
+    def take(
+        self,
+        request: Request,
+        *,
+        command: Sequence[str] = (),
+        label: str | None = None,
+        container: Container | None = None,
+        share: str | None = None,
+    ) -> Taken:
+        """Take what the request asks, for this process, for a container or as a share.
+
+        Raises `Refused` with the reason; then, as after any error, nothing was taken.
+        """
         # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.
         discovery = self._discover_for(request)
         devices = {device.uuid: device for device in discovery.devices}
         with self.ledger.admission() as own:
+            _expect_new(own, container=container, share=share)
             look = self.with_system(own)
             expect_readable(look)
             self.reconcile(discovery, look)
@@ -101,10 +138,10 @@ class Node:
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
             try:
-                libraries = self.limiters(answer)
-                edits = self.enforce(answer, devices)
+                limiters = self.limiters(answer)
+                inside = container is not None or share is not None
+                edits = self.enforce(answer, devices, container=inside)
                 answer = with_parts(answer, edits.parts)
-                environment = self._environment(edits)
                 hold = self.ledger.add(
                     Standing(
                         id="",
@@ -114,17 +151,14 @@ class Node:
                         user=user(),
                         since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                         label=label,
+                        container=container,
+                        share=share,
                     )
                 )
             except BaseException:
                 self.reconcile(discovery, look)  # what was cut for it is nobody's now
                 raise
-        if libraries:
-            before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
-            preload = dict.fromkeys([*libraries, *filter(None, before)])
-            environment["LD_PRELOAD"] = ":".join(preload)
-            environment["HETERO_GRANT"] = str(hold.path / GRANT)
-        return evolve(hold, mounts=edits.mounts), environment
+        return Taken(hold=hold, edits=edits, limiters=limiters)
 
     def enforce(
         self, allocation: Allocation, devices: Mapping[str, Device], *, container: bool = False
@@ -157,6 +191,11 @@ class Node:
         known = [e.id for e in look.standing] + [e.id for e in look.unreadable]
         identity = one_of(known, identity, system=self.system)
         for entry in look.standing:
+            if entry.id == identity and entry.share:
+                raise Refused(
+                    f"grant {identity} is the share {entry.share}: "
+                    f"`hetero share rm {entry.share}` ends it"
+                )
             if entry.id == identity and entry.keeper and not force:
                 raise Refused(f"grant {identity} is kept for {entry.label}: it ends with that")
         if not force:
@@ -170,8 +209,10 @@ class Node:
             holding = self.processes([identity])[identity]
             if holding == (os.getpid(),):
                 return  # asked from within the grant: it is free when this program ends
-            if not self.ledger.stands(identity):
-                self.ledger.look()  # sweeps it
+            broken_share = self.ledger.is_share(identity) and not holding
+            if broken_share or not self.ledger.stands(identity):
+                with self.ledger.admission():  # sweeps it
+                    self.ledger.drop(identity)
                 return
         raise Refused(f"grant {identity} is still in use by {self._who(identity)}")
 
@@ -226,25 +267,29 @@ class Node:
             raise NotFound(f"no device here ({why or 'no vendor is installed'})")
         return discovery
 
-    def limiters(self, allocation: Allocation) -> list[str]:
-        """Return the libraries that hold a program to these grants."""
+    def limiters(self, allocation: Allocation) -> tuple[Path, ...]:
+        """Return the libraries that hold a program to its grants."""
         if allocation.policy is Policy.OFF:
-            return []
+            return ()
         apis = {self.registry.vendor(grant.vendor).limiter for grant in allocation.grants}
-        return [str(limiter(api)) for api in sorted(filter(None, apis))]
-
-    def _environment(self, edits: Edits) -> dict[str, str]:
-        """Return an environment in which a program finds what it was granted."""
-        environment = dict(self.environ)
-        if self.simulation:
-            environment.update(self.simulation.environment(self.environ))
-        environment.update(edits.env)
-        return environment
+        return tuple(limiter(api) for api in sorted(filter(None, apis)))
 
     def _who(self, identity: str) -> str:
+        for entry in self.ledger.look().standing:
+            if entry.id == identity and entry.container:
+                return f"container {entry.container.name}"
         pids = self.processes([identity])[identity]
         named = ", ".join(f"{pid} ({program(pid)})" for pid in pids)
         return f"process {named}" if pids else "processes this user cannot see"
+
+
+def _expect_new(look: Look, *, container: Container | None, share: str | None) -> None:
+    """Raise `Refused` when the container or the share has a grant already."""
+    for entry in look.standing:
+        if share and entry.share == share:
+            raise Refused(f"share {share} is there already: `hetero share set {share}` changes it")
+        if container and entry.container and entry.container.state == container.state:
+            raise Refused(f"container {container.name} holds grant {entry.id} already")
 
 
 def refused(refusal: Refusal, request: Request) -> NotFound | Refused:

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from hetero.model import Counters, Device, Policy, Priority, Usage
+from hetero.node.containers import containers
 from hetero.node.grant import CORE_FULL
-from hetero.node.ledger import USAGE, Look, Standing, Unreadable
+from hetero.node.ledger import Container, Look, Standing, Unreadable
 from hetero.node.node import Node, inventory_of
 from hetero.node.region import Counts, read_counts
+from hetero.node.tenant import GRANT, USAGE
 from hetero.node.uncovered import uncovered
 from hetero.registry import VendorRow
 
@@ -39,6 +41,7 @@ class Share:
 class GrantView:
     """A grant that stands: whose, since when (UTC), its processes, its share of each device.
 
+    `containers` are those that have it, `share` its name where it is one.
     `uncovered` are those of its processes that hold memory past the limiter.
     """
 
@@ -51,6 +54,8 @@ class GrantView:
     priority: Priority
     processes: tuple[int, ...]
     shares: tuple[Share, ...]
+    containers: tuple[Container, ...] = ()
+    share: str | None = None
     uncovered: tuple[int, ...] = ()
 
 
@@ -124,6 +129,9 @@ def _views(
     elapsed = time.monotonic() - began
     after = {entry.id: _counts(node, entry) for entry in look.standing} if seconds else before
     processes = node.processes(entry.id for entry in look.standing)
+    inside = containers(
+        {entry.id: node.directory(entry.id) / GRANT for entry in look.standing if entry.share}
+    )
     past = uncovered(node, look, usages)
     return tuple(
         GrantView(
@@ -135,6 +143,8 @@ def _views(
             policy=entry.allocation.policy,
             priority=entry.allocation.priority,
             processes=processes[entry.id],
+            containers=(entry.container,) if entry.container else inside.get(entry.id, ()),
+            share=entry.share,
             shares=_shares(
                 entry,
                 numbers,

@@ -12,8 +12,9 @@ from hetero.granularity import cut
 from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Fractional, Grant, Policy
 from hetero.node import grant as grant_file
 from hetero.node import region
-from hetero.node.ledger import GRANT, USAGE, Ledger, Look, Standing
+from hetero.node.ledger import Ledger, Look, Standing
 from hetero.node.node import Node, expect_readable, inventory_of, one_of
+from hetero.node.tenant import GRANT, USAGE
 from hetero.units import format_memory
 
 #: After a limit is lowered: the time an allocation that read the old one may still be on its way.
@@ -45,7 +46,7 @@ def resize(node: Node, identity: str, ask: Ask) -> Standing:
         allocation = evolve(entry.allocation, grants=grants)
         changed = evolve(entry, allocation=allocation, limits=node.limits_of(allocation, devices))
         if any(_is_slice(node, grant) for grant in allocation.grants):
-            node.enforce(allocation, devices)
+            node.enforce(allocation, devices, container=bool(entry.container or entry.share))
         _lower(node.ledger, entry, changed)
         node.ledger.change(changed)
     return changed

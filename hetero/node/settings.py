@@ -13,11 +13,6 @@ from attrs import evolve, frozen
 from hetero.errors import BadInput
 from hetero.model import CORE, MEMORY, Device, Fractional
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
 DEFAULT = Path("/etc/hetero/node.toml")
 
@@ -67,6 +62,11 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         return Settings()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"settings {path}: {error}") from None
+    if sys.version_info >= (3, 11):  # here: most nodes have no settings, and need no parser
+        import tomllib
+    else:
+        import tomli as tomllib
+
     try:
         document = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:

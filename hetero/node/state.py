@@ -12,6 +12,8 @@ from hetero.errors import HeteroError
 
 #: Root's ledger: the one every user of the machine can read.
 SYSTEM = Path("/run/hetero")
+#: What of root's outlives a boot: the records of shares, and the log.
+KEPT = Path("/var/lib/hetero")
 
 
 def state_directory(environ: Mapping[str, str], *, uid: int) -> Path:
@@ -24,6 +26,13 @@ def state_directory(environ: Mapping[str, str], *, uid: int) -> Path:
     if runtime and Path(runtime).is_dir():
         return Path(runtime) / "hetero"
     return Path(f"/tmp/hetero-{uid}")  # noqa: S108 - `prepare` refuses one that is not ours
+
+
+def kept_directory(environ: Mapping[str, str], *, uid: int) -> Path | None:
+    """Return where `uid` keeps what outlives a boot: root has a place for it, and $HETERO_STATE."""
+    if environ.get("HETERO_STATE"):
+        return Path(environ["HETERO_STATE"]).absolute() / "kept"
+    return KEPT if uid == 0 else None
 
 
 def check(path: Path) -> None:

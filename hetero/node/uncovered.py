@@ -15,9 +15,10 @@ from pathlib import Path
 from attrs import frozen
 
 from hetero.model import MEMORY, Device, Policy, Rung, Usage
-from hetero.node.ledger import USAGE, Look, Standing
+from hetero.node.ledger import Look, Standing
 from hetero.node.node import Node, program
 from hetero.node.region import read_processes
+from hetero.node.tenant import USAGE
 from hetero.units import GiB
 
 #: A driver holds more for a process than it asked for: a context, the code of its kernels, their

@@ -6,7 +6,6 @@
  *   GRANT_DIR/usage      the region (region.h); read-write for the tenant, holds usage and nothing else.
  *   GRANT_DIR/turn.<i>   the turn file of device i: a hard link to the one file all tenants of that physical
  *                        device share. Its bytes are only ever locked (turn.h), never read.
- *   GRANT_DIR/alive      held locked by the program's processes (an inherited descriptor); the node's, not ours.
  *
  * The limiter looks for the grant at /etc/hetero/grant (a container's read-only mount), which no environment can
  * override, then at $HETERO_GRANT (the path of the grant file; `hetero run`). Neither: not limited, pass through.

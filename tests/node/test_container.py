@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
+from hetero import Vendor, hookimpl
 from hetero.errors import Refused
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Grant
 from hetero.node.container import Libraries, keep
 from hetero.node.holders import holders
-from hetero.node.ledger import USAGE, Standing
+from hetero.node.ledger import Ledger, Standing
 from hetero.node.locks import try_lock
 from hetero.node.node import Node
+from hetero.node.tenant import USAGE
+from hetero.registry import Registry
+from hetero.testing import MemoryVendor, rack
 from hetero.units import GiB
 from tests.node.conftest import MakeNode
 
@@ -32,6 +37,20 @@ def kept(node: Node, path: Path, identity: str = "one", *, memory: int = GiB) ->
         keeper={"pod": identity},
         libraries=Libraries(path / "lib"),
     )
+
+
+class Carded(MemoryVendor):
+    """A vendor whose cards CDI specs describe."""
+
+    @hookimpl
+    def hetero_vendor(self) -> Vendor:
+        """Return the declaration, with a node that every machine has and one that none has."""
+        return evolve(
+            super().hetero_vendor(),
+            device_nodes=("/dev/full", "/dev/of-{index}"),
+            files=("/bin/sh",),
+            cdi="memory.com/card",
+        )
 
 
 def ids(node: Node) -> list[str]:
@@ -62,6 +81,31 @@ def test_what_was_let_go_stands_while_a_process_uses_it(
     assert [] == ids(node)
 
 
+def test_a_containers_user_may_write_the_usage_and_the_turns_alone(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    given = kept(make_node(limiter="cuda"), tmp_path)
+    modes = {
+        mount.target: (mount.writable, Path(mount.source).stat().st_mode & 0o777)
+        for mount in given.edits.mounts
+        if not mount.target.endswith((".so", ".preload"))
+    }
+
+    assert {
+        "/etc/hetero/grant": (False, 0o644),
+        "/etc/hetero/usage": (True, 0o666),
+        "/etc/hetero/turn.0": (True, 0o666),
+    } == modes
+
+
+def test_no_container_is_given_a_cdi_name_that_may_be_in_no_spec(tmp_path: Path) -> None:
+    vendor = Carded(rack(16 * GiB))
+    node = Node(registry=Registry.of(vendor), ledger=Ledger(tmp_path / "state"))
+    edits = kept(node, tmp_path).edits
+
+    assert ((), (), ("/dev/full",)) == (edits.cdi, edits.files, edits.device_nodes)
+
+
 def test_a_grant_is_given_again_as_it_is(make_node: MakeNode, tmp_path: Path) -> None:
     node = make_node()
 
@@ -83,13 +127,13 @@ def test_a_grant_beyond_what_is_free_is_refused_and_nothing_is_taken(
 def test_limiters_are_copied_once_and_a_new_version_beside_the_old(tmp_path: Path) -> None:
     libraries, source = Libraries(tmp_path / "lib"), tmp_path / "libx.so"
     source.write_bytes(b"first")
-    first = libraries.put([str(source)])
+    first = libraries.put([source])
     source.write_bytes(b"second")
-    second = libraries.put([str(source)])
+    second = libraries.put([source])
 
     assert first[0].source != second[0].source
     assert (b"first", b"second") == tuple(Path(m[0].source).read_bytes() for m in (first, second))
-    assert second == libraries.put([str(source)])
+    assert second == libraries.put([source])
     assert ["/etc/hetero/libx.so", "/etc/ld.so.preload"] == [mount.target for mount in second]
 
 

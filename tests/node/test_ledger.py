@@ -24,7 +24,7 @@ from hetero import codec
 from hetero.errors import HeteroError, Refused
 from hetero.model import Ask, Request
 from hetero.node.grant import Limit, read_limits, store_limits
-from hetero.node.ledger import Hold, Ledger, Standing
+from hetero.node.ledger import Container, Hold, Ledger, Standing
 from hetero.node.node import Node
 from hetero.node.resize import resize
 from hetero.registry import Registry
@@ -78,7 +78,7 @@ def test_a_process_that_uses_a_device_keeps_the_grant_alone(make_node: MakeNode)
     node = make_node()
     hold = admit(node, request())
     # What the limiter does in every process: it locks one byte of the region.
-    region = os.open(hold.path / "usage", os.O_RDWR)
+    region = os.open(hold.path / "tenant/usage", os.O_RDWR)
     slot = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 17, 1, 0)
     fcntl.fcntl(region, fcntl.F_OFD_SETLK, slot)
     let_go(hold)
@@ -162,11 +162,11 @@ def test_a_grant_file_that_disagrees_with_its_entry_is_mended(make_node: MakeNod
     node = make_node()
     hold = admit(node, request(memory=GiB, core=30))
     (limit,) = hold.standing.limits
-    store_limits(hold.path / "grant", [evolve(limit, memory=1, core=9000)])
+    store_limits(hold.path / "tenant/grant", [evolve(limit, memory=1, core=9000)])
 
     node.look()
 
-    assert (limit,) == read_limits(hold.path / "grant")
+    assert (limit,) == read_limits(hold.path / "tenant/grant")
 
 
 # --- what cannot be read --------------------------------------------------------------------
@@ -354,3 +354,90 @@ def test_an_entry_of_the_first_version_still_loads() -> None:
     assert (Limit(name="M-0", memory=3000 << 20, core=3000),) == entry.limits
     (grant,) = entry.allocation.grants
     assert {"core": 30, "memory": 3000 << 20, "slots": 1} == grant.takes
+
+
+# --- what stands without a process -----------------------------------------------------------
+
+
+def test_a_container_s_grant_stands_while_its_runtime_knows_it(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    node, state = make_node(), tmp_path / "runc" / "one"
+    container = Container(id="one", name="one", state=str(state))
+    hold = node.take(request(memory=GiB), container=container).hold
+    state.mkdir(parents=True)
+    let_go(hold)
+
+    (entry,) = node.look().standing
+    assert container == entry.container
+    with pytest.raises(Refused, match="container one holds grant"):
+        node.take(request(memory=GiB), container=container)
+    with pytest.raises(Refused, match="in use by container one"):
+        node.release(entry.id)
+
+    state.rmdir()
+    assert [] == standing(node)
+
+
+def test_a_container_that_was_never_made_leaves_nothing(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    node = make_node()
+    container = Container(id="one", name="one", state=str(tmp_path / "nowhere"))
+    let_go(node.take(request(memory=GiB), container=container).hold)
+
+    assert [] == standing(node)
+
+
+def test_another_boot_ends_every_grant_but_the_shares(make_node: MakeNode, tmp_path: Path) -> None:
+    node = evolve(make_node(), ledger=Ledger(tmp_path / "state", kept=tmp_path / "kept"))
+    (tmp_path / "runtime").mkdir()
+    container = Container(id="one", name="one", state=str(tmp_path / "runtime"))
+    let_go(node.take(request(memory=GiB), container=container).hold)
+    share = node.take(request(memory=GiB), share="train").hold
+    let_go(share)
+    assert 2 == len(standing(node))
+
+    (node.ledger.path / "boot").write_text("another\n")
+
+    assert [share.standing.id] == standing(node)
+    shutil.rmtree(node.ledger.path)
+    assert [share.standing.id] == standing(node)
+
+
+def test_a_share_killed_while_it_is_made_or_changed_stands_or_does_not(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    node = evolve(make_node(), ledger=Ledger(tmp_path / "state", kept=tmp_path / "kept"))
+    lines = 1
+    while killed_after(lines, lambda: node.take(request(memory=16 * GiB), share="train")):
+        for entry in node.look().standing:
+            assert "train" == entry.share
+            assert entry.limits == read_limits(node.directory(entry.id) / "tenant/grant")
+            with node.ledger.admission():
+                node.ledger.drop(entry.id)
+        assert [] == standing(node)
+        lines += 3
+
+
+def test_a_record_nobody_can_read_keeps_others_out_until_it_is_released(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    node = evolve(make_node(), ledger=Ledger(tmp_path / "state", kept=tmp_path / "kept"))
+    hold = node.take(request(memory=GiB), share="train").hold
+    let_go(hold)
+    (tmp_path / f"kept/shares/{hold.standing.id}.json").write_text("{")
+
+    with pytest.raises(Refused, match="stands but cannot be read"):
+        node.take(request(memory=GiB))
+    node.release(hold.standing.id, force=True)
+
+    assert ([], ()) == (standing(node), node.look().unreadable)
+
+
+def test_a_share_is_not_released_but_removed(make_node: MakeNode, tmp_path: Path) -> None:
+    node = evolve(make_node(), ledger=Ledger(tmp_path / "state", kept=tmp_path / "kept"))
+    hold = node.take(request(memory=GiB), share="train").hold
+
+    with pytest.raises(Refused, match="hetero share rm train"):
+        node.release(hold.standing.id, force=True)

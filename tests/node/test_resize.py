@@ -26,7 +26,7 @@ def node(make_node: MakeNode) -> Node:
 
 
 def in_force(hold: Hold) -> list[tuple[int, int]]:
-    return [(limit.memory, limit.core) for limit in read_limits(hold.path / "grant")]
+    return [(limit.memory, limit.core) for limit in read_limits(hold.path / "tenant/grant")]
 
 
 def in_ledger(node: Node, hold: Hold) -> list[tuple[int, int]]:
@@ -36,7 +36,7 @@ def in_ledger(node: Node, hold: Hold) -> list[tuple[int, int]]:
 
 def use(hold: Hold, memory: int) -> int:
     """Put a living process with that much memory on the grant's first device into its region."""
-    descriptor = os.open(hold.path / "usage", os.O_RDWR)
+    descriptor = os.open(hold.path / "tenant/usage", os.O_RDWR)
     header = region.HEADER.pack(region.MAGIC, region.VERSION, region.SLOTS, b"")
     os.pwrite(descriptor, header, 0)
     slots = region.HEADER.size + 16 * region.DEVICE.size

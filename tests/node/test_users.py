@@ -70,10 +70,14 @@ def test_a_plain_user_counts_what_root_gave_out_and_cannot_touch_it(
         assert [hold.standing.id] == standing(user)
         with pytest.raises(Refused, match="lack memory"):
             admit(user, request(memory=7 * GiB))
-        for name in ("alive", "grant", "allocation.json"):
+        for name in ("alive", "tenant/grant", "allocation.json"):
             with pytest.raises(PermissionError):
                 os.open(hold.path / name, os.O_RDWR)
-        for path in (hold.path / "usage", hold.path / "turn.0", root.ledger.path / "lock"):
+        for path in (
+            hold.path / "tenant/usage",
+            hold.path / "tenant/turn.0",
+            root.ledger.path / "lock",
+        ):
             with pytest.raises(PermissionError):
                 os.open(path, os.O_RDONLY)
         mine = admit(user, request(memory=6 * GiB))

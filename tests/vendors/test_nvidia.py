@@ -80,7 +80,7 @@ def test_everything_nvml_says_of_a_card_is_there(tmp_path: Path) -> None:
         numa=1,
         pci="0000:18:00.0",
         links=(),
-        attributes={"driver": "580.159.04", "compute-capability": "9.0"},
+        attributes={"driver": "580.159.04", "minor": "0", "compute-capability": "9.0"},
     )
     assert expected == device
 
@@ -101,7 +101,7 @@ def test_what_nvml_will_not_say_is_none(tmp_path: Path) -> None:
     (device,) = discover(tmp_path, ONE, change=silence).devices
 
     assert (None, None, None) == (device.numa, device.pci, device.health)
-    assert {"driver": "580.159.04"} == device.attributes
+    assert {"driver": "580.159.04", "minor": "0"} == device.attributes
     assert device.usable
 
 

@@ -48,6 +48,23 @@ VENDOR = hetero.Vendor(
     models=(hetero.Model(match="*", granularity=hetero.Fractional(), core=100, slots=10),),
     visible=("CUDA_VISIBLE_DEVICES",),
     limiter="cuda",
+    # Where no spec of NVIDIA's toolkit has them: what its container library mounts for compute and
+    # utility, as far as the driver can do without the rest.
+    cdi="nvidia.com/gpu",
+    device_nodes=(
+        "/dev/nvidia{minor}",
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+    ),
+    files=(
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        "libnvidia-ptxjitcompiler.so.1",
+        "libnvidia-nvvm.so.4",
+        "libnvidia-gpucomp.so.{driver}",
+        "/usr/bin/nvidia-smi",
+    ),
     words=(_WORDS, _VOLCANO),
 )
 
@@ -135,6 +152,7 @@ def _device(handle: Any, index: int, driver: str) -> Device:
     mig = mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
     menu = _instances(handle) if mig else ()
     compute = _said(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    minor = _said(pynvml.nvmlDeviceGetMinorNumber, handle)
     return VENDOR.device(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         model=pynvml.nvmlDeviceGetName(handle),
@@ -146,7 +164,7 @@ def _device(handle: Any, index: int, driver: str) -> Device:
         health="MIG is on without an instance" if mig and not menu else _health(handle),
         numa=_numa(handle),
         pci=_address(_said(pynvml.nvmlDeviceGetPciInfo, handle)),
-        attributes={"driver": driver}
+        attributes={"driver": driver, "minor": str(index if minor is None else minor)}
         | ({"compute-capability": f"{compute[0]}.{compute[1]}"} if compute else {}),
     )
 

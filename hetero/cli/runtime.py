@@ -1,0 +1,66 @@
+"""hetero runtime: registers the OCI runtime `hetero` with docker and podman."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from hetero.container.install import Change, apply, expect_unused, installation, removal
+from hetero.node.node import Node
+
+_yes = click.option("--yes", is_flag=True, help="Change it without asking.")
+_prefix = click.option(
+    "--prefix",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="/",
+    help="The root of the machine to change, when it is not this one.",
+)
+
+
+@click.group()
+def command() -> None:
+    """Let containers ask for a share in their environment.
+
+    \b
+      hetero runtime install
+      podman run --runtime hetero -e HETERO=count=1,mem=3Gi,core=30 IMAGE
+      podman run --runtime hetero -e 'HETERO=0:mem=3Gi,core=10;1:mem=8Gi' IMAGE
+      hetero runtime uninstall
+
+    The runtime admits what a container asks and becomes runc or crun; one that
+    asks for nothing passes as it is.
+    """
+
+
+@command.command("install")
+@click.option("--runtime", metavar="PATH", help="The real runtime. Default: runc, or else crun.")
+@_prefix
+@_yes
+def _install(runtime: str | None, prefix: Path, *, yes: bool) -> None:
+    """Register the runtime, after showing what that changes."""
+    changes = installation(prefix=prefix, real=runtime, environ=os.environ)
+    _ask(changes, yes=yes)
+    if any(change.path.name == "daemon.json" for change in changes):
+        click.echo("docker reads its settings anew: systemctl reload docker")
+
+
+@command.command("uninstall")
+@_prefix
+@_yes
+def _uninstall(prefix: Path, *, yes: bool) -> None:
+    """Put everything back; refused while a container holds a grant."""
+    expect_unused(Node.here())
+    _ask(removal(prefix=prefix), yes=yes)
+
+
+def _ask(changes: list[Change], *, yes: bool) -> None:
+    if not changes:
+        click.echo("nothing to change")
+        return
+    for change in changes:
+        click.echo(change.diff())
+    if not yes:
+        click.confirm("Change this?", abort=True)
+    apply(changes)

@@ -1,0 +1,107 @@
+"""hetero share: named shares that containers get by a CDI name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hetero.asks import ask_from
+from hetero.cli._render import UNKNOWN, json_option, memory_of, show, table
+from hetero.cli._request import request_from, request_options
+from hetero.cli.set import limits
+from hetero.container.share import Shares, change, create, remove, settle
+from hetero.errors import BadInput
+from hetero.node.grant import CORE_FULL
+from hetero.node.node import Node
+
+
+@click.group()
+def command() -> None:
+    """Keep a named share of a device for whichever container asks for it.
+
+    \b
+      hetero share create train --memory 8Gi --core 30
+      podman run --device hetero.io/share=train IMAGE
+      hetero share ls
+      hetero share set train --core 60
+      hetero share rm train
+
+    A share stands until it is removed, also after a reboot; containers that use
+    it at the same time use it together.
+    """
+
+
+@command.command("create")
+@click.argument("name")
+@request_options
+def _create(name: str, **flags: Any) -> None:
+    """Take a share of a device and call it NAME."""
+    view = create(Node.here(), name, request_from(**flags))
+    devices = " ".join(f"--device {device}" for device in view.devices)
+    for line in limits(view.entry):
+        click.echo(line)
+    click.echo(f"use it with: podman run {devices} IMAGE   (docker run takes the same)")
+
+
+@command.command("ls")
+@json_option
+def _ls(*, as_json: bool) -> None:
+    """List the shares, and bring their CDI specs in line with the cards there are."""
+    show(lambda: settle(Node.here()), _render, as_json=as_json)
+
+
+@command.command("restore")
+def _restore() -> None:
+    """Make the shares and their CDI specs again, as after a reboot; for a start-up unit."""
+    settled = settle(Node.here())
+    for word in settled.words:
+        click.echo(word)
+    count = len(settled.shares)
+    click.echo(f"{count} share stands" if count == 1 else f"{count} shares stand")
+
+
+@command.command("rm")
+@click.argument("name")
+def _rm(name: str) -> None:
+    """Remove NAME; refused while a container has it."""
+    remove(Node.here(), name)
+
+
+@command.command("set")
+@click.argument("name")
+@click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
+@click.option("--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100.")
+@click.option("--device", metavar="NAME", help="Only this device of the share: a number or UUID.")
+def _set(name: str, memory: str | None, core: str | None, device: str | None) -> None:
+    """Change the memory or core of NAME; containers that run meet it at once."""
+    if memory is None and core is None:
+        raise BadInput("nothing to set: give --memory, --core or both")
+    for line in limits(
+        change(Node.here(), name, ask_from(memory=memory, core=core, device=device))
+    ):
+        click.echo(line)
+
+
+def _render(settled: Shares) -> RenderableType:
+    parts: list[RenderableType] = [Text(word, "yellow") for word in settled.words]
+    made = table(
+        "share", "grant", "device", "core", "memory", "containers",
+        folds=("containers",),
+        right=("core", "memory"),
+    )  # fmt: skip
+    for view in settled.shares:
+        for first, (limit, grant) in enumerate(
+            zip(view.entry.limits, view.entry.allocation.grants, strict=True)
+        ):
+            made.add_row(
+                "" if first else view.name,
+                "" if first else view.entry.id,
+                f"{limit.name} (gone)" if grant.device in view.gone else limit.name,
+                "no limit" if limit.core == CORE_FULL else f"{limit.core / 100:g} %",
+                memory_of(limit.memory, limit.memory).partition("/")[2],
+                "" if first else ", ".join(one.name for one in view.containers) or UNKNOWN,
+            )
+    return Group(*parts, made if settled.shares else Text("no shares stand"))

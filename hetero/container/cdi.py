@@ -1,0 +1,118 @@
+"""Writes and finds CDI specs: how docker, podman and containerd learn of a device by its name.
+
+Format: the Container Device Interface specification, version 0.3.0, the oldest that has all of it,
+so that every runtime that knows CDI reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from attrs import frozen
+
+from hetero.errors import BadInput, HeteroError, Refused
+from hetero.model import Edits
+from hetero.node.tenant import replace
+
+KIND = "hetero.io/share"
+_VERSION = "0.3.0"
+_NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+
+
+@frozen
+class Specs:
+    """The specs of a machine: lasting ones and, last, those that a reboot takes away."""
+
+    directories: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+
+    def path(self, share: str) -> Path:
+        """Return where the spec of a share is."""
+        return self.directories[-1] / f"{KIND.replace('/', '-')}_{share}.json"
+
+    def put(self, share: str, edits: Edits, *, owner: Path) -> None:
+        """Write the spec of a share whose grant is in the ledger `owner`.
+
+        Raises `Refused` when the name is taken by another ledger's.
+        """
+        text = _text(share, edits)
+        path = self.path(share)
+        self.expect_free(share, owner=owner)
+        try:
+            if path.exists() and path.read_text() == text:
+                return
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+            replace(path, text.encode(), mode=0o644)
+        except OSError as error:
+            raise HeteroError(f"{path}: {error.strerror}") from None
+
+    def expect_free(self, share: str, *, owner: Path) -> None:
+        """Raise `Refused` when the spec of that name is not of the ledger `owner`."""
+        if self.path(share).exists() and share not in self.owned(owner):
+            raise Refused(f"{self.path(share)} is not of {owner}: choose another name")
+
+    def remove(self, share: str) -> None:
+        """Remove the spec of a share: from here on no new container gets it."""
+        self.path(share).unlink(missing_ok=True)
+
+    def owned(self, owner: Path) -> tuple[str, ...]:
+        """Return the shares that have a spec which leads into the ledger `owner`."""
+        prefix = json.dumps(f"{owner}/grants/")[:-1]
+        return tuple(
+            path.stem.partition("_")[2]
+            for path in sorted(self.directories[-1].glob(self.path("*").name))
+            if prefix in path.read_text(errors="replace")
+        )
+
+    def present(self, name: str) -> bool:
+        """Return whether a device such as `vendor.com/class=name` is in some spec, JSON or YAML."""
+        kind, _, device = name.partition("=")
+        words = [re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])") for word in (kind, device)]
+        return any(all(word.search(text) for word in words) for text in self._texts())
+
+    def _texts(self) -> Iterator[str]:
+        for directory in self.directories:
+            for path in sorted(directory.glob("*")):
+                if path.suffix in (".json", ".yaml") and os.access(path, os.R_OK):
+                    yield path.read_text(errors="replace")
+
+
+def check_name(share: str) -> None:
+    """Raise `BadInput` for what CDI allows no device to be called."""
+    if _NAME.fullmatch(share) is None:
+        raise BadInput(
+            f"share {share!r}: a name is a letter, then up to 62 letters, digits or . _ -, "
+            "the last one not a sign"
+        )
+
+
+def _text(share: str, edits: Edits) -> str:
+    container: dict[str, object] = {
+        "mounts": [
+            {
+                "hostPath": mount.source,
+                "containerPath": mount.target,
+                "options": mount_options(writable=mount.writable),
+            }
+            for mount in edits.mounts
+        ]
+    }
+    # The specification has no empty lists.
+    if edits.env:
+        container["env"] = [f"{name}={value}" for name, value in edits.env.items()]
+    if edits.device_nodes:
+        container["deviceNodes"] = [{"path": path} for path in edits.device_nodes]
+    document = {
+        "cdiVersion": _VERSION,
+        "kind": KIND,
+        "devices": [{"name": share, "containerEdits": container}],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def mount_options(*, writable: bool) -> list[str]:
+    """Return how a file of ours is mounted."""
+    return ["rw" if writable else "ro", "nosuid", "nodev", "bind"]

@@ -1,0 +1,107 @@
+"""Says what goes into a container: its grant, the limiter, and the driver where nobody brings it.
+
+Only the usage region and the turns can be written from inside; they hold no limit. The limiter gets
+in by /etc/ld.so.preload, which no process of the container can lose, and never by LD_PRELOAD: a
+hook of another vendor's that runs with more rights would inherit it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from hetero.container.cdi import Specs
+from hetero.model import Edits, Mount
+from hetero.node.node import Node
+from hetero.node.tenant import GRANT, PRELOAD, TENANT, USAGE, replace
+
+#: Where the limiter looks for a container's grant (limiters/core/grant.h).
+PLACE = "/etc/hetero"
+PRELOAD_TARGET = "/etc/ld.so.preload"
+#: Where the dynamic linker looks for libraries by itself: Debian's place, and everybody else's.
+_SEARCHED = (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64")
+
+
+def confine(
+    node: Node,
+    directory: Path,
+    edits: Edits,
+    *,
+    limiters: Sequence[Path],
+    preload: Iterable[str] = (),
+    specs: Specs | None = None,
+) -> Edits:
+    """Return all that makes a container hold the grant in `directory`.
+
+    `edits` are the vendors' for it, `preload` what the image preloads by itself.
+    """
+    specs = specs or Specs()
+    env = dict(edits.env)
+    mounts = list(edits.mounts)
+    nodes: tuple[str, ...] = ()
+    if not edits.cdi or not all(map(specs.present, edits.cdi)):
+        mounts += _driver(node, edits.files)
+        nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
+    if node.simulation:
+        env["HETERO_RACK"] = str(node.simulation.rack)
+        mounts += (
+            Mount(str(node.simulation.rack), str(node.simulation.rack)),
+            Mount("/dev/shm", "/dev/shm", writable=True),  # noqa: S108 - the cards' state
+        )
+    # Without a limiter nothing reads it; it still says whose the container is.
+    mounts.append(Mount(str(directory / GRANT), f"{PLACE}/grant"))
+    if limiters:
+        inside = [f"{PLACE}/{path.name}" for path in limiters]
+        _say(directory / PRELOAD, dict.fromkeys([*inside, *preload]))
+        mounts += (
+            *map(Mount, map(str, limiters), inside),
+            Mount(str(directory / USAGE), f"{PLACE}/usage", writable=True),
+            *(
+                Mount(str(turn), f"{PLACE}/{turn.name}", writable=True)
+                for turn in sorted((directory / TENANT).glob("turn.*"))
+            ),
+            Mount(str(directory / PRELOAD), PRELOAD_TARGET),
+        )
+    return Edits(env=env, mounts=tuple(mounts), device_nodes=nodes)
+
+
+def _say(path: Path, lines: Iterable[str]) -> None:
+    """Write the lines; a container that has the file mounted must never see it empty."""
+    text = "".join(f"{line}\n" for line in lines)
+    if not path.exists() or path.read_text() != text:
+        replace(path, text.encode(), mode=0o644)
+
+
+def _driver(node: Node, files: Iterable[str]) -> Iterator[Mount]:
+    """Yield the mounts of a driver's files, as far as this machine has them."""
+    known: dict[str, str] | None = None
+    for name in files:
+        if name.startswith("/"):
+            if os.path.exists(name):
+                yield Mount(name, name)
+            continue
+        if node.simulation:
+            found = str(node.simulation.drivers / name)
+        else:
+            known = _linked() if known is None else known
+            found = known.get(name, "")
+        if os.path.exists(found):
+            for place in _SEARCHED:
+                yield Mount(found, f"{place}/{name}")
+
+
+def _linked() -> dict[str, str]:
+    """Return what the dynamic linker finds for each name, for this machine's architecture."""
+    import subprocess  # a container's start waits for every import; most need no library of ours
+
+    cache = subprocess.run(
+        ["ldconfig", "-p"],
+        env={"PATH": "/sbin:/usr/sbin:/bin:/usr/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    lines = re.findall(r"^\s+(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/\S+)$", cache, re.M)
+    return {name: os.path.realpath(path) for name, path in reversed(lines)}

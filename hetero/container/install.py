@@ -1,0 +1,159 @@
+"""Registers the OCI runtime `hetero` with docker and podman, and takes it out again."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from hetero.container import runtime
+from hetero.errors import BadInput, HeteroError, NotFound, Refused
+from hetero.node.node import Node
+from hetero.node.tenant import replace
+
+NAME = "hetero"
+_WRAPPER = "usr/local/bin/hetero-runtime"
+_PODMAN = "etc/containers/containers.conf.d/hetero.conf"
+_DOCKER = "etc/docker/daemon.json"
+#: What of our environment the runtime needs: engines start it with one of their own.
+_PASSED = ("HETERO_STATE", "HETERO_CONFIG", "HETERO_RACK")
+
+
+@frozen
+class Change:
+    """A file as it is (None: not there) and as it is to be."""
+
+    path: Path
+    before: str | None
+    after: str | None
+    executable: bool = False
+
+    def diff(self) -> str:
+        """Return what changes, as `diff -u` does."""
+        lines = [(text or "").splitlines(keepends=True) for text in (self.before, self.after)]
+        names = [
+            "/dev/null" if text is None else str(self.path) for text in (self.before, self.after)
+        ]
+        return "".join(difflib.unified_diff(lines[0], lines[1], names[0], names[1]))
+
+
+def installation(*, prefix: Path, real: str | None, environ: Mapping[str, str]) -> list[Change]:
+    """Return the changes that register the runtime on the machine whose root is `prefix`.
+
+    `real` is the runtime behind it; runc or crun, whichever is there, when it is not given.
+    """
+    found = next(filter(None, map(shutil.which, [real] if real else ["runc", "crun"])), None)
+    if found is None:
+        raise NotFound(f"no OCI runtime {real or 'runc or crun'} is on the PATH: install one")
+    wrapper = f"/{_WRAPPER}"
+    entry = json.dumps(wrapper)
+    changes = [
+        _change(prefix / _WRAPPER, _script(found, environ), executable=True),
+        _change(prefix / _PODMAN, f"[engine.runtimes]\n{NAME} = [{entry}]\n"),
+    ]
+    docker = prefix / _DOCKER
+    if docker.parent.is_dir():
+        settings = _settings(docker)
+        runtimes = {**settings.get("runtimes", {}), NAME: {"path": wrapper}}
+        changes.append(_change(docker, _document({**settings, "runtimes": runtimes})))
+    return [change for change in changes if change.before != change.after]
+
+
+def removal(*, prefix: Path) -> list[Change]:
+    """Return the changes that put back what `installation` changed."""
+    changes = [_change(prefix / name, None) for name in (_WRAPPER, _PODMAN)]
+    docker = prefix / _DOCKER
+    if docker.exists():
+        settings = _settings(docker)
+        runtimes = {k: v for k, v in settings.get("runtimes", {}).items() if k != NAME}
+        rest = {k: v for k, v in settings.items() if k != "runtimes"}
+        kept = {**rest, "runtimes": runtimes} if runtimes else rest
+        if kept != settings:
+            before = docker.read_text()
+            original = _original(docker)
+            if original.exists() and json.loads(original.read_text() or "{}") == kept:
+                after: str | None = original.read_text() or None  # as it was, to the byte
+            else:
+                after = _document(kept)
+            changes.append(Change(docker, before, after))
+    return [change for change in changes if change.before != change.after]
+
+
+def apply(changes: list[Change]) -> None:
+    """Make the changes."""
+    for change in changes:
+        try:
+            if change.path.name == Path(_DOCKER).name:
+                _remember(change)
+            if change.after is None:
+                change.path.unlink()
+                continue
+            change.path.parent.mkdir(parents=True, exist_ok=True)
+            mode = 0o755 if change.executable else 0o644
+            replace(change.path, change.after.encode(), mode=mode)
+        except OSError as error:
+            raise HeteroError(f"{change.path}: {error.strerror}") from None
+
+
+def expect_unused(node: Node) -> None:
+    """Raise `Refused` with the containers' names while any holds a grant of the runtime's."""
+    names = [entry.container.name for entry in node.look().standing if entry.container]
+    if names:
+        raise Refused(f"in use by {', '.join(names)}: remove the containers first")
+
+
+def _remember(change: Change) -> None:
+    """Keep docker's settings as they were before us, and forget them when they are back."""
+    original = _original(change.path)
+    settings = json.loads(change.after or "{}")
+    if NAME not in settings.get("runtimes", {}):
+        original.unlink(missing_ok=True)
+    elif NAME not in json.loads(change.before or "{}").get("runtimes", {}):
+        replace(original, (change.before or "").encode(), mode=0o644)
+
+
+def _original(docker: Path) -> Path:
+    return docker.with_name("daemon.json.before-hetero")
+
+
+def _change(path: Path, after: str | None, *, executable: bool = False) -> Change:
+    return Change(path, path.read_text() if path.exists() else None, after, executable)
+
+
+def _script(real: str, environ: Mapping[str, str]) -> str:
+    settings = "".join(
+        f"export {name}={shlex.quote(_absolute(environ[name]))}\n"
+        for name in _PASSED
+        if environ.get(name)
+    )
+    command = shlex.join([sys.executable, "-I", runtime.__file__, os.path.abspath(real)])
+    return f'#!/bin/sh\n# Made by `hetero runtime install`.\n{settings}exec {command} "$@"\n'
+
+
+def _absolute(value: str) -> str:
+    """A path holds wherever the runtime is started; the name of a shipped rack stays one."""
+    return os.path.abspath(value) if os.path.exists(value) or "/" in value else value
+
+
+def _settings(docker: Path) -> dict[str, Any]:
+    if not docker.exists():
+        return {}
+    try:
+        settings = json.loads(docker.read_text() or "{}")
+    except ValueError as error:
+        raise BadInput(f"{docker}: {error}: mend it first") from None
+    if not isinstance(settings, dict) or not isinstance(settings.get("runtimes", {}), dict):
+        raise BadInput(f"{docker}: not settings of docker: mend it first")
+    return settings
+
+
+def _document(settings: Mapping[str, object]) -> str:
+    return json.dumps(settings, indent=4) + "\n"

@@ -1,0 +1,66 @@
+"""The story of every container and share that asked for a device: who asked what, and what came."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timezone
+
+from attrs import frozen
+
+from hetero import codec
+from hetero.errors import BadInput
+from hetero.node.node import Node
+from hetero.node.state import make
+
+#: Two files of this size are kept.
+_MOST = 1 << 20
+
+
+@frozen(kw_only=True)
+class Event:
+    """One thing that happened (UTC) to a container or share."""
+
+    at: str
+    subject: str
+    says: str
+
+
+def tell(node: Node, subject: str, says: str) -> None:
+    """Add an event; one that cannot be written stops nothing."""
+    kept = node.ledger.kept
+    if kept is None:
+        return
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    line = " ".join(codec.dumps(Event(at=now, subject=subject, says=says)).split()) + "\n"
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        make(kept, mode=0o755)
+        path = kept / "log"
+        with suppress(FileNotFoundError):
+            if path.stat().st_size > _MOST:
+                path.rename(kept / "log.1")
+        # One write to a file opened for appending: lines of several writers do not mix.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+
+def events(node: Node, *, subject: str | None = None) -> tuple[Event, ...]:
+    """Return what was told, oldest first; of a subject whose name starts like that, if given."""
+    return tuple(
+        event for event in _events(node) if subject is None or event.subject.startswith(subject)
+    )
+
+
+def _events(node: Node) -> Iterator[Event]:
+    for name in ("log.1", "log"):
+        path = node.ledger.kept / name if node.ledger.kept else None
+        if path is None or not path.exists():
+            continue
+        for line in path.read_text(errors="replace").splitlines():
+            with suppress(BadInput):  # the end of a line that a power cut left
+                yield codec.loads(line, Event, source=str(path))

@@ -1,0 +1,32 @@
+"""Reads what an OCI runtime keeps of a container, in the words of runc and of crun."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Kept(NamedTuple):
+    """A container's bundle, and its first process; None where the runtime does not say."""
+
+    bundle: Path | None
+    pid: int | None
+
+
+def kept(state: Path) -> Kept:
+    """Return what the runtime keeps in the directory of a container's state."""
+    # runc says where the bundle is by a label, crun outright.
+    runc, crun = read_json(state / "state.json"), read_json(state / "status")
+    labels = (runc.get("config") or {}).get("labels") or ()
+    named = [label[7:] for label in labels if label.startswith("bundle=")]
+    bundle = crun.get("bundle") or next(iter(named), None)
+    return Kept(Path(bundle) if bundle else None, runc.get("init_process_pid") or crun.get("pid"))
+
+
+def read_json(path: Path, *, default: Any = None) -> Any:
+    """Return the JSON in a file, the default (an empty object) where there is none."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {} if default is None else default

@@ -1,0 +1,78 @@
+"""Registering the runtime changes three files, and taking it out puts each back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hetero.container.install import apply, installation, removal
+from hetero.errors import BadInput, NotFound
+
+BEFORE = '{"log-level": "info",\n  "runtimes": {"kata": {"path": "/kata"}}}'
+
+
+def files(prefix: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(prefix)): path.read_text()
+        for path in sorted(prefix.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> Path:
+    path = tmp_path / "etc/docker/daemon.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(BEFORE)
+    return path
+
+
+def install(prefix: Path) -> None:
+    apply(installation(prefix=prefix, real="true", environ={"HETERO_STATE": "/a b"}))
+
+
+def test_docker_and_podman_know_the_runtime_and_docker_keeps_its_settings(
+    tmp_path: Path, docker: Path
+) -> None:
+    install(tmp_path)
+
+    runtimes = {"kata": {"path": "/kata"}, "hetero": {"path": "/usr/local/bin/hetero-runtime"}}
+    assert {"log-level": "info", "runtimes": runtimes} == json.loads(docker.read_text())
+    podman = files(tmp_path)["etc/containers/containers.conf.d/hetero.conf"]
+    assert '[engine.runtimes]\nhetero = ["/usr/local/bin/hetero-runtime"]\n' == podman
+    script = files(tmp_path)["usr/local/bin/hetero-runtime"]
+    assert "export HETERO_STATE='/a b'\n" in script
+    assert [] == installation(prefix=tmp_path, real="true", environ={"HETERO_STATE": "/a b"})
+
+
+def test_taking_it_out_puts_everything_back_to_the_byte(tmp_path: Path, docker: Path) -> None:
+    before = files(tmp_path)
+    install(tmp_path)
+    install(tmp_path)
+    apply(removal(prefix=tmp_path))
+
+    assert before == files(tmp_path)
+    assert [] == removal(prefix=tmp_path)
+
+
+def test_what_was_changed_since_stays_when_it_is_taken_out(tmp_path: Path, docker: Path) -> None:
+    install(tmp_path)
+    docker.write_text(docker.read_text().replace("info", "debug"))
+    apply(removal(prefix=tmp_path))
+
+    kept = {"log-level": "debug", "runtimes": {"kata": {"path": "/kata"}}}
+    assert kept == json.loads(docker.read_text())
+
+
+def test_settings_that_cannot_be_read_are_not_touched(tmp_path: Path, docker: Path) -> None:
+    docker.write_text("{")
+
+    with pytest.raises(BadInput, match="mend it first"):
+        installation(prefix=tmp_path, real="true", environ={})
+
+
+def test_a_machine_without_a_runtime_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no OCI runtime no-such is on the PATH"):
+        installation(prefix=tmp_path, real="no-such", environ={})

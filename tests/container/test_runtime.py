@@ -1,0 +1,208 @@
+"""The OCI runtime before it becomes the real one: what it reads, writes, holds, and lets go of."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from hetero.container import runtime
+from hetero.node.node import Node
+
+_RACK = """
+[device]
+vendor = nvidia
+model = Card
+memory = 32 GiB
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A bundle that asks for a simulated card, on a machine with books of its own."""
+    (tmp_path / "rack").write_text(_RACK)
+    monkeypatch.setenv("HETERO_RACK", str(tmp_path / "rack"))
+    monkeypatch.setenv("HETERO_STATE", str(tmp_path / "state"))
+    path = tmp_path / "bundle"
+    (path / "rootfs/etc").mkdir(parents=True)
+    write(path, wish="0:mem=3276Mi,core=10")
+    return path
+
+
+def write(bundle: Path, *, wish: str | None, **more: Any) -> None:
+    env = ["PATH=/bin", *([f"HETERO={wish}"] if wish else [])]
+    config = {"process": {"env": env, "args": ["job"]}, "root": {"path": "rootfs"}, **more}
+    (bundle / "config.json").write_text(json.dumps(config))
+
+
+def read(bundle: Path) -> Any:
+    return json.loads((bundle / "config.json").read_text())
+
+
+def call(bundle: Path, *, real: str = "/bin/true") -> subprocess.CompletedProcess[str]:
+    log = ("--log", str(bundle / "log"), "--log-format=json")
+    states = ("--root", str(bundle / "states"))
+    return subprocess.run(
+        [
+            *(sys.executable, "-I", runtime.__file__, real),
+            *(*states, *log, "create", "--bundle", str(bundle), "one"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def grants() -> list[str]:
+    return [entry.id for entry in Node.here().look().standing]
+
+
+def test_the_config_gets_what_confines_the_container(bundle: Path) -> None:
+    assert 0 == call(bundle).returncode
+
+    config = read(bundle)
+    mounts = {mount["destination"]: mount for mount in config["mounts"]}
+    assert ["ro", "nosuid", "nodev", "bind"] == mounts["/etc/hetero/grant"]["options"]
+    assert {"/etc/hetero/grant", "/etc/ld.so.preload", "/usr/lib64/libcuda.so.1"} <= set(mounts)
+    assert any(variable.startswith("CUDA_VISIBLE") for variable in config["process"]["env"])
+    assert not any(variable.startswith("LD_") for variable in config["process"]["env"])
+    assert [] == grants()  # /bin/true makes no container
+
+
+def test_a_container_that_asks_nothing_is_left_as_it_is(bundle: Path) -> None:
+    write(bundle, wish=None)
+    before = (bundle / "config.json").read_bytes()
+
+    assert 0 == call(bundle).returncode
+    assert before == (bundle / "config.json").read_bytes()
+
+
+def test_what_the_engine_brought_stays_and_an_earlier_start_leaves_nothing(bundle: Path) -> None:
+    brought = [
+        {"destination": "/usr/lib64/libcuda.so.1", "source": "/theirs"},
+        {"destination": "/etc/hetero/turn.7", "source": "/earlier"},
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+    ]
+    write(bundle, wish="0:mem=1Gi", mounts=brought)
+    call(bundle)
+    once = [mount["destination"] for mount in read(bundle)["mounts"]]
+    call(bundle)
+
+    mounts = {mount["destination"]: mount["source"] for mount in read(bundle)["mounts"]}
+    assert ("/theirs", "proc") == (mounts["/usr/lib64/libcuda.so.1"], mounts["/proc"])
+    assert "/etc/hetero/turn.7" not in mounts
+    assert sorted(once) == sorted(mount["destination"] for mount in read(bundle)["mounts"])
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        ("0:mem=40960Mi", "1 too small"),
+        ("0:core=110", "core '110' is not a percentage"),
+        ("7:mem=1Gi", "no device '7' here"),
+    ],
+)
+def test_a_refusal_is_one_sentence_where_the_engine_looks_for_it(
+    bundle: Path, wish: str, says: str
+) -> None:
+    write(bundle, wish=wish)
+    before = (bundle / "config.json").read_bytes()
+
+    done = call(bundle)
+
+    assert 1 == done.returncode
+    assert done.stderr.startswith("hetero: container one: ")
+    assert says in done.stderr
+    assert done.stderr.strip() == json.loads((bundle / "log").read_text())["msg"]
+    assert ([], before) == (grants(), (bundle / "config.json").read_bytes())
+
+
+def test_a_runtime_that_cannot_be_started_gives_the_grant_back(bundle: Path) -> None:
+    done = call(bundle, real="/no/such/runtime")
+
+    assert (1, True) == (done.returncode, "/no/such/runtime: No such file" in done.stderr)
+    assert [] == grants()
+
+
+def test_killed_at_any_step_it_leaves_no_grant(bundle: Path) -> None:
+    Node.here()  # what is imported is the same each time
+    for lines in range(1, 10_000, 11):
+        write(bundle, wish="0:mem=32Gi")
+        if not killed_after(lines, bundle):
+            break
+        assert [] == grants(), f"after {lines} lines"
+    else:
+        pytest.fail("it never came to an end")
+
+
+def killed_after(lines: int, bundle: Path) -> bool:
+    """Run the runtime in a child that kills itself on its `lines`th line; False if it ended."""
+    pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1] == signal.SIGKILL
+    left = lines
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if "/hetero/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        runtime.main("/bin/true", ["create", "--bundle", str(bundle), "one"])
+    finally:
+        os._exit(1)
+
+
+# --- what the image preloads by itself --------------------------------------------------------
+
+
+def test_an_image_keeps_what_it_preloads(bundle: Path, tmp_path: Path) -> None:
+    (bundle / "rootfs/etc/ld.so.preload").write_text(
+        "# a comment\n/opt/a.so:/opt/b.so\n /c.so # d\n"
+    )
+    # Instead of a runtime: copy what would be mounted, while the grant stands.
+    spy = tmp_path / "spy"
+    spy.write_text(f"#!/bin/sh\ncp {tmp_path}/state/*/grants/*/tenant/ld.so.preload {tmp_path}\n")
+    spy.chmod(0o755)
+
+    assert 0 == call(bundle, real=str(spy)).returncode
+
+    limiter, *own = (tmp_path / "ld.so.preload").read_text().split()
+    assert ("/etc/hetero/libhetero-cuda.so", ["/opt/a.so", "/opt/b.so", "/c.so"]) == (limiter, own)
+
+
+@pytest.mark.parametrize("name", ["etc", "etc/ld.so.preload"])
+def test_a_link_in_the_image_is_not_followed_out_of_it(bundle: Path, name: str) -> None:
+    path = bundle / "rootfs" / name
+    if path.exists():
+        path.rmdir()
+    path.symlink_to("/etc" if name == "etc" else "/etc/passwd")
+
+    done = call(bundle)
+
+    assert 1 == done.returncode
+    assert "the image's /etc/ld.so.preload: " in done.stderr
+    assert [] == grants()
+
+
+def test_a_pipe_in_the_image_does_not_hold_the_runtime_up(bundle: Path) -> None:
+    os.mkfifo(bundle / "rootfs/etc/ld.so.preload")
+
+    done = call(bundle)
+
+    assert (1, True) == (done.returncode, "is not a file" in done.stderr)
+    assert stat.S_ISFIFO((bundle / "rootfs/etc/ld.so.preload").stat().st_mode)

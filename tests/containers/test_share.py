@@ -1,0 +1,141 @@
+"""Named shares: any container gets one by its CDI name, several use it together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .conftest import Machine, Podman, until
+
+pytestmark = pytest.mark.containers
+
+
+def device(name: str) -> list[str]:
+    return ["--device", f"hetero.io/share={name}"]
+
+
+def test_three_commands_lead_to_a_share_in_a_container(podman: Podman) -> None:
+    with podman.machine.share("--memory", "8Gi", "--core", "30") as name:
+        assert "8192 MiB\n" == podman.said(device(name), "nvidia-smi")
+        assert "8 GiB" in podman.machine.said("share", "ls")
+
+
+def test_a_share_in_use_is_not_removed_and_says_by_whom(podman: Podman) -> None:
+    with podman.machine.share("--memory", "1Gi") as name:
+        with podman.standing(device(name), name="user-of-share"):
+            done = podman.machine.hetero("share", "rm", name)
+            listed = json.loads(podman.machine.said("share", "ls", "--json"))["shares"]
+
+        assert 3 == done.returncode
+        assert f"share {name} is in use by container user-of-share" in done.stderr
+        assert "user-of-share" == listed[0]["containers"][0]["name"]
+        assert until(lambda: 0 == podman.machine.hetero("share", "rm", name).returncode)
+        assert 126 == podman.run(device(name), "true").returncode
+
+
+def test_ps_names_the_containers_of_a_share(podman: Podman) -> None:
+    with (
+        podman.machine.share("--memory", "1Gi") as name,
+        podman.standing(device(name), name="first"),
+        podman.standing(device(name)) as second,
+    ):
+        (grant,) = json.loads(podman.machine.said("ps", "--json"))["items"]
+
+    assert name == grant["share"]
+    assert {"first", second} == {container["name"] for container in grant["containers"]}
+    assert {"docker.io/local/job:1"} == {one["image"] for one in grant["containers"]}
+
+
+def test_containers_of_one_share_have_its_memory_together(podman: Podman) -> None:
+    busy = ("job", "--seconds", "100", "--memory", "3000MiB", "--iterations", "1000")
+    with (
+        podman.machine.share("--memory", "3276Mi") as name,
+        podman.standing(device(name), *busy),
+    ):
+        assert until(lambda: _used(podman.machine) >= 3000 << 20)
+        done = podman.run(device(name), "job", "--alloc", "400MiB")
+
+    assert "CUDA_ERROR_OUT_OF_MEMORY" == json.loads(done.stdout)["error"]
+
+
+def test_a_share_is_changed_in_containers_that_run(podman: Podman) -> None:
+    rack = f"HETERO_RACK={podman.machine.environ['HETERO_RACK']}"
+    with (
+        podman.machine.share("--memory", "3276Mi") as name,
+        podman.standing(device(name)) as container,
+    ):
+        podman.machine.said("share", "set", name, "--memory", "8Gi")
+        said = podman("exec", "--env", rack, container, "nvidia-smi").stdout
+
+    assert "8192 MiB\n" == said
+
+
+def test_a_share_comes_back_after_a_reboot(podman: Podman) -> None:
+    machine = podman.machine
+    with machine.share("--memory", "3276Mi", "--core", "30") as name:
+        machine.said("share", "set", name, "--core", "60")
+        _lose_what_a_reboot_loses(machine)
+
+        assert 126 == podman.run(device(name), "true").returncode
+        assert "1 share stands\n" == machine.said("share", "restore")
+        assert "3276 MiB\n" == podman.said(device(name), "nvidia-smi")
+        (grant,) = json.loads(machine.said("ps", "--json"))["items"]
+        assert 60 == grant["shares"][0]["core"]
+
+
+def test_the_spec_of_a_card_that_is_gone_is_removed_with_a_word(podman: Podman) -> None:
+    machine = podman.machine
+    rack = Path(machine.environ["HETERO_RACK"])
+    cards = rack.read_text()
+    with machine.share("--memory", "1Gi", "--device", "3") as name:
+        rack.write_text(cards.replace(f"uuid = {machine.uuids[3]}\n", ""))
+        said = machine.said("share", "restore")
+        again = podman.run(device(name), "true")
+        rack.write_text(cards)
+
+        assert f"removed the spec of {name}: {machine.uuids[3]} is gone" in said
+        assert 126 == again.returncode
+        assert "1 share stands\n" == machine.said("share", "restore")
+        assert 0 == podman.run(device(name), "true").returncode
+
+
+def test_where_the_vendor_has_cdi_devices_the_driver_is_left_to_them(podman: Podman) -> None:
+    machine = podman.machine
+    spec = Path(f"/var/run/cdi/test-{machine.uuids[0]}.json")
+    edits = {"env": ["BROUGHT_BY=vendor"]}
+    vendor = {
+        "cdiVersion": "0.3.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [{"name": machine.uuids[0], "containerEdits": edits}],
+    }
+    spec.parent.mkdir(exist_ok=True)
+    spec.write_text(json.dumps(vendor))
+    try:
+        with machine.share("--memory", "1Gi", "--device", "0") as name:
+            (share,) = json.loads(machine.said("share", "ls", "--json"))["shares"]
+            both = [word for one in share["devices"] for word in ("--device", one)]
+            said = podman.said(both, "sh", "-c", "env; ls /etc/hetero /usr/lib*/* 2>&-; :")
+    finally:
+        spec.unlink()
+
+    assert [f"nvidia.com/gpu={machine.uuids[0]}", f"hetero.io/share={name}"] == share["devices"]
+    assert "BROUGHT_BY=vendor" in said
+    assert ("grant" in said, "libcuda" in said) == (True, False)
+
+
+def _used(machine: Machine) -> int:
+    (grant,) = json.loads(machine.said("ps", "--json", "--seconds", "0.05"))["items"]
+    return int(grant["shares"][0]["memory_used"] or 0)
+
+
+def _lose_what_a_reboot_loses(machine: Machine) -> None:
+    """All but what is kept: the ledger's directory, and the CDI specs."""
+    for kept in Path(machine.environ["HETERO_STATE"]).iterdir():
+        if kept.name != "kept":
+            shutil.rmtree(kept)
+    for spec in Path("/var/run/cdi").glob("hetero.io-share_*.json"):
+        if str(machine.directory) in spec.read_text():
+            spec.unlink()
