@@ -179,6 +179,7 @@ def test_a_killed_process_leaves_no_memory_behind(machine: Machine) -> None:
         assert 0 == machine.run(use)
 
 
+@pytest.mark.measured
 def test_a_killed_process_leaves_no_work_behind(machine: Machine) -> None:
     """Half of the card is a neighbour's, who has queued a minute of work and is killed."""
     with machine.standing(START + "    cuda.launch(cuda.kernel(), 60_000_000)\n") as other:
