@@ -13,13 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hetero.container.cdi import Specs
+from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.model import Edits, Mount
 from hetero.node.node import Node
 from hetero.node.tenant import GRANT, PRELOAD, TENANT, USAGE, replace
 
-#: Where the limiter looks for a container's grant (limiters/core/grant.h).
-PLACE = "/etc/hetero"
-PRELOAD_TARGET = "/etc/ld.so.preload"
 #: Where the dynamic linker looks for libraries by itself: Debian's place, and everybody else's.
 _SEARCHED = (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64")
 
@@ -54,7 +52,7 @@ def confine(
     mounts.append(Mount(str(directory / GRANT), f"{PLACE}/grant"))
     if limiters:
         inside = [f"{PLACE}/{path.name}" for path in limiters]
-        _say(directory / PRELOAD, dict.fromkeys([*inside, *preload]))
+        _say(directory / PRELOAD, preloading(inside, preload))
         mounts += (
             *map(Mount, map(str, limiters), inside),
             Mount(str(directory / USAGE), f"{PLACE}/usage", writable=True),
@@ -62,14 +60,13 @@ def confine(
                 Mount(str(turn), f"{PLACE}/{turn.name}", writable=True)
                 for turn in sorted((directory / TENANT).glob("turn.*"))
             ),
-            Mount(str(directory / PRELOAD), PRELOAD_TARGET),
+            Mount(str(directory / PRELOAD), TARGET),
         )
     return Edits(env=env, mounts=tuple(mounts), device_nodes=nodes)
 
 
-def _say(path: Path, lines: Iterable[str]) -> None:
-    """Write the lines; a container that has the file mounted must never see it empty."""
-    text = "".join(f"{line}\n" for line in lines)
+def _say(path: Path, text: str) -> None:
+    """Write the text; a container that has the file mounted must never see it empty."""
     if not path.exists() or path.read_text() != text:
         replace(path, text.encode(), mode=0o644)
 
