@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,8 @@ class Simulation:
     @property
     def name(self) -> str:
         """A name for state that belongs to this rack alone."""
+        import hashlib  # loads a library of cryptography; most starts do without
+
         return "sim-" + hashlib.sha256(bytes(self.rack)).hexdigest()[:12]
 
     def enter(self) -> None:
