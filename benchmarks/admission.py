@@ -66,9 +66,7 @@ def main() -> None:
             "HETERO_STATE": str(place / "state"),
         }
         install = [sys.executable, "-m", "hetero", "runtime", "install", "--yes"]
-        subprocess.run(
-            [*install, "--prefix", name], check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run([*install, "--prefix", name], check=True, stdout=subprocess.DEVNULL)
         root = place / "rootfs"
         for folder in ("bin", "dev", "proc", "sys", "etc", "usr"):
             (root / folder).mkdir(parents=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from hetero.asks import SEED, WISH, request_in
 from hetero.container.cdi import mount_options
-from hetero.container.edits import confine
+from hetero.container.edits import confine, in_place
 from hetero.container.log import tell
 from hetero.container.preload import PLACE, TARGET, libraries, preload_of
 from hetero.container.runtime import NOTE, Call
@@ -101,7 +101,8 @@ def _confine(
         raise
     hold: Hold = taken.hold
     try:
-        edits = confine(node, hold.path, taken.edits, limiters=taken.limiters, preload=preload)
+        limiters = in_place(hold.path, taken.limiters, preload)
+        edits = confine(node, hold.standing, taken.edits, limiters=limiters)
         story(f"admitted: grant {hold.standing.id}")
         _apply(config, edits, bundle)
         hold.hand_over()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 
 from hetero.container.cdi import KIND, Specs, check_name
-from hetero.container.edits import confine
+from hetero.container.edits import confine, in_place
 from hetero.container.log import tell
 from hetero.errors import HeteroError, NotFound, Refused
 from hetero.model import Ask, Device, Request
@@ -56,7 +56,8 @@ def create(node: Node, name: str, request: Request, *, specs: Specs | None = Non
         raise
     entry = taken.hold.standing
     try:
-        edits = confine(node, taken.hold.path, taken.edits, limiters=taken.limiters, specs=specs)
+        limiters = in_place(taken.hold.path, taken.limiters)
+        edits = confine(node, entry, taken.edits, limiters=limiters, specs=specs)
         specs.put(name, edits, owner=node.ledger.path)
     except BaseException as error:
         with node.ledger.admission():
@@ -129,13 +130,9 @@ def change(node: Node, name: str, ask: Ask) -> Standing:
 def _put(
     node: Node, name: str, entry: Standing, *, devices: Mapping[str, Device], specs: Specs
 ) -> None:
-    edits = confine(
-        node,
-        node.ledger.directory(entry.id),
-        node.enforce(entry.allocation, devices, container=True),
-        limiters=node.limiters(entry.allocation),
-        specs=specs,
-    )
+    edits = node.enforce(entry.allocation, devices, container=True)
+    limiters = in_place(node.ledger.directory(entry.id), node.limiters(entry.allocation))
+    edits = confine(node, entry, edits, limiters=limiters, specs=specs)
     specs.put(name, edits, owner=node.ledger.path)
 
 

@@ -48,13 +48,10 @@ class Simulation:
             "LD_LIBRARY_PATH": f"{self.drivers}:{path}" if path else str(self.drivers),
         }
 
-    def mounts(self) -> tuple[Mount, ...]:
+    def cards(self) -> tuple[Mount, ...]:
         """Return what a container needs of this machine to meet the same simulated cards."""
         state = "/dev/shm"  # noqa: S108 - where the drivers keep what is on the cards
-        return (
-            *(Mount(path, path) for path in (str(self.rack), str(self.drivers))),
-            Mount(state, state, writable=True),
-        )
+        return Mount(str(self.rack), str(self.rack)), Mount(state, state, writable=True)
 
 
 def simulation(environ: Mapping[str, str]) -> Simulation | None:

@@ -10,49 +10,16 @@ import pytest
 from attrs import evolve
 
 from hetero.container.cdi import Specs, check_name
-from hetero.container.edits import confine
+from hetero.container.edits import confine, in_place
 from hetero.container.share import create, remove, settle
 from hetero.errors import BadInput, NotFound, Refused
-from hetero.hookspecs import hookimpl
 from hetero.model import MEMORY, Ask, Edits, Mount, Request
 from hetero.node.ledger import Ledger
 from hetero.node.node import Node
-from hetero.registry import Registry
-from hetero.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor
 from hetero.units import GiB
-from hetero.vendor import Vendor
 
 ASK = Request(asks=(Ask(memory=GiB, core=30),))
-
-
-class Carded(MemoryVendor):
-    """A vendor that says what a container needs of it."""
-
-    @hookimpl
-    def hetero_vendor(self) -> Vendor:
-        """Return the declaration, with a node that every machine has."""
-        return evolve(
-            super().hetero_vendor(),
-            device_nodes=("/dev/full", "/dev/of-{index}"),
-            files=("/bin/sh", "libabsent.so.1"),
-            cdi="memory.com/card",
-        )
-
-
-@pytest.fixture
-def vendor() -> Carded:
-    return Carded(rack(16 * GiB))
-
-
-@pytest.fixture
-def node(tmp_path: Path, vendor: Carded) -> Node:
-    ledger = Ledger(tmp_path / "state", kept=tmp_path / "kept")
-    return Node(registry=Registry.of(vendor), ledger=ledger)
-
-
-@pytest.fixture
-def specs(tmp_path: Path) -> Specs:
-    return Specs((tmp_path / "lasting", tmp_path / "run"))
 
 
 def spec(specs: Specs, name: str) -> dict[str, Any]:
@@ -116,26 +83,20 @@ def test_a_spec_of_another_card_is_not_taken_for_ours(node: Node, specs: Specs) 
 
 
 def test_the_limiter_gets_in_by_files_only(node: Node, tmp_path: Path) -> None:
-    taken = node.take(ASK, share="train")
-    directory = taken.hold.path
+    hold = node.take(ASK, share="train").hold
+    limiters = in_place(hold.path, [tmp_path / "liblimit.so"], ["/opt/own.so"])
 
-    edits = confine(
-        node,
-        directory,
-        Edits(env={"A": "b"}),
-        limiters=[tmp_path / "liblimit.so"],
-        preload=["/opt/own.so"],
-    )
+    edits = confine(node, hold.standing, Edits(env={"A": "b"}), limiters=limiters)
 
     assert {"A": "b"} == edits.env
     assert {
         Mount(str(tmp_path / "liblimit.so"), "/etc/hetero/liblimit.so"),
-        Mount(f"{directory}/tenant/grant", "/etc/hetero/grant"),
-        Mount(f"{directory}/tenant/usage", "/etc/hetero/usage", writable=True),
-        Mount(f"{directory}/tenant/turn.0", "/etc/hetero/turn.0", writable=True),
-        Mount(f"{directory}/tenant/ld.so.preload", "/etc/ld.so.preload"),
+        Mount(f"{hold.path}/tenant/grant", "/etc/hetero/grant"),
+        Mount(f"{hold.path}/tenant/usage", "/etc/hetero/usage", writable=True),
+        Mount(f"{hold.path}/tenant/turn.0", "/etc/hetero/turn.0", writable=True),
+        Mount(f"{hold.path}/tenant/ld.so.preload", "/etc/ld.so.preload"),
     } == set(edits.mounts)
-    said = (directory / "tenant/ld.so.preload").read_text()
+    said = (hold.path / "tenant/ld.so.preload").read_text()
     assert "/etc/hetero/liblimit.so\n/opt/own.so\n" == said
 
 
@@ -166,7 +127,7 @@ def test_a_share_that_is_refused_takes_nothing(node: Node, specs: Specs) -> None
 
 
 def test_the_spec_of_a_card_that_is_gone_goes_with_a_word(
-    node: Node, vendor: Carded, specs: Specs
+    node: Node, vendor: MemoryVendor, specs: Specs
 ) -> None:
     create(node, "train", ASK, specs=specs)
     cards = list(vendor.devices)
@@ -183,7 +144,7 @@ def test_the_spec_of_a_card_that_is_gone_goes_with_a_word(
 
 
 def test_a_spec_without_a_share_is_removed_and_another_ledger_s_is_not(
-    node: Node, vendor: Carded, specs: Specs, tmp_path: Path
+    node: Node, vendor: MemoryVendor, specs: Specs, tmp_path: Path
 ) -> None:
     other = evolve(node, ledger=Ledger(tmp_path / "other", kept=tmp_path / "other-kept"))
     limited = (Mount(f"{other.ledger.path}/grants/1/tenant/grant", "/etc/hetero/grant"),)
