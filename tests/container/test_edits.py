@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve
 
 from hetero.container.cdi import Specs, check_name
 from hetero.container.edits import confine, in_place
-from hetero.container.share import create, remove, settle
-from hetero.errors import BadInput, NotFound, Refused
-from hetero.model import MEMORY, Ask, Edits, Mount, Request
-from hetero.node.ledger import Ledger
+from hetero.container.share import create
+from hetero.errors import BadInput
+from hetero.model import Ask, Edits, Mount, Request
 from hetero.node.node import Node
-from hetero.testing import MemoryVendor
 from hetero.units import GiB
 
 ASK = Request(asks=(Ask(memory=GiB, core=30),))
@@ -98,76 +95,6 @@ def test_the_limiter_gets_in_by_files_only(node: Node, tmp_path: Path) -> None:
     } == set(edits.mounts)
     said = (hold.path / "tenant/ld.so.preload").read_text()
     assert "/etc/hetero/liblimit.so\n/opt/own.so\n" == said
-
-
-def test_a_share_stands_until_it_is_removed_and_after_a_reboot(node: Node, specs: Specs) -> None:
-    create(node, "train", ASK, specs=specs)
-    with pytest.raises(Refused, match="share train is there already"):
-        create(node, "train", ASK, specs=specs)
-    (before,) = node.look().standing
-    (node.ledger.path / "boot").write_text("another\n")
-    specs.remove("train")
-
-    (view,) = settle(node, specs=specs).shares
-
-    assert before == view.entry
-    assert specs.path("train").exists()
-    remove(node, "train", specs=specs)
-    assert ((), ()) == (node.look().standing, settle(node, specs=specs).shares)
-    assert not specs.path("train").exists()
-    with pytest.raises(NotFound, match="no share 'train'"):
-        remove(node, "train", specs=specs)
-
-
-def test_a_share_that_is_refused_takes_nothing(node: Node, specs: Specs) -> None:
-    with pytest.raises(Refused, match="0 of 1 device"):
-        create(node, "large", Request(asks=(Ask(memory=17 * GiB),)), specs=specs)
-
-    assert ((), False) == (node.look().standing, specs.path("large").exists())
-
-
-def test_the_spec_of_a_card_that_is_gone_goes_with_a_word(
-    node: Node, vendor: MemoryVendor, specs: Specs
-) -> None:
-    create(node, "train", ASK, specs=specs)
-    cards = list(vendor.devices)
-    vendor.devices.clear()
-
-    settled = settle(node, specs=specs)
-
-    assert ("memory-0",) == settled.shares[0].gone
-    assert settled.words[0].startswith("removed the spec of train: memory-0 is gone")
-    assert () == settle(node, specs=specs).words
-    vendor.devices += cards
-    assert () == settle(node, specs=specs).shares[0].gone
-    assert specs.path("train").exists()
-
-
-def test_a_spec_without_a_share_is_removed_and_another_ledger_s_is_not(
-    node: Node, vendor: MemoryVendor, specs: Specs, tmp_path: Path
-) -> None:
-    other = evolve(node, ledger=Ledger(tmp_path / "other", kept=tmp_path / "other-kept"))
-    limited = (Mount(f"{other.ledger.path}/grants/1/tenant/grant", "/etc/hetero/grant"),)
-    specs.put("theirs", Edits(mounts=limited), owner=other.ledger.path)
-    ours = (Mount(f"{node.ledger.path}/grants/1/tenant/grant", "/etc/hetero/grant"),)
-    specs.put("ours", Edits(mounts=ours), owner=node.ledger.path)
-
-    settled = settle(node, specs=specs)
-
-    assert ("removed the spec of ours: no such share stands",) == settled.words
-    assert (True, False) == (specs.path("theirs").exists(), specs.path("ours").exists())
-    with pytest.raises(Refused, match="choose another name"):
-        create(node, "theirs", ASK, specs=specs)
-    assert () == node.look().standing
-
-
-def test_a_share_s_memory_is_counted(node: Node, specs: Specs) -> None:
-    create(node, "train", ASK, specs=specs)
-
-    with pytest.raises(Refused, match="lack memory"):
-        node.take(Request(asks=(Ask(memory=16 * GiB),)))
-    assert [GiB] == [entry.limits[0].memory for entry in node.look().standing]
-    assert GiB == node.look().standing[0].allocation.grants[0].takes[MEMORY]
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a/b", "a b", "1a", "a-", "a" * 65, "../x"])
