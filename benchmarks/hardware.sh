@@ -76,7 +76,10 @@ for name in $(echo "$steps" | tr , ' '); do
         python3 -m hetero inventory --json >"$OUT/inventory.json" || failed="$failed inventory.json"
         ;;
     memory | overhead) step "$name" python3 -m hetero bench "$name" --json "$OUT/$name.json" ;;
-    isolation) step isolation python3 -m hetero bench isolation --json "$OUT/isolation.json" "$@" ;;
+    isolation)
+        step isolation python3 -m hetero bench isolation --json "$OUT/isolation.json" \
+            --record "$OUT/isolation.jsonl" "$@"
+        ;;
     *)
         echo "hardware.sh: no step $name" >&2
         exit 2
