@@ -54,7 +54,8 @@ def test_a_cued_job_runs_each_time_until_it_is_told_and_rests_between_steps(
     machine: Machine,
 ) -> None:
     with machine.job("--cued", "--iterations", "498", "--in-flight", "1") as job:
-        assert job.stdin is not None and job.stdout is not None
+        assert job.stdin is not None
+        assert job.stdout is not None
         assert {"ready": True} == json.loads(job.stdout.readline())
         for rest in (0, 0.05):
             until = time.monotonic() + 0.5
