@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -172,6 +173,7 @@ class Fleet:
         for key in missing:
             with self._failing(key, []):
                 self._standing[key].program.line()  # it is ready
+                self._standing[key].program.bear(None)
         grants = self._grants()
         for key, standing in self._standing.items():
             self._standing[key] = evolve(standing, grant=grants.get(standing.label))
@@ -205,6 +207,7 @@ class Fleet:
         for key in [key for key, _ in active if key in self._standing]:
             with self._failing(key, errors):
                 line = self._standing[key].program.line()
+                self._standing[key].program.bear(None)
                 told[key] = [Batch(*mark) for mark in json.loads(line)]
         if errors:
             raise errors[0]
@@ -246,12 +249,18 @@ class Fleet:
 
     def _set(self, cell: Cell) -> None:
         """Change each tenant's core to what the cell says, where it is not that already."""
-        for key, tenant in zip(cell.programs, cell.tenants, strict=True):
-            core = tenant.share.core if tenant.share else None
-            standing = self._standing[key]
-            if core not in (None, FULL, standing.core) and standing.grant is not None:
-                self._hetero("set", standing.grant, "--core", str(core))
-                self._standing[key] = evolve(standing, core=core)
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(self._set_one, cell.programs, cell.tenants))
+
+    def _set_one(self, key: Key, tenant: Tenant) -> None:
+        core = tenant.share.core if tenant.share else None
+        standing = self._standing[key]
+        if core in (None, FULL, standing.core):
+            return
+        if standing.grant is None:
+            raise HeteroError(f"{tenant}: hetero ps does not show its grant")
+        self._hetero("set", standing.grant, "--core", str(core))
+        self._standing[key] = evolve(standing, core=core)
 
     def _hetero(self, *words: str) -> str:
         ended = subprocess.run(

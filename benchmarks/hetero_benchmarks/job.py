@@ -44,7 +44,7 @@ class Job:
 
 
 JOBS: Mapping[str, Job] = {
-    "resnet18": Job(memory="12Gi", step="one batch of 256 images"),
+    "resnet18": Job(memory="16Gi", step="one batch of 256 images"),
     "infer": Job(memory="1Gi", step="one image through resnet18"),
     "gemm": Job(memory="2Gi", step="one product of 8192x8192 bf16"),
     "gemm16384": Job(memory="3Gi", step="one product of 16384x16384 bf16"),

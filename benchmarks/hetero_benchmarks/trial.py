@@ -123,10 +123,11 @@ class Program:
         self._output = cast(IO[str], self._process.stdout)
         self._watchdog = self._watch(patience)
 
-    def bear(self, patience: float) -> None:
-        """Kill it only when it has not ended `patience` seconds from now."""
+    def bear(self, patience: float | None) -> None:
+        """Kill it only when it has not ended `patience` seconds from now; None is never."""
         self._watchdog.cancel()
-        self._watchdog = self._watch(patience)
+        if patience is not None:
+            self._watchdog = self._watch(patience)
 
     def _watch(self, patience: float) -> threading.Timer:
         watchdog = threading.Timer(patience, self._process.kill)
