@@ -70,6 +70,19 @@ def test_a_share_leaves_the_device_to_the_vendor_s_own_spec(
     ]
 
 
+def test_a_spec_s_hook_inherits_nothing_and_is_there_for_the_preload_file_alone(
+    node: Node, limited: Node, specs: Specs
+) -> None:
+    create(node, "plain", ASK, specs=specs)
+    create(limited, "held", ASK, specs=specs)
+
+    assert "hooks" not in spec(specs, "plain")
+    (hook,) = spec(specs, "held")["hooks"]
+    assert ("createContainer", hook["path"]) == (hook["hookName"], hook["args"][0])
+    assert ["PATH"] == [variable.partition("=")[0] for variable in hook["env"]]
+    assert not any("LD_" in variable for variable in spec(specs, "held").get("env", ()))
+
+
 def test_a_spec_of_another_card_is_not_taken_for_ours(node: Node, specs: Specs) -> None:
     specs.directories[0].mkdir()
     for name in ("memory-00", "xmemory-0", "memory-0-1"):
