@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -136,6 +137,16 @@ def load(storage: Path, archive: Path) -> None:
 
 def _stored(storage: Path) -> list[str]:
     return ["podman", "--root", str(storage / "root"), "--runroot", str(storage / "run")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _engines() -> None:
+    missing = [name for name in ("podman", "runc", "ctr", "busybox") if shutil.which(name) is None]
+    if os.geteuid() != 0 or missing:
+        lacks = f"; not installed: {', '.join(missing)}" if missing else ""
+        pytest.skip(
+            f"needs root{lacks} (.ci/packages podman runc containerd busybox-static installs them)"
+        )
 
 
 @pytest.fixture(scope="session")
