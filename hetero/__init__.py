@@ -3,12 +3,15 @@
 This is the front door: the names a vendor plugin may import, and nothing else.
 """
 
+from hetero.binding import Binding
 from hetero.driver import (
     Driver,
     DriverError,
     Library,
     counted,
+    drm_of,
     each_card,
+    first_node,
     linked,
     mark,
     numa_of,
@@ -48,6 +51,7 @@ __all__ = [
     "MEMORY",
     "SLOTS",
     "Allocation",
+    "Binding",
     "Choice",
     "Device",
     "Driver",
@@ -74,7 +78,9 @@ __all__ = [
     "Whole",
     "Words",
     "counted",
+    "drm_of",
     "each_card",
+    "first_node",
     "hookimpl",
     "linked",
     "mark",

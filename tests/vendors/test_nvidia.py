@@ -148,11 +148,8 @@ def test_a_driver_that_fails_is_broken_with_the_card_and_what_to_look_at(tmp_pat
     """
     (row,) = discover(tmp_path, ONE, change=failing).rows
 
-    advice = "(see `nvidia-smi -q -i 0` and the kernel log)"
-    assert ("broken", f"nvidia: discover: card 0: Unknown Error {advice}") == (
-        row.state,
-        row.reason,
-    )
+    said = "fail: error 999 (Unknown Error; see `nvidia-smi -q` and the kernel log)"
+    assert ("broken", f"nvidia: discover: card 0: {said}") == (row.state, row.reason)
 
 
 # --- health --------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ def test_in_a_container_the_vendors_runtime_makes_the_vnpu(tmp_path: Path) -> No
         edits = machine.registry.enforce(
             answer, machine.devices, directory=tmp_path, container=True
         )
-        assert "/usr/local/Ascend/driver/lib64" in [mount.target for mount in edits.mounts]
+        assert "/dev/davinci0" not in edits.device_nodes  # which would be all of the card
         return dict(edits.env), slices(machine, machine.devices[0])
 
     env, made = Rack(tmp_path, CARDS["ascend"]).meet(enforce)
@@ -357,7 +357,7 @@ def test_a_metax_card_whose_sgpu_mode_is_off_is_whole(tmp_path: Path) -> None:
 
     env, slots = Rack(tmp_path, card("metax", "MXC500", "64 GiB")).meet(whole)
 
-    assert ({"CUDA_VISIBLE_DEVICES": "0"}, 1) == (env, slots)
+    assert ({"CUDA_VISIBLE_DEVICES": "0", "MACA_VISIBLE_DEVICES": "0"}, 1) == (env, slots)
 
 
 def test_an_s4000_share_is_told_to_the_vendors_runtime(tmp_path: Path) -> None:
