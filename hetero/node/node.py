@@ -141,6 +141,8 @@ class Node:
                 limiters = self.limiters(answer)
                 inside = container is not None or share is not None
                 edits = self.enforce(answer, devices, container=inside)
+                if not inside:  # a process sees all of the machine's cards
+                    edits = self.registry.hidden(answer, discovery.devices).merged(edits)
                 answer = with_parts(answer, edits.parts)
                 hold = self.ledger.add(
                     Standing(
