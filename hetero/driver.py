@@ -217,6 +217,14 @@ def mark(directory: Path) -> str:
     return f"hetero-{hashlib.sha256(bytes(directory)).hexdigest()[:6]}-"
 
 
+def note(path: Path, text: str = "") -> None:
+    """Write a vendor's note about a slice: all of it or nothing, whenever we are killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    draft.replace(path)
+
+
 def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
     """Return a PCI address as every vendor's device shows it: `0000:18:00.0`."""
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"

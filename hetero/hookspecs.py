@@ -52,8 +52,10 @@ def hetero_enforce(
     devices or, where there are none, its `device_nodes` and `files`. None means nothing more.
 
     A vendor whose hardware is cut into slices makes them here and names them in `Edits.parts`; it
-    may keep notes about them in `directory`, which it creates when it needs it. `container` says
-    that a container runtime, and not this node, starts the program: some make the slice themselves.
+    may keep notes about them in `directory` (`hetero.note`). A grant that names its `part` already
+    has it: bring that to the grant's size, or make it again where it is gone, as after a reboot.
+    `container` says that a container runtime, and not this node, starts the program: some make the
+    slice themselves.
     """
 
 

@@ -273,8 +273,7 @@ def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
     number = next((n for n in _numbers(device) if n not in taken), None)
     if number is None:
         raise DriverError(f"card {place}: all {_PER_CHIP} vNPU numbers are taken")
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / str(number)).touch()
+    hetero.note(directory / str(number))
     wish = _Wish(id=number, template=template.encode())
     made = dcmi.get("dcmi_create_vdevice", *place, wish, _Made)
     if made.id != number:

@@ -126,7 +126,7 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory:
     for grant, device in zip(allocation.grants, devices, strict=True):
         if not device.whole(grant):
             cndev, version = _open()
-            instance = _instance(cndev, version, device, grant, hetero.mark(directory))
+            instance = _instance(cndev, version, device, grant, directory)
             parts[device.uuid] = instance.name.decode()
             nodes.append(instance.node.decode())
     return Edits(device_nodes=tuple(nodes), parts=parts)
@@ -134,11 +134,10 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory:
 
 @hetero.hookimpl
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
-    """Destroy our instances that no grant holds, and the profiles that nothing is made from."""
+    """Destroy our instances that no grant holds, and our profiles that nothing is made from."""
     cndev, version = _open()
     card = _handle(cndev, device.index)
-    instances = _instances(cndev, version, card)
-    for instance in instances:
+    for instance in _instances(cndev, version, card):
         name = instance.name
         if not name.startswith(hetero.mark(directory).encode()) or name.decode() in parts:
             continue
@@ -147,10 +146,15 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
         except DriverError as error:
             if error.code != _IN_USE:
                 raise
-            continue
-        # Profiles cannot be marked: only one that an instance of ours came from may be ours.
-        if not any(instance.profile == i.profile for i in _instances(cndev, version, card)):
-            cndev.call("cndevDestroySMluProfileInfo", instance.profile, card)
+    used = {instance.profile for instance in _instances(cndev, version, card)}
+    for note in directory.glob(f"{device.uuid}-*"):
+        before = note.read_text().split()
+        of_size = [p.id for p in _profiles(cndev, version, card) if _note(device, p) == note.name]
+        ours = {number for number in of_size if str(number) not in before}
+        for number in ours - used:
+            cndev.call("cndevDestroySMluProfileInfo", number, card)
+        if not ours & used:
+            note.unlink()
 
 
 @hetero.hookimpl
@@ -213,32 +217,44 @@ def _instances(cndev: Library, version: int, card: int) -> list[Any]:
     return list(found[: count.value])
 
 
-def _instance(cndev: Library, version: int, device: Device, grant: Grant, mark: str) -> Any:
-    """Return the instance of this grant's size: the one it has, resized, or a new one."""
+def _instance(cndev: Library, version: int, device: Device, grant: Grant, directory: Path) -> Any:
+    """Return the instance of this grant's size: the one it names, resized, or a new one."""
     card = _handle(cndev, device.index)
     core = grant.takes[CORE] * 100 // device.capacity[CORE]
     quota = _Quota(version=version, core=core, memory=grant.takes[MEMORY])
-    if grant.part is None:
-        name = mark + secrets.token_hex(4)
-        profile = _profile(cndev, version, card, quota)
-        cndev.call(
-            "cndevCreateSMluInstanceByProfileId",
-            c_int(),  # a handle: instances are addressed by their names
-            profile,
-            card,
-            create_string_buffer(name.encode()),
-        )
+    name = (grant.part or hetero.mark(directory) + secrets.token_hex(4)).encode()
+    if any(instance.name == name for instance in _instances(cndev, version, card)):
+        cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name, quota)
     else:
-        name = grant.part
-        cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name.encode(), quota)
-    return next(i for i in _instances(cndev, version, card) if i.name == name.encode())
+        profile = _profile(cndev, version, device, quota, directory)
+        handle = c_int()  # not needed: instances are addressed by their names
+        writable = create_string_buffer(name)
+        cndev.call("cndevCreateSMluInstanceByProfileId", handle, profile, card, writable)
+    return next(i for i in _instances(cndev, version, card) if i.name == name)
 
 
-def _profile(cndev: Library, version: int, card: int, quota: Any) -> int:
-    """Return the profile of this size, which is reused when it exists."""
+def _profiles(cndev: Library, version: int, card: int) -> list[Any]:
     ids = cndev.get("cndevGetSMluProfileIdInfo", partial(_Ids, version), card)
-    for identity in ids.ids[: ids.count]:
-        profile = cndev.get("cndevGetSMluProfileInfo", partial(_Profile, version), identity, card)
-        if (profile.core[0], profile.memory[0]) == (quota.core, quota.memory) and profile.left:
-            return int(identity)
+    ask = partial(cndev.get, "cndevGetSMluProfileInfo", partial(_Profile, version))
+    return [ask(number, card) for number in ids.ids[: ids.count]]
+
+
+def _note(device: Device, profile: Any) -> str:
+    return f"{device.uuid}-{profile.core[0]}-{profile.memory[0]}"
+
+
+def _profile(cndev: Library, version: int, device: Device, quota: Any, directory: Path) -> int:
+    """Return the profile of this size, which is reused when it exists.
+
+    Profiles have no name to mark: a note of those there were before tells which are ours.
+    """
+    card = _handle(cndev, device.index)
+    wanted = _Profile(core=(quota.core,), memory=(quota.memory,))
+    name = _note(device, wanted)
+    found = [p for p in _profiles(cndev, version, card) if _note(device, p) == name]
+    for profile in found:
+        if profile.left:
+            return int(profile.id)
+    if not (directory / name).exists():
+        hetero.note(directory / name, " ".join(str(profile.id) for profile in found))
     return int(cndev.get("cndevCreateSMluProfileInfo", quota, c_int, card))

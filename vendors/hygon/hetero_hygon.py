@@ -112,8 +112,6 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory:
     for grant, device in zip(allocation.grants, devices, strict=True):
         if device.whole(grant):
             continue
-        if grant.part is not None:
-            raise DriverError(f"card {device.index}: a vdev keeps the size it was made with")
         part = _write(device, grant, directory)
         parts[device.uuid] = part
         mounts.append(hetero.Mount(str(directory / part), f"{RUNTIME}/{part}"))
@@ -207,18 +205,24 @@ def _vdevs(directory: Path) -> list[_Vdev]:
 
 
 def _write(device: Device, grant: Grant, directory: Path) -> str:
-    """Write the vdev of a grant and return its name: whole at once, or not at all.
+    """Write the vdev of a grant, unless it is there, and return its name.
 
     Its units, its number and its pipe are in no other vdev of this node, ours or the host's.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    count = grant.takes[CORE]
+    size = f"cu_count: {count}\nmem: {grant.takes[MEMORY] // MiB} MiB\n"
+    if grant.part is not None and (path := directory / grant.part).exists():
+        if size not in path.read_text():
+            raise DriverError(f"card {device.index}: a vdev keeps the size it was made with")
+        return path.name
     others = _vdevs(directory) + _vdevs(HOST)
     beside = [vdev for vdev in others if vdev.pci == device.pci]
     taken = reduce(or_, (vdev.mask for vdev in beside), 0)
     units = [unit for unit in range(device.capacity[CORE]) if not taken >> unit & 1]
-    number = _free(range(_MOST_VDEVS + 1), (vdev.number for vdev in others))
+    named = re.findall(r"\d+", grant.part or "")
+    numbers = map(int, named) if named else range(_MOST_VDEVS + 1)
+    number = _free(numbers, (vdev.number for vdev in others))
     pipe = _free(range(_MOST_PIPES), (vdev.pipe for vdev in beside))
-    count = grant.takes[CORE]
     if number is None or pipe is None or len(units) < count:
         raise DriverError(
             f"card {device.index}: {len(units)} of {count} compute units, "
@@ -227,21 +231,11 @@ def _write(device: Device, grant: Grant, directory: Path) -> str:
         )
     mask = sum(1 << unit for unit in units[:count])
     words = [mask >> _MASK_BITS * place & (1 << _MASK_BITS) - 1 for place in (0, 1)]
-    lines = [
-        f"PciBusId: {device.pci}",
-        *(f"cu_mask: 0x{word:016x}" for word in words),
-        f"cu_count: {count}",
-        f"mem: {grant.takes[MEMORY] // MiB} MiB",
-        f"device_id: {device.index}",
-        f"vdev_id: {number}",
-        f"pipe_id: {pipe}",
-        "enable: 1",
-    ]
-    path = directory / f"vdev{number}.conf"
-    draft = path.with_suffix(".new")
-    draft.write_text("\n".join(lines) + "\n")
-    draft.replace(path)
-    return path.name
+    masks = "".join(f"cu_mask: 0x{word:016x}\n" for word in words)
+    ids = f"device_id: {device.index}\nvdev_id: {number}\npipe_id: {pipe}\n"
+    name = f"vdev{number}.conf"
+    hetero.note(directory / name, f"PciBusId: {device.pci}\n{masks}{size}{ids}enable: 1\n")
+    return name
 
 
 def _free(numbers: Iterable[int], taken: Iterable[int]) -> int | None:

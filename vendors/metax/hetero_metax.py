@@ -190,24 +190,23 @@ def _alias(mxsml: Library, card: int, identity: int) -> str:
 
 
 def _slice(mxsml: Library, device: Device, grant: Grant, policy: Policy, directory: Path) -> Any:
-    """Return the slice of this grant's size: the one it has, resized, or a new one."""
+    """Return the slice of this grant's size: the one it names, resized, or a new one."""
     memory = grant.takes[MEMORY] // MiB // 128 * 128  # all of a card may be no multiple
     core = grant.takes[CORE]
     slices = _slices(mxsml, device.index)
-    if grant.part is not None:
-        identity = next(n for n in slices if _alias(mxsml, device.index, n) == grant.part)
+    alias = grant.part or hetero.mark(directory) + secrets.token_hex(4)
+    identity = next((n for n in slices if _alias(mxsml, device.index, n) == alias), None)
+    if identity is not None:
         mxsml.call("mxSmlSetSgpuVramQuota", device.index, identity, memory)
         mxsml.call("mxSmlSetSgpuComputeQuota", device.index, identity, core)
     else:
         _share_as(mxsml, device, policy, alone=not slices)
         # A slice gets its name only once it exists: until then the note tells it from others.
-        directory.mkdir(parents=True, exist_ok=True)
-        note, draft = directory / device.uuid, directory / f"{device.uuid}.new"
-        draft.write_text(" ".join(map(str, slices)))
-        draft.replace(note)
+        note = directory / device.uuid
+        hetero.note(note, " ".join(map(str, slices)))
         identity = mxsml.get("mxSmlCreateSgpu", device.index, memory, core, c_uint)
-        alias = create_string_buffer((hetero.mark(directory) + secrets.token_hex(4)).encode())
-        mxsml.call("mxSmlSetSgpuAlias", device.index, identity, alias)
+        name = create_string_buffer(alias.encode())
+        mxsml.call("mxSmlSetSgpuAlias", device.index, identity, name)
         note.unlink()
     return mxsml.get("mxSmlGetSgpuInfo", device.index, identity, _Slice)
 
