@@ -25,6 +25,7 @@ from hetero.hookspecs import hookimpl
 from hetero.model import (
     CORE,
     MEMORY,
+    ONE_POLICY,
     SLOTS,
     Allocation,
     Choice,
@@ -50,6 +51,7 @@ from hetero.vendor import Model, Vendor, Words
 __all__ = [
     "CORE",
     "MEMORY",
+    "ONE_POLICY",
     "SLOTS",
     "Allocation",
     "Binding",

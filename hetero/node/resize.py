@@ -134,7 +134,7 @@ def _recut(
             f"{format_memory(left[MEMORY])} and {left[CORE]} of {device.capacity[CORE]} core "
             f"and {left[SLOTS]} of {device.capacity[SLOTS]} slots for it"
         )
-    return evolve(grant, takes=dict(made.takes), core=made.core)
+    return evolve(grant, takes={**grant.takes, **made.takes}, core=made.core)
 
 
 def _is_slice(node: Node, grant: Grant) -> bool:

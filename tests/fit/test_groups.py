@@ -1,8 +1,9 @@
-"""Devices of one group over a cluster: whoever takes one whole takes all, whatever else fits."""
+"""What devices ask of their tenants together: groups are taken whole, shares follow one policy."""
 
 from __future__ import annotations
 
 from itertools import permutations, product
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -11,7 +12,17 @@ from hypothesis import strategies as st
 
 from hetero.fit import Container, Index, Placement, Pod, gang, preempt
 from hetero.fit.plan import Preemption
-from hetero.model import SLOTS, Ask, Device, Multi, Request, Templated
+from hetero.model import (
+    ONE_POLICY,
+    SLOTS,
+    Ask,
+    Device,
+    Multi,
+    Policy,
+    Refusal,
+    Request,
+    Templated,
+)
 from hetero.units import GiB
 
 from .conftest import KINDS, cards, node, placed, pod, refused, where
@@ -165,3 +176,54 @@ def test_a_whole_die_takes_all_its_slots() -> None:
     index = Index([node("a", modules(1, on="a"))])
 
     assert [8, 8] == [hold.takes[SLOTS] for hold in placed(index, pod(2)).holds]
+
+
+# --- one policy for all shares of a device -------------------------------------------------------
+
+
+def agreeing(count: int, *, on: str = "a") -> tuple[Device, ...]:
+    """Return freely divisible cards whose shares must all follow one policy."""
+    return tuple(
+        evolve(card, capacity={**card.capacity, **ONE_POLICY})
+        for card in cards("free", count, node=on)
+    )
+
+
+def by(policy: Policy, *, memory: int = 8, **request: Any) -> Container:
+    asks = (Ask(memory=memory * GiB),)
+    return Container(request=Request(asks=asks, policy=policy, **request))
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_shares_by_another_policy_go_to_another_card(dense: bool) -> None:
+    index = Index([node("a", agreeing(2))], dense=dense)
+    one, other, third = (Pod(containers=(by(policy),)) for policy in Policy)
+    first = placed(index, one)
+
+    assert where(first) == where(placed(index, one)) != where(placed(index, other))
+    assert "0 of 1 node fit: 1 shared by another policy" == refused(index, third)
+
+
+def test_a_card_that_is_empty_again_takes_any_policy() -> None:
+    index = Index([node("a", agreeing(1))])
+    fixed, elastic = (Pod(containers=(by(p),)) for p in (Policy.FIXED, Policy.ELASTIC))
+    standing = placed(index, fixed)
+
+    assert isinstance(index.find(elastic), Refusal)
+    index.remove(standing)
+    assert isinstance(index.find(elastic), Placement)
+
+
+def test_containers_by_two_policies_share_no_card() -> None:
+    both = Pod(containers=(by(Policy.FIXED), by(Policy.ELASTIC)))
+
+    assert 2 == len(where(placed(Index([node("a", agreeing(2))]), both)))
+    assert "have no room for all of it" in refused(Index([node("a", agreeing(1))]), both)
+
+
+def test_a_whole_card_has_no_policy_to_agree_on() -> None:
+    index = Index([node("a", agreeing(1))])
+    alone = Pod(containers=(by(Policy.ELASTIC, exclusive=True),))
+
+    held = placed(index, alone)
+    assert dict(agreeing(1)[0].capacity) == held.holds[0].takes

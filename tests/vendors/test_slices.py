@@ -20,7 +20,7 @@ from racks import LIBRARIES, SHARE, Machine, Rack, card, registry, request
 
 from hetero.driver import DriverError, Library
 from hetero.errors import NotFound
-from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Policy
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Policy, Refusal
 from hetero.node.ledger import Ledger, Standing
 from hetero.node.node import Node
 from hetero.node.resize import resize
@@ -480,16 +480,38 @@ def test_an_smlu_profile_whose_maker_was_killed_goes_and_somebody_elses_stays(
 
 
 def test_slices_of_one_metax_card_share_it_alike(tmp_path: Path) -> None:
-    def share() -> str:
+    def share() -> tuple[int, str, str]:
         machine = Machine(tmp_path, "metax")
         machine.take(evolve(SHARE, policy=Policy.ELASTIC))
+        machine.take(SHARE)
+        standing = machine.standing
+        used = {grant.device for allocation in standing for grant in allocation.grants}
+        refusal = machine.fit(evolve(SHARE, policy=Policy.OFF))
+        assert isinstance(refusal, Refusal)
+        # Slices of somebody else's are not in the ledger; the driver knows them.
+        stranger = Machine(tmp_path / "other", "metax")
         with pytest.raises(NotFound) as error:
-            machine.take(SHARE)
-        return str(error.value)
+            stranger.take(evolve(SHARE, policy=Policy.OFF))
+        return len(used), refusal.sentence, str(error.value)
 
-    said = Rack(tmp_path, CARDS["metax"]).meet(share)
+    used, sentence, said = Rack(tmp_path, CARDS["metax"] * 2).meet(share)
 
+    assert (2, "0 of 2 devices fit: 2 shared by another policy") == (used, sentence)
     assert said.startswith("metax: enforce: card 0: its slices share it by another policy")
+
+
+def test_a_resized_slice_still_counts_for_its_policy(tmp_path: Path) -> None:
+    def other() -> str:
+        node = Node(registry=registry("metax"), ledger=Ledger(tmp_path / "state"))
+        hold, _ = node.admit(SHARE, command=["true"])
+        resize(node, hold.standing.id, Ask(memory=8 * GiB))
+        refusal = node.fit(evolve(SHARE, policy=Policy.ELASTIC))
+        assert isinstance(refusal, Refusal)
+        return refusal.sentence
+
+    sentence = Rack(tmp_path, CARDS["metax"]).meet(other)
+
+    assert "0 of 1 device fit: 1 shared by another policy" == sentence
 
 
 def test_an_sgpu_that_was_not_yet_named_is_found_by_its_note(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def _device(mxsml: Library, index: int) -> Device:
         memory=memory.total * 1024,
         rung=hetero.Rung.PARTITION if on else hetero.Rung.NONE,
         granularity=_SLICED if on else None,
-        capacity={SLOTS: _MOST_SLICES} if on else None,
+        capacity={SLOTS: _MOST_SLICES, **hetero.ONE_POLICY} if on else None,
         health=virtual if info.mode == _PHYSICAL else _health(mxsml, index),
         numa=hetero.first_node(nodes or 0),
         pci=pci,
