@@ -216,7 +216,7 @@ class Fleet:
     def _start(self, tenant: Tenant, number: int) -> _Standing:
         label = f"bench-{os.getpid()}-{tenant}-{number}"
         grant = None
-        # A whole card's core lets nobody else in, so whoever has it is counted apart.
+        # Whoever has no limit runs alone, and is counted apart from those it would stand beside.
         apart: dict[str, str] = {}
         if tenant.share is not None:
             share = tenant.share
@@ -227,8 +227,8 @@ class Fleet:
                 priority=share.priority,
                 label=label,
             )
-            if share.core == FULL:
-                apart = {"HETERO_STATE": str(self._folder / f"{tenant.job}-{number}")}
+            if share.core in (None, FULL):
+                apart = {"HETERO_STATE": tempfile.mkdtemp(dir=self._folder)}
         program = Program(
             command(tenant.job),
             self.machine,

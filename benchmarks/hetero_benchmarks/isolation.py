@@ -18,8 +18,6 @@ from hetero_benchmarks.job import JOBS
 from hetero_benchmarks.rates import Pace, share
 from hetero_benchmarks.trial import Machine, find_machine
 
-NAME = "hetero bench isolation"
-
 #: Jobs that run until they are told to stop, on a real card; the others are asked now and then.
 _BUSY = "resnet18,gemm,small,graph,gemm16384,copy,decode,streams,processes,cooperative"
 
@@ -104,11 +102,6 @@ def judged(
         free=tuple(each for each in free if each),
         missing=tuple(missing),
     )
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run the benchmark and return its exit code."""
-    return report.call(isolation, argv, name=NAME)
 
 
 def _jobs(text: str) -> tuple[str, ...]:
@@ -211,13 +204,8 @@ def _each(read: Callable[[str], object]) -> Callable[..., object]:
     show_default=True,
     help="How long each run is measured.",
 )
-@click.option("--uuid", help="The card, by the start of its UUID. Default: the first one.")
-@click.option(
-    "--json",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the report here, anew after every run.",
-)
+@report.uuid_option
+@report.json_option
 @click.option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -281,6 +269,9 @@ def isolation(
     finally:
         tables.show(so_far())
     return int(bool(missing))
+
+
+main = report.entry(isolation)
 
 
 def _said(cell: Cell, paces: Sequence[Pace | None], results: goals.Results) -> str:
