@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -12,7 +13,8 @@ from attrs import frozen
 from hetero.errors import BadInput, HeteroError
 from hetero.units import parse_percent
 from hetero_benchmarks import goals, report, tables
-from hetero_benchmarks.fleet import Cell, Fleet, Share, Tenant
+from hetero_benchmarks.cells import Cell, Share, Tenant
+from hetero_benchmarks.fleet import Fleet
 from hetero_benchmarks.goals import Free, Lent, Precedence, Row
 from hetero_benchmarks.job import JOBS
 from hetero_benchmarks.rates import Pace, share
@@ -251,27 +253,35 @@ def isolation(
     def so_far() -> Isolation:
         return judged(command, machine, wanted, seconds, results, missing)
 
-    try:
-        with Fleet(machine) as fleet:
-            for number, cell in enumerate(plan, 1):
-                place = f"[{number}/{len(plan)}] {cell}"
-                try:
-                    fleet.prepare(plan[number - 1 :])
-                    paces = fleet.measure(cell)
-                except HeteroError as error:
-                    missing.append(f"{cell}: {error}")
-                    report.progress(f"{place}: not measured: {error}")
-                    continue
-                results.setdefault(cell, []).append(paces)
-                report.progress(f"{place}: {_said(cell, paces, results)}")
-                report.append({"run": str(cell), "cell": cell, "paces": paces}, record)
-                report.save(so_far(), file)
-    finally:
-        tables.show(so_far())
+    with Fleet(machine) as fleet, _shown_at_the_end(so_far):
+        for number, cell in enumerate(plan, 1):
+            place = f"[{number}/{len(plan)}] {cell}"
+            try:
+                fleet.prepare(plan[number - 1 :])
+                paces = fleet.measure(cell)
+            except HeteroError as error:
+                missing.append(f"{cell}: {error}")
+                report.progress(f"{place}: not measured: {error}")
+                continue
+            results.setdefault(cell, []).append(paces)
+            report.progress(f"{place}: {_said(cell, paces, results)}")
+            report.append({"run": str(cell), "cell": cell, "paces": paces}, record)
+            report.save(so_far(), file)
     return int(bool(missing))
 
 
 main = report.entry(isolation)
+
+
+@contextmanager
+def _shown_at_the_end(so_far: Callable[[], Isolation]) -> Iterator[None]:
+    """Show the tables whatever ends the measuring, and before its programs are ended: whoever is
+    out of time has them.
+    """
+    try:
+        yield
+    finally:
+        tables.show(so_far())
 
 
 def _said(cell: Cell, paces: Sequence[Pace | None], results: goals.Results) -> str:

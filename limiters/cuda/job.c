@@ -289,8 +289,8 @@ static void run(double seconds, bool tell)
     }
     double took = last - start;
     if (tell)
-        printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu}\n", finished, took,
-               (double)finished / took, (unsigned long long)asked.memory);
+        printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu, \"iterations\": %u}\n", finished,
+               took, (double)finished / took, (unsigned long long)asked.memory, iterations);
     empty_queue();
 }
 

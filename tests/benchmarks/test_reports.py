@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hetero_benchmarks.fleet import Cell, Share, Tenant
+from hetero_benchmarks.cells import Cell, Share, Tenant
 from hetero_benchmarks.goals import (
     Results,
     free,
