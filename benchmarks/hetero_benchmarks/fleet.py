@@ -121,7 +121,7 @@ class Fleet:
     def measure(self, cell: Cell) -> tuple[Pace | None, ...]:
         """Return how each tenant of `cell` ran, all over the same time, None for the idle ones.
 
-        Raises `HeteroError` if one could not be started, or failed. All are `prepare`d.
+        Raises `HeteroError` if one could not be started, failed or was late. All are `prepare`d.
         """
         for key in cell.programs:
             if key in self._failed:
@@ -148,7 +148,10 @@ class Fleet:
                 told[key] = [Batch(*mark) for mark in json.loads(line)]
         if errors:
             raise errors[0]
-        return tuple(pace(told[key], window) if key in told else None for key in cell.programs)
+        try:
+            return tuple(pace(told[key], window) if key in told else None for key in cell.programs)
+        except ValueError as error:  # on a machine so busy that a program slept through the lead
+            raise HeteroError(str(error)) from None
 
     def _start(self, tenant: Tenant, number: int) -> _Standing:
         label = f"bench-{os.getpid()}-{tenant}-{number}"
