@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 
 from hetero.errors import BadInput, HeteroError
 from hetero.units import parse_percent
@@ -19,9 +19,6 @@ from hetero_benchmarks.goals import Free, Lent, Precedence, Row
 from hetero_benchmarks.job import JOBS
 from hetero_benchmarks.rates import Pace, share
 from hetero_benchmarks.trial import Machine, find_machine
-
-#: Jobs that run until they are told to stop, on a real card; the others are asked now and then.
-_BUSY = "resnet18,gemm,small,graph,gemm16384,copy,decode,streams,processes,cooperative"
 
 
 @frozen(kw_only=True)
@@ -64,6 +61,19 @@ class Wanted:
         for job in self.free:
             rest += goals.unhindered(job, seconds)
         return plan + rest
+
+
+#: Every promise in some ten minutes on a real card.
+SHORT_FORM = Wanted(
+    jobs=(
+        "resnet18", "gemm", "small", "graph", "gemm16384", "copy", "decode", "streams",
+        "processes", "cooperative",
+    ),
+    pairs=((("resnet18", "gemm", "decode"), (50, 50)),),
+    elastic=("gemm",),
+    priority=(("decode", "resnet18"),),
+    free=("resnet18", "gemm", "small", "graph"),
+)  # fmt: skip
 
 
 @frozen(kw_only=True)
@@ -236,15 +246,8 @@ def isolation(
     HETERO_RACK=one hetero bench isolation --jobs simulated   (needs no card)
     """
     named = {name: value for name, value in options.items() if value}
-    if not named.keys() - {"shares"}:
-        named |= {
-            "jobs": _jobs(_BUSY),
-            "pairs": (_pairs("resnet18,gemm,decode:50+50"),),
-            "elastic": ("gemm",),
-            "priority": (("decode", "resnet18"),),
-            "free": _jobs("resnet18,gemm,small,graph"),
-        }
-    wanted = Wanted(**named)  # type: ignore[arg-type]
+    asked = Wanted(**named)  # type: ignore[arg-type]
+    wanted = asked if named.keys() - {"shares"} else evolve(SHORT_FORM, shares=asked.shares)
     machine = find_machine(uuid)
     plan = wanted.plan(seconds)
     results: dict[Cell, list[tuple[Pace | None, ...]]] = {}
