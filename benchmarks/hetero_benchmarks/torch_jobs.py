@@ -148,6 +148,7 @@ def decode() -> Steps:
         return x + linear(functional.gelu(linear(norm(x), up)), down)
 
     torch.set_grad_enabled(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it would plan anew for every length of the cache
     shapes = ((3 * WIDTH, WIDTH), (WIDTH, WIDTH), (4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH))
     layers = [tuple(weight(*shape) for shape in shapes) for _ in range(LAYERS)]
     embedding = weight(WORDS, WIDTH)
