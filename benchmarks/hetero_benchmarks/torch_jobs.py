@@ -118,7 +118,8 @@ def streams() -> Steps:
 
 
 #: The decoder: eight layers as a model of 7 billion parameters has 32, eight sequences at a time.
-LAYERS, WIDTH, HEADS, SEQUENCES, PROMPT, LONGEST, WORDS = 8, 4096, 32, 8, 512, 1024, 32000
+#: Answers are short beside their prompts, so that all steps take nearly as long.
+LAYERS, WIDTH, HEADS, SEQUENCES, PROMPT, LONGEST, WORDS = 8, 4096, 32, 8, 960, 1024, 32000
 
 
 def decode() -> Steps:
