@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
-from racks import PLUGINS, Machine, Rack, card, request
+from racks import PLUGINS, SHARE, Machine, Rack, card, request
 
 import hetero.driver
 from hetero.container.edits import confine
@@ -19,6 +19,7 @@ from hetero.model import Allocation, Ask, Edits
 from hetero.node.container import Libraries, keep
 from hetero.node.ledger import Ledger
 from hetero.node.node import Node
+from hetero.units import GiB
 
 CARDS = {
     "nvidia": card("nvidia", "NVIDIA L4", "24 GiB") * 2,
@@ -100,6 +101,39 @@ def test_a_container_has_its_own_cards_nodes_and_its_drivers_files(
     assert NODES[vendor] == set(edits.device_nodes)
     assert FILES[vendor] <= set(edits.files)
     assert {n: said.format(uuid=uuid) for n, said in VARIABLES[vendor].items()} == edits.env
+
+
+@pytest.mark.parametrize("vendor", ["ascend", "hygon", "cambricon", "mthreads", "metax"])
+def test_a_container_with_a_share_is_given_its_slice_and_no_more(
+    tmp_path: Path, vendor: str
+) -> None:
+    def share() -> tuple[Edits, str | None]:
+        machine = Machine(tmp_path, vendor)
+        answer = machine.fit(SHARE)
+        assert isinstance(answer, Allocation)
+        devices = machine.devices
+        edits = machine.registry.enforce(answer, devices, directory=tmp_path, container=True)
+        return edits, devices[0].pci
+
+    sliced = CARDS[vendor] if vendor != "metax" else card("metax", "MXC500", "64 GiB", sgpu="on")
+    edits, pci = Rack(tmp_path, sliced).meet(share)
+    nodes, part = set(edits.device_nodes), next(iter(edits.parts.values()), None)
+
+    match vendor:
+        case "ascend":  # its docker runtime makes the vNPU, and gives the container its node
+            assert ("vir05_1c_16g", None) == (edits.env["ASCEND_VNPU_SPECS"], part)
+            assert NODES["ascend"] - {"/dev/davinci1"} == nodes
+        case "hygon":
+            vdev = (f"{tmp_path}/hygon/{part}", f"/etc/vdev/docker/{part}", False)
+            assert [vdev] == [(m.source, m.target, m.writable) for m in edits.mounts]
+        case "cambricon":
+            assert {"/dev/cambricon_dev0", "/dev/cambricon-caps/cap_dev0_mi1"} <= nodes
+        case "mthreads":
+            assert {"/dev/mtgpu.0", "/dev/dri/card0", "/dev/dri/renderD128"} == nodes
+            assert str(4 * GiB) == edits.env["MTHREADS_QOS_MEMORY_LIMIT"]
+        case "metax":
+            said = f"sgpu={pci}#0;compute=20;vram=4096;alias={part}"
+            assert said == edits.env["METAX_SGPUS"]
 
 
 def installed(paths: set[str]) -> None:
