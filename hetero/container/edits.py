@@ -78,8 +78,9 @@ def _driver(node: Node, files: Iterable[str]) -> Iterator[Mount]:
     known: dict[str, str] | None = None
     for name in files:
         if name.startswith("/"):
-            if os.path.exists(name):
-                yield Mount(name, name)
+            path, _, place = name.partition(":")
+            if os.path.exists(path):
+                yield Mount(path, place or path)
             continue
         if node.simulation:
             found = str(node.simulation.drivers / name)

@@ -132,12 +132,14 @@ def _expect_room(
 def _real(node: Node, edits: Edits) -> Edits:
     """Return what a container can be given of a vendor's edits: simulated cards have no nodes.
 
-    The driver comes with the runtime that the container's class names. We may see neither the
-    node's files nor its specs, and a CDI name that is in none of them would stop the container.
+    A driver that CDI specs describe comes with the runtime that the container's class names. We do
+    not see the node's specs, and a name that is in none of them would stop the container. Of other
+    drivers it gets the programs and directories that we see ourselves: this program was given them
+    at the paths they have on the node.
     """
-    edits = evolve(edits, cdi=(), files=())
     if node.simulation is None:
-        return edits
+        files = () if edits.cdi else tuple(file for file in edits.files if file.startswith("/"))
+        return evolve(edits, cdi=(), files=files)
     there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
     drivers = str(node.simulation.drivers)
     return evolve(
@@ -145,4 +147,6 @@ def _real(node: Node, edits: Edits) -> Edits:
         env={**edits.env, **node.simulation.environment({})},
         mounts=(*there, Mount(drivers, drivers)),
         device_nodes=(),
+        cdi=(),
+        files=(),
     )

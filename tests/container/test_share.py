@@ -91,7 +91,7 @@ def test_a_share_s_slice_is_cut_once_and_again_after_a_reboot(
     assert ({"slice-2": GiB}, ()) == (slicing.slices, settled.words)
     assert "slice-2" == settled.shares[0].entry.allocation.grants[0].part
     assert settled.shares[0].entry == sliced.look().standing[0]
-    assert [f"SLICE=slice-2:{GiB}"] == env(specs, "train")
+    assert f"SLICE=slice-2:{GiB}" in env(specs, "train")
 
 
 def test_killed_while_it_cuts_again_no_slice_is_left_over(
@@ -114,7 +114,7 @@ def test_a_share_s_slice_is_resized_and_its_spec_says_so(
     change(sliced, "train", Ask(memory=2 * GiB), specs=specs)
 
     assert {"slice-1": 2 * GiB} == slicing.slices
-    assert [f"SLICE=slice-1:{2 * GiB}"] == env(specs, "train")
+    assert f"SLICE=slice-1:{2 * GiB}" in env(specs, "train")
 
 
 def test_a_share_that_cannot_be_cut_again_is_said_and_its_neighbours_stand(
