@@ -40,6 +40,8 @@ enum {
 int device_of(CUdevice device);
 int device_current(void);
 int device_of_stream(CUstream stream);
+/* Whether every device that this process sees is one of the grant's. */
+bool devices_all_ours(void);
 CUcontext context_current(void);
 void device_after_fork(void);
 void context_after_fork(void);
@@ -60,6 +62,21 @@ struct passage {
     struct governor *governor; /* NULL: not gated */
     struct stream_key stream;
 };
+/* How many devices' terms a launch has to look at: all of the grant's, once it is known that this process sees no
+ * others; NO_GRANT; or 0 until that is known. Whoever writes writes the same. */
+extern _Atomic int passage_devices;
+enum { NO_GRANT = -1 };
+
+/* Whether nothing that this process could launch to is limited. False where that is not known yet. */
+static inline bool passage_is_free(void)
+{
+    int count = atomic_load_explicit(&passage_devices, memory_order_acquire);
+    for (int device = 0; device < count; device++)
+        if (__builtin_expect(terms_limit_core(tenant_terms(device)), 0))
+            return false;
+    return __builtin_expect(count != 0, 1);
+}
+
 CUresult passage_enter(struct passage *passage, CUstream stream);
 void passage_leave(const struct passage *passage);
 bool stream_capturing(CUstream stream);
