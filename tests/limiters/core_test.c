@@ -194,22 +194,42 @@ static void a_child_of_fork_has_a_slot_of_its_own(void)
     EXPECT(300, ledger_used(&region, 0));
 }
 
+static struct region *take_slots(const char *path, unsigned count)
+{
+    struct region *regions = calloc(count, sizeof *regions);
+    for (unsigned i = 0; i < count; i++) {
+        EXPECT(true, region_open(&regions[i], path));
+        EXPECT(LEDGER_GRANTED, ledger_reserve(&regions[i], 0, 1, HETERO_REGION_SLOTS));
+    }
+    return regions;
+}
+
 static void with_every_slot_taken_by_the_living_the_next_process_is_refused(void)
 {
     const char *path = usage_file();
-    struct region *regions = calloc(HETERO_REGION_SLOTS + 1, sizeof *regions);
-    for (unsigned i = 0; i < HETERO_REGION_SLOTS; i++) {
-        EXPECT(true, region_open(&regions[i], path));
-        EXPECT(LEDGER_GRANTED, ledger_reserve(&regions[i], 0, 1, 1000));
+    static struct region last;
+    struct region *regions = take_slots(path, HETERO_REGION_SLOTS / 2);
+    int ready[2];
+    EXPECT(0, pipe(ready));
+    pid_t other = fork(); /* a process may not have a descriptor for each */
+    if (other == 0) {
+        take_slots(path, HETERO_REGION_SLOTS / 2);
+        if (write(ready[1], "", 1) == 1)
+            pause();
+        _exit(1);
     }
-    struct region *last = &regions[HETERO_REGION_SLOTS];
-    EXPECT(true, region_open(last, path));
-    EXPECT(LEDGER_BROKEN, ledger_reserve(last, 0, 1, 1000));
+    char done;
+    EXPECT(1, read(ready[0], &done, 1));
+    EXPECT(true, region_open(&last, path));
+    EXPECT(LEDGER_BROKEN, ledger_reserve(&last, 0, 1, HETERO_REGION_SLOTS));
 
     region_forget(&regions[7]); /* that one ends */
-    EXPECT(LEDGER_GRANTED, ledger_reserve(last, 0, 1, 1000));
-    EXPECT(7, last->slot);
-    EXPECT(HETERO_REGION_SLOTS, ledger_used(last, 0));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&last, 0, 1, HETERO_REGION_SLOTS));
+    EXPECT(7, last.slot);
+    EXPECT(HETERO_REGION_SLOTS, ledger_used(&last, 0));
+    kill(other, SIGKILL);
+    wait(NULL);
+    EXPECT(HETERO_REGION_SLOTS / 2, ledger_used(&last, 0));
     free(regions);
 }
 

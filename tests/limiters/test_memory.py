@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import hetero_limiters
 import pytest
 from tenancy import LIMITER, MIB, UUIDS, Grant, Rack, Terms
 
@@ -456,6 +457,19 @@ input()
     program.communicate()
 
     assert [64, False] == grant.run(other)
+
+
+def test_three_hundred_processes_at_once_all_get_a_seat_and_never_too_much(rack: Rack) -> None:
+    grant = rack.grant(Terms(memory=300 * MIB))  # each of them wants 1 MiB
+    for _ in range(2):  # the second time among the seats of the dead
+        starts = rack.machine.spawn(
+            [str(hetero_limiters.timing("cuda")), "--starts", "300"], **grant.environment
+        )
+        out, errors = starts.communicate(timeout=120)
+        assert (0, "") == (starts.returncode, errors)
+        assert json.loads(out)["start"]["p99"] > 0
+    assert 300 * MIB == grant.usage().peak
+    assert 300 == grant.run("start(); say(info()[0] >> 20)")
 
 
 @pytest.mark.soak
