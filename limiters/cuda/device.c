@@ -37,6 +37,14 @@ int device_of(CUdevice device)
     return found;
 }
 
+CUdevice ordinal_of(int device)
+{
+    CUdevice ordinal = 0;
+    while (ordinal < ORDINALS - 1 && atomic_load_explicit(&known[ordinal], memory_order_relaxed) != device + 3)
+        ordinal++;
+    return ordinal;
+}
+
 /* With one device there is nothing to ask: its number in the grant, or DEVICE_NONE with several. */
 static int only_device(void)
 {

@@ -210,9 +210,14 @@ struct stream_key stream_key(CUstream stream)
     return key;
 }
 
+bool capturing(void)
+{
+    return __builtin_expect(atomic_load_explicit(&captures, memory_order_acquire) > 0, 0);
+}
+
 bool stream_capturing(CUstream stream)
 {
-    if (__builtin_expect(atomic_load_explicit(&captures, memory_order_acquire) == 0, 1))
+    if (!capturing())
         return false;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     /* An error means a capture that forbids the work: the driver will say so itself. */
@@ -317,7 +322,7 @@ CUresult wait_event(CUresult (*real)(CUstream, CUevent, unsigned), CUstream none
                     unsigned flags)
 {
     /* Waiting for a captured event makes the stream join the capture. */
-    if (atomic_load_explicit(&captures, memory_order_acquire) > 0)
+    if (capturing())
         before_capture(stream == NULL ? none : stream);
     return real(stream, event, flags);
 }

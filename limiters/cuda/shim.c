@@ -82,6 +82,7 @@ static void after_fork_in_child(void)
     launch_after_fork();
     device_after_fork();
     context_after_fork();
+    pool_after_fork();
 }
 
 CUresult initialise(CUresult (*real)(unsigned), unsigned flags)
