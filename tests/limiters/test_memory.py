@@ -221,6 +221,51 @@ say(info()[0])
     assert 64 * MIB == told
 
 
+OWNER = f"""
+start()
+handle = ctypes.create_string_buffer(64)
+pointer = take("plain", {20 * MIB})
+call("cuIpcGetMemHandle", handle, pointer)
+say(handle.raw.hex())
+input()
+call("cuMemFree_v2", pointer)
+say(info()[0] >> 20)
+input()
+"""
+GUEST = """
+class Handle(ctypes.Structure):
+    _fields_ = [("raw", ctypes.c_ubyte * 64)]
+start()
+before, pointer = info()[0] >> 20, c_uint64()
+handle = Handle.from_buffer_copy(bytes.fromhex(input()))
+assert cuda.cuIpcOpenMemHandle_v2(byref(pointer), handle, c_uint(1)) == 0
+call("cuMemsetD8_v2", pointer.value, ctypes.c_ubyte(1), 4096)
+opened = info()[0] >> 20
+call("cuIpcCloseMemHandle", pointer.value)
+say([before, opened, info()[0] >> 20])
+"""
+
+
+@pytest.mark.parametrize(("guests", "left"), [("ours", 44), ("of another grant", 64)])
+def test_memory_shared_by_processes_is_charged_once_to_its_owner(
+    rack: Rack, guests: str, left: int
+) -> None:
+    grant = rack.grant(Terms(memory=64 * MIB))
+    other = grant if guests == "ours" else rack.grant(Terms(memory=64 * MIB), name="other")
+    owner = grant.start(OWNER)
+    assert owner.stdout
+    assert owner.stdin
+    handle = json.loads(owner.stdout.readline())
+    out, errors = other.start(GUEST).communicate(f"{handle}\n", timeout=60)
+
+    assert ([left] * 3, "") == (json.loads(out), errors)
+    assert 20 * MIB == grant.usage().used
+    owner.stdin.write("\n")
+    owner.stdin.flush()
+    assert 64 == json.loads(owner.stdout.readline())
+    owner.communicate("\n")
+
+
 def test_a_capture_is_charged_when_its_graph_is_instantiated(grant: Grant) -> None:
     told = grant.run(
         f"""
