@@ -576,36 +576,54 @@ say(refused)
     assert "[67108864, 67108864]" == json.dumps(grant.run("start(); say(info())"))
 
 
-def test_the_cards_own_count_never_passes_the_limit(rack: Rack) -> None:
+@pytest.mark.parametrize(
+    "rounds", [1_000, pytest.param(62_500, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+)
+def test_racing_allocations_never_take_the_card_past_the_limit(rack: Rack, rounds: int) -> None:
+    """Four processes of four threads; the long form makes a million allocations."""
     grant = rack.grant(Terms(memory=64 * MIB))
-    racers = [
-        grant.start(
-            f"""
-import random, time
-start()
-dice, end = random.Random({process}), time.monotonic() + 1.5
-while time.monotonic() < end:
-    what = take("plain", dice.randrange(1, 24) * {2 * MIB})
-    if what != OUT_OF_MEMORY:
-        give("plain", what)
-say(0)
-"""
-        )
-        for process in range(4)
-    ]
-    least = rack.run(
+    watcher = rack.start(
         """
-import time
+import select, sys
 start()
-least, end = info()[0], time.monotonic() + 1.2
-while time.monotonic() < end:
+least = info()[0]
+say("ready")
+while not select.select([sys.stdin], [], [], 0.0002)[0]:
     least = min(least, info()[0])
 say(least)
 """
     )
-    for racer in racers:
-        assert racer.communicate(timeout=60)[0] == "0\n"
-    assert 1024 * MIB - 64 * MIB <= least < 1024 * MIB
+    assert watcher.stdout
+    watcher.stdout.readline()
+    racers = [
+        grant.start(
+            f"""
+import random
+context, refused, granted = start(), [0] * 4, [0] * 4
+def race(number):
+    call("cuCtxSetCurrent", context)
+    dice = random.Random({process} * 4 + number)
+    for _ in range({rounds}):
+        path = dice.choice(["plain", "plain", "block", "managed"])
+        what = take(path, dice.randrange(1, 24) * {2 * MIB})
+        if what == OUT_OF_MEMORY:
+            refused[number] += 1
+        else:
+            give(path, what)
+            granted[number] += 1
+in_threads(4, race)
+say([sum(refused), sum(granted)])
+"""
+        )
+        for process in range(4)
+    ]
+    told = [json.loads(racer.communicate(timeout=600)[0]) for racer in racers]
+    least = int(watcher.communicate("end\n", timeout=60)[0])
+
+    assert 16 * rounds == sum(map(sum, told))
+    assert all(refused > 0 and granted > 0 for refused, granted in told)
+    assert (1024 - 64) * MIB <= least < 1024 * MIB
+    assert grant.usage().peak <= 64 * MIB
 
 
 def test_kill_9_gives_everything_back(grant: Grant) -> None:
