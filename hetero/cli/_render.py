@@ -164,5 +164,7 @@ def held_core(held: int, device: Device) -> str:
 
 
 def held_memory(held: int, device: Device) -> str:
-    """Return the memory held of a device."""
-    return memory_of(held, device.capacity[MEMORY])
+    """Return the memory held of a device, and the card's own where the node promises more."""
+    promised, own = device.capacity[MEMORY], device.of_card(MEMORY)
+    beyond = f" (card {format_memory(own)})" if promised > own else ""
+    return memory_of(held, promised) + beyond

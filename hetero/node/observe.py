@@ -23,14 +23,16 @@ class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
     `core` and `core_used` are in percent of the card, `core` None where there is no limit; `memory`
-    and `memory_used` are bytes. `denied` counts the allocations that were refused. `overhead` is
-    what the driver counts for the grant's processes on top: contexts, the code of their kernels.
+    and `memory_used` are bytes. `spill`: what does not fit on the card lies with the host. `denied`
+    counts the allocations that were refused. `overhead` is what the driver counts for the grant's
+    processes on top: contexts, the code of their kernels.
     """
 
     device: str
     number: int | None
     memory: int
     core: float | None
+    spill: bool = False
     memory_used: int | None = None
     core_used: float | None = None
     denied: int | None = None
@@ -199,6 +201,7 @@ def _shares(
                 number=numbers.get(grant.device),
                 memory=limit.memory,
                 core=limit.core * 100 / CORE_FULL if limited else None,
+                spill=limit.spill,
                 memory_used=now.memory if now else None,
                 core_used=core_used,
                 denied=now.denied if now else None,

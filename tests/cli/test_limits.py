@@ -193,7 +193,7 @@ def test_a_rack_that_is_not_there_is_one_line(hetero: Run) -> None:
 
 
 def test_a_program_of_one_and_a_half_cards_completes_where_the_node_grants_it(
-    hetero: Run, tmp_path: Path
+    hetero: Run, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "node.toml").write_text("[scale]\nmemory = 1.5\n")
     config = str(tmp_path / "node.toml")
@@ -206,4 +206,10 @@ def test_a_program_of_one_and_a_half_cards_completes_where_the_node_grants_it(
     assert "is granted 1.5 times: what does not fit lies with the host" in " ".join(
         hetero("doctor", HETERO_CONFIG=config).stdout.split()
     )
-    assert "0/48 GiB" in hetero("inventory", HETERO_CONFIG=config).stdout
+    assert "0/48 GiB (card 32 GiB)" in hetero("inventory", HETERO_CONFIG=config).stdout
+    seen = hetero("run", "--memory", "48Gi", "--", *command, "ps", HETERO_CONFIG=config).stdout
+    assert "0/48 GiB spills" in seen
+    for view in ("inventory", "ps"):
+        shown = hetero("run", "--memory", "1Gi", "--", *command, view).stdout
+        assert "spills" not in shown
+        assert "(card" not in shown

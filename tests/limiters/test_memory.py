@@ -169,6 +169,34 @@ say([word.value, info()[0] >> 20])
     assert [7, 536] == told
 
 
+def test_segments_that_grow_past_the_card_are_reached_from_end_to_end(rack: Rack) -> None:
+    """As PyTorch's expandable segments do: one long address, mapped piece by piece."""
+    told = rack.grant(Terms(memory=1536 * MIB, flags=SPILL)).run(
+        f"""
+from simulated import Access
+start()
+whole, piece, address = {1536 * MIB}, {32 * MIB}, c_uint64()
+call("cuMemAddressReserve", byref(address), whole, 0, 0, 0)
+handles = []
+for at in range(address.value, address.value + whole, piece):
+    handles.append(block(piece))
+    call("cuMemMap", at, piece, 0, handles[-1], 0)
+    call("cuMemSetAccess", at, piece, byref(Access(FIRST, 3)), 1)
+    call("cuMemsetD32_v2", at, c_uint(len(handles)), 16)
+full, seen = [info()[0], take("block", {2 * MIB})], []
+for at in range(address.value, address.value + whole, piece):
+    word = c_uint()
+    call("cuMemcpyDtoH_v2", byref(word), at + 60, 4)
+    seen.append(word.value)
+call("cuMemUnmap", address.value, whole)
+for handle in handles:
+    call("cuMemRelease", handle)
+say([full, seen, info()[0] >> 20])
+"""
+    )
+    assert [[0, 2], list(range(1, 49)), 1536] == told
+
+
 def test_memory_beyond_the_card_is_out_of_memory_where_the_node_does_not_grant_it(
     rack: Rack,
 ) -> None:
