@@ -104,7 +104,7 @@ def core_of(share: Share) -> str:
     if share.core is None:
         return "no limit"
     got = "" if share.core_used is None else f"{share.core_used:.1f}/"
-    return f"{got}{share.core:g} %"
+    return f"{got}{share.core:g} %" + (" rest" if share.rest else "")
 
 
 def short(uuid: str) -> str:

@@ -129,6 +129,25 @@ def test_ps_shows_what_the_program_gets(hetero: Run, start: Start) -> None:
     assert (1 << 30, 0) == (seen["memory_used"], seen["denied"])
 
 
+def test_a_program_without_a_limit_leaves_a_limited_neighbour_its_share(
+    hetero: Run, start: Start
+) -> None:
+    free = start("--memory", "2Gi")
+    free.steps()
+    alone = free.steps()
+
+    limited = start("--memory", "2Gi", "--core", "60")
+    limited.steps()
+    seen = share(hetero, free.grant)
+    assert pytest.approx(0.6, abs=0.06) == limited.steps() / alone
+    assert (40, True) == (seen["core"], seen["rest"])
+    assert "/40 % rest" in hetero("ps", "--seconds", "0.1").stdout
+
+    limited.program.kill()
+    limited.program.wait()
+    assert None is share(hetero, free.grant)["core"]
+
+
 def test_over_the_memory_is_the_drivers_own_error_and_is_counted(
     hetero: Run, environ: Mapping[str, str]
 ) -> None:
