@@ -19,8 +19,6 @@ from hetero.errors import HeteroError, NotFound
 from hetero_benchmarks import peers, report
 from hetero_benchmarks.trial import Grant, Machine, Program, find_machine
 
-NAME = "hetero bench overhead"
-
 #: Calls by name, each with its "median" and "p99" in nanoseconds; what is called once has no "p99".
 Timed = Mapping[str, Mapping[str, float]]
 #: How many launches two processes make of which the instructions are counted.
@@ -74,11 +72,6 @@ class Overhead:
     counts: tuple[Count, ...]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the benchmark and return its exit code."""
-    return report.call(overhead, argv, name=NAME)
-
-
 @click.command()
 @click.option(
     "--rounds",
@@ -105,13 +98,8 @@ def main(argv: Sequence[str]) -> int:
     is_flag=True,
     help="Also count a launch's instructions, with valgrind; simulated cards only.",
 )
-@click.option("--uuid", help="The card, by the start of its UUID. Default: the first one.")
-@click.option(
-    "--json",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the report here.",
-)
+@report.uuid_option
+@report.json_option
 @click.pass_obj
 def overhead(
     command: str,
@@ -145,6 +133,9 @@ def overhead(
     )
     report.save(result, file)
     _show(result)
+
+
+main = report.entry(overhead)
 
 
 def _sample(name: str, machine: Machine, calls: int, at_once: int) -> Timed:
