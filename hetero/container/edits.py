@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hetero.container.cdi import Specs
 from hetero.model import Edits, Mount
+from hetero.node.container import placed
 from hetero.node.node import Node
 from hetero.node.tenant import GRANT, PRELOAD, TENANT, USAGE, replace
 
@@ -77,10 +78,9 @@ def _say(path: Path, lines: Iterable[str]) -> None:
 def _driver(node: Node, files: Iterable[str]) -> Iterator[Mount]:
     """Yield the mounts of a driver's files, as far as this machine has them."""
     known: dict[str, str] | None = None
+    yield from placed(files)
     for name in files:
         if name.startswith("/"):
-            if os.path.exists(name):
-                yield Mount(name, name)
             continue
         if node.simulation:
             found = str(node.simulation.drivers / name)

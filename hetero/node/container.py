@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -139,15 +139,24 @@ def _real(node: Node, edits: Edits) -> Edits:
     """Return what a container can be given of a vendor's edits: simulated cards have no nodes.
 
     A driver that CDI specs describe comes with the runtime that the container's class names. We do
-    not see the node's specs, and a name that is in none of them would stop the container.
+    not see the node's specs, and a name that is in none of them would stop the container. Of other
+    drivers it gets the programs and directories that we see ourselves: this program was given them
+    at the paths they have on the node.
     """
-    if edits.cdi:
-        nodes = tuple(path for path in edits.device_nodes if Path(path).exists())
-        edits = evolve(edits, cdi=(), files=(), device_nodes=nodes)
-    if node.simulation is None:
-        return edits
-    there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
-    return evolve(edits, mounts=there, device_nodes=())
+    if node.simulation:
+        there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
+        return evolve(edits, cdi=(), files=(), mounts=there, device_nodes=())
+    files = () if edits.cdi else tuple(placed(edits.files))
+    nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
+    return evolve(edits, cdi=(), files=(), mounts=edits.mounts + files, device_nodes=nodes)
+
+
+def placed(files: Iterable[str]) -> Iterator[Mount]:
+    """Yield the mounts of a driver's programs and directories, as far as this machine has them."""
+    for file in files:
+        path, _, place = file.partition(":")
+        if path.startswith("/") and os.path.exists(path):
+            yield Mount(path, place or path)
 
 
 def _edits(node: Node, allocation: Allocation, identity: str, libraries: Libraries) -> Edits:
