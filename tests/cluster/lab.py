@@ -26,13 +26,14 @@ from attrs import define
 from hetero_limiters import rack
 
 from hetero.kube import wire
-from tests.kube.binaries import PACKAGES, ROOT, script
+from hetero.node.ledger import ALLOCATION, Ledger
+from tests.kube.binaries import ROOT, script
 from tests.kube.control_plane import wait_for
 
 API = "https://10.77.0.1:6443"
 IMAGE = "lab.local/hostusr:1"
 #: What a node has of its own instead of this machine's, besides what the script gives it.
-OWN = ("/run/hetero", "/var/lib/hetero", "/dev/shm")  # noqa: S108
+OWN = ("/run/hetero", "/var/lib/hetero", "/dev/shm")
 #: Where a node's simulated cards are described.
 RACK = "/var/lib/hetero/cards.rack"
 #: What a pod needs of this machine to run its programs: they are the host's.
@@ -56,15 +57,17 @@ class Lab:
     def up(self) -> None:
         """Start the control plane and the nodes, and wait until they are ready."""
         self._script("up", str(len(self.racks)))
-        proxy = ("--proxy-mode=iptables", "--cluster-cidr=10.78.0.0/16")
-        # The table of connections is this machine's: its size is left as it is.
-        keep = ("--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s")
-        keep = (*keep, "--conntrack-tcp-timeout-close-wait=0s")
+        options = (
+            "--proxy-mode=iptables",
+            "--cluster-cidr=10.78.0.0/16",
+            # The table of connections is this machine's: its size is left as it is.
+            "--conntrack-max-per-core=0",
+            "--conntrack-tcp-timeout-established=0s",
+            "--conntrack-tcp-timeout-close-wait=0s",
+        )
         for name in ("cp", *self.racks):
             argv = (str(self.binaries / "kube-proxy"), f"--kubeconfig={self._kubeconfig}")
-            self._start(
-                f"proxy-{name}", (*argv, f"--hostname-override={name}", *proxy, *keep), name
-            )
+            self._start(f"proxy-{name}", (*argv, f"--hostname-override={name}", *options), name)
         # The API server calls Services too, and their addresses are on no network.
         route = ("route", "add", "10.96.0.0/24", "dev", "br0")
         subprocess.run(["ip", "-n", "kl-cp", *route], check=True)
@@ -103,7 +106,7 @@ class Lab:
     def start_node(self, node: str) -> None:
         """Start a node again after it was lost."""
         # What a boot clears: a node's locks and what its cards held are gone with its kernel.
-        for left in (*self.own(node, "/dev/shm").iterdir(),):  # noqa: S108
+        for left in (*self.own(node, "/dev/shm").iterdir(),):
             left.unlink()
         self._lab(f"node({int(node[1:])})")
         self._furnish(node)
@@ -251,7 +254,8 @@ class Lab:
     def clear(self) -> None:
         """Delete all pods of tests and wait until nothing stands anywhere."""
         for space in ("default", UNWATCHED):
-            self.call("DELETE", f"/api/v1/namespaces/{space}/pods")
+            # At once: a kubelet takes some ten seconds until it says that it is done with a pod.
+            self.call("DELETE", f"/api/v1/namespaces/{space}/pods?gracePeriodSeconds=0")
         wait_for(lambda: not self.pods() and not self.pods(UNWATCHED))
         wait_for(lambda: not any(self.standing(node) for node in self.racks))
 
@@ -260,14 +264,18 @@ class Lab:
     def standing(self, node: str) -> list[Plain]:
         """Return the grants that stand in a node's ledger, as their files say."""
         found = []
-        for path in self.grants(node):
-            with suppress(FileNotFoundError):
-                found.append(json.loads(path.read_text()))
+        for state in self.own(node, "/run/hetero").glob("sim-*"):
+            ledger = Ledger(state)
+            for name in os.listdir(state / "grants"):
+                if not name.startswith(".") and ledger.stands(name):
+                    with suppress(FileNotFoundError):  # it went at this moment
+                        found.append(json.loads(self.record(state, name).read_text()))
         return found
 
-    def grants(self, node: str) -> Iterator[Path]:
-        """Yield the records of the grants that stand in a node's ledger."""
-        return self.own(node, "/run/hetero").glob("**/grants/[!.]*/allocation.json")
+    @staticmethod
+    def record(state: Path, grant: str) -> Path:
+        """Return the file that says what a grant is; it is as old as the grant."""
+        return state / "grants" / grant / ALLOCATION
 
     def over_capacity(self, pods: Sequence[Plain] | None = None) -> list[str]:
         """Return a line for every counter of a card of which more is given than the card has.
@@ -282,11 +290,9 @@ class Lab:
             ledger = [entry["allocation"] for entry in self.standing(node)]
             bound = [one for pod in pods for one in given(pod, node)]
             for where, allocations in (("ledger", ledger), ("API", bound)):
-                lines += [
-                    f"{where} of {node}: {device} {counter}: {amount} of {capacity[device][counter]}"
-                    for (device, counter), amount in _sums(allocations).items()
-                    if amount > capacity[device][counter]
-                ]
+                for (device, counter), amount in _sums(allocations).items():
+                    if amount > (most := capacity[device][counter]):
+                        lines.append(f"{where} of {node}: {device} {counter}: {amount} of {most}")
         return lines
 
     def capacity(self, node: str) -> dict[str, Mapping[str, int]]:
@@ -411,7 +417,7 @@ def running(folder: Path, *, binaries: Path) -> Iterator[Lab]:
         if not Path(path).exists()
     ]
     if missing:
-        pytest.skip(f"needs {', '.join(missing)}: apt-get install {PACKAGES}")
+        pytest.skip(f"needs {', '.join(missing)}: install the Debian packages that .ci/run names")
     if not Path("/sys/fs/cgroup/cpuset").is_dir():
         pytest.skip("needs cgroup v1: the lab's kubelets know no other")
     racks = {

@@ -14,8 +14,11 @@ from attrs import frozen
 
 from hetero.kube import wire
 from tests.cluster.lab import IMAGE, RACK, UNWATCHED, Lab, Plain, host_volumes, processes
+from tests.kube.binaries import ROOT
 from tests.kube.control_plane import wait_for
-from tests.kube.test_chart import render
+
+sys.path.insert(0, str(ROOT / "deploy"))
+import render  # type: ignore[import-not-found]
 
 NAMESPACE = "hetero-system"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -27,7 +30,7 @@ LABEL = "lab/agent"
 def values(lab: Lab) -> Plain:
     """Return the chart's values for this cluster: Kubernetes 1.20, and an image that is empty."""
     volumes, mounts = host_volumes()
-    shm = {"name": "shm", "hostPath": {"path": "/dev/shm"}}  # noqa: S108 - what is on the cards
+    shm = {"name": "shm", "hostPath": {"path": "/dev/shm"}}
     return {
         "image": IMAGE,
         "imagePullPolicy": "Never",
@@ -41,7 +44,7 @@ def values(lab: Lab) -> Plain:
             "nodeSelector": {LABEL: "on"},
             "env": [{"name": "HETERO_RACK", "value": RACK}],
             "volumes": [shm],
-            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
+            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
         },
         "command": [sys.executable, "-m", "hetero"],
         "podVolumes": [*volumes, {"name": "kubernetes", "hostPath": {"path": str(lab.binaries)}}],

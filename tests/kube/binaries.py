@@ -14,11 +14,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: Debian's packages; .ci/run installs them where it may.
-PACKAGES = (
-    "etcd-server containerd runc containernetworking-plugins iptables iproute2 busybox-static "
-    "openssl xz-utils"
-)
 _PARTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
 
 
@@ -32,7 +27,7 @@ def script() -> Path | None:
 def binaries(folder: Path) -> Path:
     """Return the folder of Kubernetes' binaries, unpacked into `folder` if need be; or skip."""
     if not shutil.which("etcd") or not shutil.which("openssl"):
-        pytest.skip(f"needs etcd and openssl: apt-get install {PACKAGES}")
+        pytest.skip("needs etcd and openssl: install the Debian packages that .ci/run names")
     if "KUBE_ASSETS" in os.environ:
         return Path(os.environ["KUBE_ASSETS"])
     found = script()
