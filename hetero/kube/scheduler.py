@@ -270,6 +270,7 @@ class Scheduler:
             await self._give(plain, pod, node, path)
         try:
             self._check()
+            log.info("pod %s/%s: binding to %s", namespace, name, node)
             await self.api.post(f"{path}/binding", _binding(plain, node))
         except HeteroError:
             if not await self._bound(path, uid, node):

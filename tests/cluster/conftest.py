@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.books import Books
 from tests.cluster.lab import Lab, running
 from tests.cluster.release import Release
 from tests.kube.control_plane import wait_for
@@ -51,7 +52,7 @@ def run_all(lab: Lab, *names: str, seconds: float = 90) -> None:
     """Wait until pods run; meanwhile no card may be over capacity."""
 
     def running() -> bool:
-        assert [] == lab.over_capacity()
+        assert [] == Books(lab).faults()
         return all(lab.phases()[name] == "Running" for name in names)
 
     wait_for(running, seconds=seconds)

@@ -25,12 +25,12 @@ import pytest
 from attrs import define
 from hetero_limiters import rack
 
-from hetero.kube import wire
 from hetero.node.ledger import ALLOCATION, Ledger
 from tests.kube.binaries import ROOT, script
 from tests.kube.control_plane import wait_for
 
 API = "https://10.77.0.1:6443"
+TOKEN = "Bearer lab-admin-token"
 IMAGE = "lab.local/hostusr:1"
 #: What a node has of its own instead of this machine's, besides what the script gives it.
 OWN = ("/run/hetero", "/var/lib/hetero", "/dev/shm")
@@ -93,6 +93,8 @@ class Lab:
             enter = ("nsenter", f"--target={init}", "--mount", "--")
             subprocess.run([*enter, "mount", "--bind", str(own), path], check=True)
         self.own(node, RACK).write_text(self.racks[node])
+        # Here each process beside a node's pods would have the weight of all of them together.
+        Path(f"/sys/fs/cgroup/cpu/kl-{node}/cpu.shares").write_text("16384")
 
     def own(self, node: str, path: str) -> Path:
         """Return where something of a node's own is on this machine."""
@@ -169,8 +171,7 @@ class Lab:
 
         def run() -> None:
             try:
-                with open("/run/netns/kl-cp") as network:
-                    _enter(network.fileno())
+                enter()
                 answer.append(act())
             except Exception as error:
                 answer.append(error)
@@ -264,62 +265,19 @@ class Lab:
     def standing(self, node: str) -> list[Plain]:
         """Return the grants that stand in a node's ledger, as their files say."""
         found = []
-        for state in self.own(node, "/run/hetero").glob("sim-*"):
-            ledger = Ledger(state)
-            for name in os.listdir(state / "grants"):
-                if not name.startswith(".") and ledger.stands(name):
-                    with suppress(FileNotFoundError):  # it went at this moment
-                        found.append(json.loads(self.record(state, name).read_text()))
+        for path in self.records(node):
+            with suppress(FileNotFoundError):  # it went at this moment
+                found.append(json.loads(path.read_text()))
         return found
 
-    @staticmethod
-    def record(state: Path, grant: str) -> Path:
-        """Return the file that says what a grant is; it is as old as the grant."""
-        return state / "grants" / grant / ALLOCATION
-
-    def over_capacity(self, pods: Sequence[Plain] | None = None) -> list[str]:
-        """Return a line for every counter of a card of which more is given than the card has.
-
-        What is given is what stands in the ledgers, and apart from that what the API's pods hold.
-        """
-        lines = []
-        if pods is None:
-            pods = list(self.pods().values())
-        for node in self.racks:
-            capacity = self.capacity(node)
-            ledger = [entry["allocation"] for entry in self.standing(node)]
-            bound = [one for pod in pods for one in given(pod, node)]
-            for where, allocations in (("ledger", ledger), ("API", bound)):
-                for (device, counter), amount in _sums(allocations).items():
-                    if amount > (most := capacity[device][counter]):
-                        lines.append(f"{where} of {node}: {device} {counter}: {amount} of {most}")
-        return lines
-
-    def capacity(self, node: str) -> dict[str, Mapping[str, int]]:
-        """Return what each card of a node has, as its agent published it."""
-        notes = self.call("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"]
-        return {d.uuid: d.capacity for d in wire.devices(notes[wire.INVENTORY], node=node)}
-
-
-def given(pod: Plain, node: str) -> Iterator[Plain]:
-    """Yield the allocations of a pod on a node that has not ended."""
-    text = pod["metadata"].get("annotations", {}).get(wire.ALLOCATION)
-    if (
-        text
-        and pod["spec"].get("nodeName") == node
-        and pod["status"]["phase"] not in ("Succeeded", "Failed")
-    ):
-        yield from (allocation for _, allocation in json.loads(text)["containers"])
-
-
-def _sums(allocations: Sequence[Plain]) -> dict[tuple[str, str], int]:
-    held: dict[tuple[str, str], int] = {}
-    for allocation in allocations:
-        for grant in allocation["grants"]:
-            for counter, amount in grant["takes"].items():
-                key = (grant["device"], counter)
-                held[key] = held.get(key, 0) + amount
-    return held
+    def records(self, node: str) -> list[Path]:
+        """Return the files of the grants that stand on a node, each as old as its grant."""
+        return [
+            state / "grants" / name / ALLOCATION
+            for state in self.own(node, "/run/hetero").glob("sim-*")
+            for name in os.listdir(state / "grants")
+            if not name.startswith(".") and Ledger(state).stands(name)
+        ]
 
 
 def host_volumes() -> tuple[list[Plain], list[Plain]]:
@@ -346,9 +304,11 @@ def processes(container: Plain) -> list[int]:
     return found
 
 
-def _enter(descriptor: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).setns(descriptor, 0):
-        raise OSError(ctypes.get_errno(), "setns")
+def enter() -> None:
+    """Take this thread into the network of the cluster."""
+    with open("/run/netns/kl-cp") as network:
+        if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), 0):
+            raise OSError(ctypes.get_errno(), "setns")
 
 
 def _ask(server: str, method: str, path: str, body: Any, kind: str) -> bytes:
@@ -366,7 +326,7 @@ def _ask(server: str, method: str, path: str, body: Any, kind: str) -> bytes:
                 path,
                 None if body is None else json.dumps(body),
                 {
-                    "Authorization": "Bearer lab-admin-token",
+                    "Authorization": TOKEN,
                     "Content-Type": kind or "application/json",
                 },
             )

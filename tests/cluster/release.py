@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,16 @@ class Release:
     def agent_log(self, node: str) -> str:
         name = self.agent(node)["metadata"]["name"]
         return self.lab.output(name, namespace=NAMESPACE)
+
+    def bindings(self) -> dict[str, float]:
+        """Return when each pod began to be bound, as the leader's log says: seconds since 1970."""
+        leader = self.leader()
+        said = self.lab.output(leader or "", "container=extender", namespace=NAMESPACE)
+        found = re.findall(r"^(\S+ \S+),(\d+) .* pod \w+/(\S+): binding to", said, re.MULTILINE)
+        return {
+            pod: datetime.fromisoformat(f"{second}+00:00").timestamp() + int(part) / 1000
+            for second, part, pod in found
+        }
 
     def metrics(self, node: str) -> str:
         """Return what the agent of a node tells Prometheus."""
