@@ -210,25 +210,9 @@ class Lab:
         **spec: Any,
     ) -> Plain:
         """Make a pod that runs a command of this machine with a share."""
-        volumes, mounts = host_volumes()
-        container = {
-            "name": "main",
-            "image": IMAGE,
-            "imagePullPolicy": "Never",
-            "command": list(command) or ["sleep", "1000"],
-            "resources": {"limits": dict(limits)},
-            "volumeMounts": mounts,
-        }
         body = {
             "metadata": {"name": name, "annotations": dict(notes or {})},
-            "spec": {
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 1,
-                "dnsPolicy": "Default",
-                "containers": [container],
-                "volumes": volumes,
-                **spec,
-            },
+            "spec": {**program(limits, *command), "restartPolicy": "Never", **spec},
         }
         made: Plain = self.call("POST", f"/api/v1/namespaces/{namespace}/pods", body)
         return made
@@ -278,6 +262,25 @@ class Lab:
             for name in os.listdir(state / "grants")
             if not name.startswith(".") and Ledger(state).stands(name)
         ]
+
+
+def program(limits: Mapping[str, str], *command: str) -> Plain:
+    """Return the spec of a pod that runs a command of this machine with a share."""
+    volumes, mounts = host_volumes()
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": list(command) or ["sleep", "10000"],
+        "resources": {"limits": dict(limits)},
+        "volumeMounts": mounts,
+    }
+    return {
+        "terminationGracePeriodSeconds": 1,
+        "dnsPolicy": "Default",
+        "containers": [container],
+        "volumes": volumes,
+    }
 
 
 def host_volumes() -> tuple[list[Plain], list[Plain]]:
@@ -380,6 +383,8 @@ def running(folder: Path, *, binaries: Path) -> Iterator[Lab]:
         pytest.skip(f"needs {', '.join(missing)}: install the Debian packages that .ci/run names")
     if not Path("/sys/fs/cgroup/cpuset").is_dir():
         pytest.skip("needs cgroup v1: the lab's kubelets know no other")
+    if Path("/run/netns/kl-cp").exists():
+        pytest.fail("a lab is up on this machine already: end it with `lab.py down`")
     racks = {
         "n1": Path(rack("mixed")).read_text(),
         "n2": of_vendors("ascend", "cambricon"),

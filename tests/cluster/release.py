@@ -133,14 +133,19 @@ class Release:
         found = self.pods("hetero-agent").values()
         return next(pod for pod in found if pod["spec"]["nodeName"] == node)
 
-    def leader(self) -> str | None:
-        """Return the name of the scheduler's pod that leads, as its log says."""
-        for name in self.pods("hetero-scheduler"):
-            with suppress(OSError):
-                said = self.lab.output(name, "container=extender", namespace=NAMESPACE)
-                if "leading" in said:
-                    return name
+    def leader(self) -> Plain | None:
+        """Return the scheduler's pod that leads: the one that renews the Lease, and knows it."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/hetero-scheduler"
+        with suppress(OSError):
+            holder, _, _ = self.lab.call("GET", path)["spec"]["holderIdentity"].rpartition("_")
+            said = self.lab.output(holder, "container=extender", namespace=NAMESPACE)
+            return self.pods("hetero-scheduler").get(holder) if "leading" in said else None
         return None
+
+    def leading(self) -> Plain:
+        """Return the scheduler's pod that leads, once one does."""
+        found: Plain = wait_for(self.leader)
+        return found
 
     def agent_log(self, node: str) -> str:
         name = self.agent(node)["metadata"]["name"]
@@ -148,8 +153,8 @@ class Release:
 
     def bindings(self) -> dict[str, float]:
         """Return when each pod began to be bound, as the leader's log says: seconds since 1970."""
-        leader = self.leader()
-        said = self.lab.output(leader or "", "container=extender", namespace=NAMESPACE)
+        leader = self.leading()["metadata"]["name"]
+        said = self.lab.output(leader, "container=extender", namespace=NAMESPACE)
         found = re.findall(r"^(\S+ \S+),(\d+) .* pod \w+/(\S+): binding to", said, re.MULTILINE)
         return {
             pod: datetime.fromisoformat(f"{second}+00:00").timestamp() + int(part) / 1000
@@ -177,9 +182,13 @@ class Release:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def kill_agent(self, node: str) -> None:
-        """End an agent by kill -9; its kubelet starts it again."""
-        self.kill(self.agent(node))
+    def replace(self, pod: Plain) -> None:
+        """End a pod by kill -9 and have another in its place.
+
+        A kubelet would start it again, later each time: up to five minutes later.
+        """
+        self.kill(pod)
+        self.lab.call("DELETE", f"{PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")
 
     def stop_agent(self, node: str) -> None:
         """Have no agent on a node, from now on."""
