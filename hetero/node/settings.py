@@ -11,7 +11,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from hetero.errors import BadInput
-from hetero.model import CORE, MEMORY, Device, Fractional
+from hetero.model import CORE, MEMORY, SLOTS, Device, Fractional
 
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
 DEFAULT = Path("/etc/hetero/node.toml")
@@ -24,6 +24,7 @@ class Settings:
     [scale]             # factors, at least 1 and 1 unless set
     memory = 1.5        # what does not fit on a card then lies with the host, and is slower
     core = 2
+    slots = 2           # how many may share a device
 
     [count]
     context = true      # the driver's memory for a program counts against its grant; else not
@@ -31,6 +32,7 @@ class Settings:
 
     memory_scale: Decimal = Decimal(1)
     core_scale: Decimal = Decimal(1)
+    slots_scale: Decimal = Decimal(1)
     context: bool = False
 
     def scaled(self, device: Device) -> Device:
@@ -39,11 +41,11 @@ class Settings:
         A percentage still means a percentage of the card itself. Only what is cut freely can be
         promised more than once: a whole card or a shape of it is there or not.
         """
-        if self.memory_scale == self.core_scale == 1:
+        if self.memory_scale == self.core_scale == self.slots_scale == 1:
             return device
         if not isinstance(device.granularity, Fractional):
             return device
-        factors = {MEMORY: self.memory_scale, CORE: self.core_scale}
+        factors = {MEMORY: self.memory_scale, CORE: self.core_scale, SLOTS: self.slots_scale}
         capacity = {
             name: int(amount * factors.get(name, 1)) for name, amount in device.capacity.items()
         }
@@ -73,7 +75,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         raise BadInput(f"settings {path}: {error}") from None
     scale, count = (_table(path, document, name) for name in ("scale", "count"))
     _expect(path, document, known=())
-    _expect(path, scale, known=("memory", "core"))
+    _expect(path, scale, known=("memory", "core", "slots"))
     _expect(path, count, known=("context",))
     context = count.get("context", False)
     if not isinstance(context, bool):
@@ -81,6 +83,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     return Settings(
         memory_scale=_factor(path, "memory", scale.get("memory", 1)),
         core_scale=_factor(path, "core", scale.get("core", 1)),
+        slots_scale=_factor(path, "slots", scale.get("slots", 1)),
         context=context,
     )
 
@@ -97,7 +100,7 @@ def _expect(path: Path, table: Mapping[str, Any], *, known: tuple[str, ...]) -> 
         if key not in known:
             raise BadInput(
                 f"settings {path}: unknown key {key!r}: "
-                "there is [scale] with memory and core, [count] with context, nothing else"
+                "there is [scale] with memory, core and slots, [count] with context, nothing else"
             )
 
 

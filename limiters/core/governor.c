@@ -11,6 +11,7 @@
 #include <linux/futex.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,7 +23,8 @@ enum { GATE_CLOSED = 0, GATE_OPEN = 1 };
 
 /* How often a running turn is looked at: a neighbour with a higher claim waits no longer than this and what is in
  * flight. */
-#define TICK_NS (MS / 2)
+#define TICK_NS       (MS / 2)
+#define TICK_BRIEF_NS (MS / 10)
 
 /* With nothing in flight for so long the turn ends. Shorter gaps are charged: a program that launches one small kernel
  * after the other keeps the device from others as surely as a long kernel does. */
@@ -42,8 +44,16 @@ enum { GATE_CLOSED = 0, GATE_OPEN = 1 };
 #define MARK_EVERY_NS MS
 #define STRIDE_MOST   64u
 
+/* Beside a grant of high priority, which waits for all of it at any time: two marks a tenth of that apart. What it
+ * costs is what launchers lose by waiting more often. */
+#define IN_FLIGHT_BRIEF     2u
+#define MARK_EVERY_BRIEF_NS (MS / 10)
+
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THIN_NS (50 * MS)
+
+/* How often somebody who waits out its debt looks whether others run: their power is told from ours by that. */
+#define WATCH_NS (2 * MS)
 
 /* A launcher at the gate looks at its terms this often: they may have been lifted. */
 #define LOOK_NS (50 * MS)
@@ -77,6 +87,11 @@ static bool lock(struct governor *governor)
 static void unlock(struct governor *governor)
 {
     pthread_mutex_unlock(&governor->lock);
+}
+
+static uint32_t most_in_flight(struct governor *governor)
+{
+    return atomic_load_explicit(&governor->brief, memory_order_relaxed) ? IN_FLIGHT_BRIEF : IN_FLIGHT;
 }
 
 static uint32_t launches(struct governor *governor)
@@ -121,10 +136,10 @@ static void thin(struct governor *governor)
     uint64_t since = governor->engine->now();
     while (lock(governor)) {
         pop_passed(governor);
-        if (governor->backlog >= IN_FLIGHT && governor->engine->now() - since > THIN_NS)
+        if (governor->backlog >= most_in_flight(governor) && governor->engine->now() - since > THIN_NS)
             pop_mark(governor);
         governor->thinned = true;
-        bool enough = governor->backlog < IN_FLIGHT;
+        bool enough = governor->backlog < most_in_flight(governor);
         unlock(governor);
         if (enough)
             return;
@@ -132,7 +147,7 @@ static void thin(struct governor *governor)
     }
 }
 
-/* Let a mark stand for MARK_EVERY_NS. The time between two marks is the device's when launchers had to wait for it,
+/* Let a mark stand for MARK_EVERY_NS, or its brief form. The time between two marks is the device's when launchers had to wait for it,
  * and no less than the device's when all earlier marks had passed; in between, while a queue fills, it says nothing. */
 static void adapt(struct governor *governor, uint64_t now)
 {
@@ -142,7 +157,7 @@ static void adapt(struct governor *governor, uint64_t now)
         return;
     governor->thinned = false;
     uint64_t elapsed = now > since ? now - since : 1;
-    uint64_t fitting = governor->stride * MARK_EVERY_NS / elapsed;
+    uint64_t fitting = governor->stride * (governor->brief ? MARK_EVERY_BRIEF_NS : MARK_EVERY_NS) / elapsed;
     if (fitting > governor->stride * UINT64_C(2))
         fitting = governor->stride * UINT64_C(2);
     governor->stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
@@ -211,7 +226,7 @@ static bool wait_at_gate(struct governor *governor)
 bool governor_enter(struct governor *governor)
 {
     for (;;) {
-        if (__builtin_expect(atomic_load_explicit(&governor->backlog, memory_order_relaxed) >= IN_FLIGHT, 0))
+        if (__builtin_expect(atomic_load_explicit(&governor->backlog, memory_order_relaxed) >= most_in_flight(governor), 0))
             thin(governor);
         /* First inside, then the gate: the thread closes the gate, then looks who is inside. */
         atomic_fetch_add(&governor->traffic, ONE_LAUNCH + 1);
@@ -337,12 +352,13 @@ static void spend(struct governor *governor, struct hetero_region_device *accoun
         atomic_store_explicit(&account->balance_ns, -BUDGET_TURN_NS, memory_order_relaxed);
 }
 
-static void charge(struct governor *governor, uint64_t now, uint64_t spent_ns)
+/* The device was ours from `from` to `to`. */
+static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
-    governor->power.busy_ns += spent_ns;
-    uint64_t priced_ns = power_charge(&governor->power, spent_ns);
-    spend(governor, governor->account, now, priced_ns);
-    spend(governor, &governor->own, now, priced_ns);
+    power_ran(&governor->power, from, to, true);
+    uint64_t priced_ns = power_charge(&governor->power, to - from);
+    spend(governor, governor->account, to, priced_ns);
+    spend(governor, &governor->own, to, priced_ns);
     uint32_t count = launches(governor);
     atomic_fetch_add_explicit(&governor->account->launches, (uint32_t)(count - governor->launches_seen),
                               memory_order_relaxed);
@@ -360,25 +376,29 @@ static int64_t balance(struct governor *governor)
     return shared < own ? shared : own;
 }
 
-/* Look once a second at what the card draws: time on a card at its power limit is dearer. */
+/* Look now and then at what the card draws: time on a card at its power limit is dearer. */
 static void look_at_power(struct governor *governor)
 {
-    uint32_t mean_mw, limit_mw;
+    struct power_reading reading;
     uint64_t now = governor->engine->now();
-    if (power_due(&governor->power, now) && governor->engine->power(governor->terms->uuid, &mean_mw, &limit_mw)) {
-        power_look(&governor->power, now, mean_mw, limit_mw);
-        log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", mean_mw, limit_mw, governor->power.price);
+    if (power_due(&governor->power, now) && governor->engine->power(governor->terms->uuid, &reading)) {
+        power_look(&governor->power, now, &reading);
+        log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", reading.mean_mw, reading.limit_mw,
+                 governor->power.price);
     }
 }
 
 /* Wait out of the turn, and see whether others run meanwhile. */
 static void rest(struct governor *governor, uint64_t ns)
 {
-    uint64_t since = governor->engine->now();
-    unsigned held = turn_held(&governor->turn);
-    governor->engine->pause(ns);
-    held += turn_held(&governor->turn);
-    governor->power.others_ns += (governor->engine->now() - since) * held / 2;
+    uint64_t now = governor->engine->now(), until = now + ns;
+    while (now < until) {
+        uint64_t since = now;
+        governor->engine->pause(until - now < WATCH_NS ? until - now : WATCH_NS);
+        now = governor->engine->now();
+        if (turn_held(&governor->turn))
+            power_ran(&governor->power, since, now, false);
+    }
 }
 
 /* Get the turn with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
@@ -404,7 +424,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
     }
     uint64_t since = governor->engine->now();
     turn_take(&governor->turn, terms_priority(terms) == HETERO_PRIORITY_HIGH);
-    governor->power.others_ns += governor->engine->now() - since;
+    power_ran(&governor->power, since, governor->engine->now(), false);
     if (terms_limit_core(terms) && balance(governor) >= 0)
         return true;
     turn_give(&governor->turn);
@@ -418,8 +438,18 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
         return true;
     if (terms_priority(terms) == HETERO_PRIORITY_LOW && turn_wanted_by_high(&governor->turn))
         return true;
-    return now >= own_until &&
-           (terms_policy(terms) == HETERO_POLICY_FIXED || turn_wanted(&governor->turn));
+    if (now < own_until)
+        return false;
+    uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_TURN_NS, terms_core(terms));
+    return (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer) || turn_wanted(&governor->turn);
+}
+
+/* How long this turn may be when others want theirs: of no regular length, so that the samples of the card's power, which are taken on a beat,
+ * do not always meet the same tenant (power.h). */
+static uint64_t turn_length(struct governor *governor)
+{
+    governor->dice = governor->dice * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return BUDGET_TURN_NS / 2 + (governor->dice >> 32) % BUDGET_TURN_NS;
 }
 
 /* Open the gate, let launches run, close it, wait for them; charge as it goes, so that a kill costs one tick. */
@@ -428,13 +458,16 @@ static void run(struct governor *governor, bool borrowed)
     const struct engine *engine = governor->engine;
     uint64_t opened = engine->now(), charged = 0, busy = 0, own_until = 0, now;
     uint32_t seen = launches(governor);
+    bool brief = terms_priority(governor->terms) == HETERO_PRIORITY_LOW && turn_beside_high(&governor->turn);
+    uint64_t tick = brief ? TICK_BRIEF_NS : TICK_NS;
+    atomic_store(&governor->brief, brief);
     atomic_store(&governor->first_ns, 0);
     atomic_store(&governor->gate, GATE_OPEN);
     futex_wake(&governor->gate);
     for (;;) {
         now = engine->now();
-        uint64_t left = own_until > now ? own_until - now : TICK_NS;
-        engine->pause(left < TICK_NS ? left : TICK_NS);
+        uint64_t left = own_until > now ? own_until - now : tick;
+        engine->pause(left < tick ? left : tick);
         now = engine->now();
         uint64_t first = atomic_load_explicit(&governor->first_ns, memory_order_relaxed);
         if (first == 0) {
@@ -445,7 +478,7 @@ static void run(struct governor *governor, bool borrowed)
         }
         if (charged == 0) {
             charged = busy = first;
-            own_until = first + (borrowed ? 0 : (uint64_t)BUDGET_TURN_NS);
+            own_until = first + (borrowed ? 0 : turn_length(governor));
         }
         uint32_t count = launches(governor);
         bool resting = count == seen && (atomic_load(&governor->traffic) & INSIDE) == 0 && settled(governor);
@@ -453,7 +486,7 @@ static void run(struct governor *governor, bool borrowed)
         if (!resting)
             busy = now;
         if (busy > charged) {
-            charge(governor, busy, busy - charged);
+            charge(governor, charged, busy);
             charged = busy;
         }
         if (now - busy >= GAP_NS || must_end(governor, now, own_until))
@@ -464,8 +497,11 @@ static void run(struct governor *governor, bool borrowed)
     uint64_t closed = engine->now();
     while (!drained && engine->now() - closed < DRAIN_NS && !atomic_load(&retired)) {
         drained = (atomic_load(&governor->traffic) & INSIDE) == 0 && settled(governor);
-        if (!drained)
-            engine->pause(30 * US);
+        if (!drained) {
+            /* A short wait is told to a few microseconds, which a program of small kernels would be charged for. */
+            uint64_t waited = engine->now() - closed;
+            engine->pause(waited < 24 * US ? 3 * US : waited > 240 * US ? 30 * US : waited / 8);
+        }
     }
     if (!drained)
         log_line(LOG_INFO, "governor: a turn was given up with work in flight");
@@ -474,7 +510,7 @@ static void run(struct governor *governor, bool borrowed)
         charged = atomic_load(&governor->first_ns) != 0 ? atomic_load(&governor->first_ns) : now;
     else if (busy + GAP_NS <= closed && !turn_wanted(&governor->turn))
         charged = now; /* the gap at the end is charged only if it kept somebody waiting */
-    charge(governor, now, now - charged);
+    charge(governor, charged, now);
     if (lock(governor)) {
         governor->last_mark_ns = 0;
         governor->thinned = false;
@@ -486,6 +522,7 @@ void governor_round(struct governor *governor)
 {
     bool borrowed;
     look_at_power(governor);
+    turn_announce(&governor->turn, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
     if (!obtain(governor, &borrowed))
         return;
     run(governor, borrowed);
@@ -494,16 +531,17 @@ void governor_round(struct governor *governor)
 
 void governor_begin(struct governor *governor)
 {
-    uint32_t drawn_mw, limit_mw;
+    struct power_reading reading;
     governor->engine->begin();
-    if (governor->engine->power(governor->terms->uuid, &drawn_mw, &limit_mw))
-        power_begin(&governor->power, governor->engine->now(), drawn_mw, limit_mw);
-    governor->asked_ns = governor->engine->now();
+    if (governor->engine->power(governor->terms->uuid, &reading))
+        power_begin(&governor->power, governor->engine->now(), &reading);
+    governor->dice = governor->asked_ns = governor->engine->now();
 }
 
 static void *work(void *argument)
 {
     struct governor *governor = argument;
+    prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80 */
     governor_begin(governor);
     while (!atomic_load(&retired)) {
         bool rested = false;

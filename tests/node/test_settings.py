@@ -30,12 +30,15 @@ def test_nothing_said_is_one_card_for_one_card(tmp_path: Path) -> None:
 
 
 def test_scaling_is_exact(tmp_path: Path) -> None:
-    settings = load(tmp_path, "[scale]\nmemory = 1.1\ncore = 3\n")
+    settings = load(tmp_path, "[scale]\nmemory = 1.1\ncore = 3\nslots = 2\n")
     (device,) = rack(10 * GiB)
     scaled = settings.scaled(device)
 
-    assert Settings(memory_scale=Decimal("1.1"), core_scale=Decimal(3)) == settings
-    assert {CORE: 300, MEMORY: 11 * GiB, SLOTS: 10} == scaled.capacity
+    assert (
+        Settings(memory_scale=Decimal("1.1"), core_scale=Decimal(3), slots_scale=Decimal(2))
+        == settings
+    )
+    assert {CORE: 300, MEMORY: 11 * GiB, SLOTS: 20} == scaled.capacity
     assert (100, 10 * GiB) == (scaled.of_card(CORE), scaled.of_card(MEMORY))
 
 
