@@ -112,7 +112,7 @@ class Scheduler:
             self.roster.enter(name, wire.devices(text, node=name))
         except BadInput as error:
             log.error("%s", error)
-            self.roster.enter(name, (), fault="publish an inventory that cannot be read")
+            self.roster.enter(name, (), fault="publish an inventory that this version cannot read")
 
     def _pods_listed(self, pods: list[Plain]) -> None:
         uids = {pod["metadata"]["uid"] for pod in pods}

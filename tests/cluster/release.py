@@ -73,9 +73,23 @@ class Release:
         self.lab.patch("/api/v1/namespaces/kube-system", {"metadata": ignored})
         for node in self.lab.racks:
             self.start_agent(node)
-        for made in yaml.safe_load_all(render.render(namespace=NAMESPACE, values=values(self.lab))):
+        for made in self.manifests():
             self.apply(made)
         wait_for(self.works, seconds=120)
+
+    def manifests(self) -> list[Plain]:
+        """Return the chart's manifests for this cluster."""
+        text = render.render(namespace=NAMESPACE, values=values(self.lab))
+        return list(yaml.safe_load_all(text))
+
+    def renew_certificates(self) -> None:
+        """Run the job anew that makes them."""
+        (job,) = [made for made in self.manifests() if made["kind"] == "Job"]
+        jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+        path = f"{jobs}/{job['metadata']['name']}"
+        self.lab.call("DELETE", f"{path}?propagationPolicy=Background")
+        self.lab.call("POST", jobs, job)
+        wait_for(lambda: self.lab.call("GET", path)["status"].get("succeeded"))
 
     def apply(self, made: Plain) -> None:
         """Do what `kubectl apply` does."""
@@ -96,10 +110,10 @@ class Release:
         return (
             all(self.serves(node) for node in self.lab.racks)
             and self.leader() is not None
-            and self._admits()
+            and self.admits()
         )
 
-    def _admits(self) -> bool:
+    def admits(self) -> bool:
         """Whether the webhook answers: a pod is completed, and goes no further."""
         path = "/api/v1/namespaces/default/pods?dryRun=All"
         container = {"name": "main", "image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": 1}}}
@@ -165,6 +179,15 @@ class Release:
         """Return what the agent of a node tells Prometheus."""
         server = f"http://{self.agent(node)['status']['podIP']}:{METRICS}"
         return self.lab.ask(server, "GET", "/metrics").decode()
+
+    def calls(self, node: str, call: str) -> tuple[float, float]:
+        """Return how often the kubelet called a node's agent so, and the seconds that took."""
+        found = {"count": 0.0, "sum": 0.0}
+        for line in self.metrics(node).splitlines():
+            for part in found:
+                if line.startswith(f'hetero_agent_call_seconds_{part}{{call="{call}"}} '):
+                    found[part] = float(line.split()[-1])
+        return found["count"], found["sum"]
 
     def resident(self, node: str) -> int:
         """Return the bytes of memory that the agent of a node occupies."""

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hetero_limiters import job
 
-from hetero.kube import wire
 from hetero.units import MiB
 from tests.cluster.conftest import CARD, ended, run_all, share
 from tests.cluster.lab import Lab
@@ -38,25 +37,6 @@ def test_the_limit_holds_in_an_empty_environment(lab: Lab) -> None:
     ended(lab, "pod")
 
     assert "CUDA_ERROR_OUT_OF_MEMORY" in lab.output("pod")
-
-
-def test_twenty_pods_at_once_all_run_and_none_gets_anothers_share(lab: Lab) -> None:
-    names = [f"pod{number}" for number in range(20)]
-    for number, name in enumerate(names):
-        lab.add(name, share(memory=1000 + number, core=20))
-    run_all(lab, *names)
-
-    pods = lab.pods()
-    for entry in lab.standing("n1"):
-        pod = pods[entry["keeper"]["pod"]]
-        (_, allocation), *_ = json.loads(pod["metadata"]["annotations"][wire.ALLOCATION])[
-            "containers"
-        ]
-        assert allocation["grants"][0]["device"] == entry["allocation"]["grants"][0]["device"]
-        assert (
-            f"pod{entry['allocation']['grants'][0]['takes']['memory'] // MiB - 1000}"
-            == (pod["metadata"]["name"])
-        )
 
 
 def test_what_does_not_fit_waits_with_its_reason_and_runs_when_there_is_room(lab: Lab) -> None:
