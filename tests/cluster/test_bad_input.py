@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hetero.kube import wire
-from tests.cluster.conftest import run_all, share
+from tests.cluster.conftest import CARD, run_all, share
 from tests.cluster.lab import Lab
 from tests.cluster.release import NAMESPACE, Release
 from tests.kube.control_plane import Authority, wait_for
@@ -57,7 +57,7 @@ def test_contradictions_are_refused_at_admission(
 
 def test_a_share_larger_than_any_card(lab: Lab) -> None:
     lab.add("pod", share(memory=200_000))
-    hears(lab, "pod", "0 of 3 nodes fit: 1 too small, 2 have no device")
+    hears(lab, "pod", "0 of 1 node fit: 1 too small")
     goes_on(lab)
 
 
@@ -100,15 +100,23 @@ def test_agents_of_other_versions(lab: Lab) -> None:
     (card, *_), kinds = text["cards"], text["kinds"]
     older = {"cards": [{"uuid": "GPU-old", "kind": card["kind"], "index": 0}], "kinds": kinds}
     newer = {"version": 1000, "racks": []}
-    inventories = {"older": older, "newer": newer}
     try:
-        for name, inventory in inventories.items():
-            about = {"name": name, "annotations": {wire.INVENTORY: json.dumps(inventory)}}
-            lab.call("POST", "/api/v1/nodes", {"metadata": about})
+        for name, inventory in {"older": older, "newer": newer}.items():
+            notes = {wire.INVENTORY: json.dumps(inventory)}
+            taints = [{"key": "lab/empty", "effect": "NoSchedule"}]  # nothing runs there
+            node = {"metadata": {"name": name, "annotations": notes}, "spec": {"taints": taints}}
+            lab.call("POST", "/api/v1/nodes", node)
+            amounts = {"cpu": "4", "memory": "8Gi", "pods": "110", CARD: "10"}
+            status = {"capacity": amounts, "allocatable": amounts}
+            lab.patch(f"/api/v1/nodes/{name}/status", {"status": status})
         # One that says less is understood; one that cannot be is said to be so.
-        lab.add("pod", share(memory=200_000))
-        hears(lab, "pod", "1 publish an inventory that this version cannot read")
+        lab.add("pod", share(memory=200_000), tolerations=[{"operator": "Exists"}])
+        hears(
+            lab,
+            "pod",
+            "0 of 3 nodes fit: 1 publish an inventory that this version cannot read, 2 too small",
+        )
         goes_on(lab)
     finally:
-        for name in inventories:
+        for name in ("older", "newer"):
             lab.call("DELETE", f"/api/v1/nodes/{name}")
