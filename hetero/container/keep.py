@@ -1,20 +1,17 @@
-"""Gives a container its grant: entered in the ledger until it is let go, with the edits it needs.
-
-Everything is mounted under /etc/hetero, where the limiter looks first and no variable can override
-it, and /etc/ld.so.preload puts the limiter in front of the driver in every process, whatever its
-environment.
-"""
+"""Keeps a grant for a container that somebody else starts, as the kubelet does, until let go."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from attrs import evolve, frozen
 
+from hetero.container.edits import confine
+from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.errors import HeteroError, NotFound, Refused
 from hetero.model import Allocation, Edits, Mount
 from hetero.node.ledger import Look, Standing
@@ -25,12 +22,7 @@ from hetero.node.node import (
     user,
     with_parts,
 )
-from hetero.node.tenant import GRANT, TENANT, USAGE
 from hetero.registry import Discovery
-
-#: Where containers see their grant and the limiter.
-INSIDE = "/etc/hetero"
-_PRELOAD = "/etc/ld.so.preload"
 
 
 @frozen
@@ -54,10 +46,10 @@ class Libraries:
             mounts = []
             for source in sources:
                 copy = self._put(source.name, source.read_bytes(), mode=0o755)
-                mounts.append(Mount(str(copy), f"{INSIDE}/{source.name}"))
-            preload = "".join(f"{mount.target}\n" for mount in mounts).encode()
+                mounts.append(Mount(str(copy), f"{PLACE}/{source.name}"))
+            preload = preloading((mount.target for mount in mounts), ()).encode()
             if mounts:
-                mounts.append(Mount(str(self._put("preload", preload, mode=0o644)), _PRELOAD))
+                mounts.append(Mount(str(self._put("preload", preload, mode=0o644)), TARGET))
             return tuple(mounts)
         except OSError as error:
             raise HeteroError(f"limiters for containers: {self.path}: {error.strerror}") from None
@@ -109,8 +101,10 @@ def keep(
                 since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 label=label,
                 keeper=keeper,
-                edits=_real(node, edits).merged(_edits(node, allocation, identity, libraries)),
             )
+            limiters = libraries.put(node.limiters(allocation))
+            edits = confine(node, standing, _real(node, edits), limiters=limiters)
+            standing = evolve(standing, edits=edits)
             node.ledger.keep(standing)
         except BaseException:
             node.reconcile(discovery, look)  # what was cut for it is nobody's now
@@ -143,37 +137,16 @@ def _real(node: Node, edits: Edits) -> Edits:
     drivers it gets the programs and directories that we see ourselves: this program was given them
     at the paths they have on the node.
     """
-    if node.simulation:
-        there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
-        return evolve(edits, cdi=(), files=(), mounts=there, device_nodes=())
-    files = () if edits.cdi else tuple(placed(edits.files))
-    nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
-    return evolve(edits, cdi=(), files=(), mounts=edits.mounts + files, device_nodes=nodes)
-
-
-def placed(files: Iterable[str]) -> Iterator[Mount]:
-    """Yield the mounts of a driver's programs and directories, as far as this machine has them."""
-    for file in files:
-        path, _, place = file.partition(":")
-        if path.startswith("/") and os.path.exists(path):
-            yield Mount(path, place or path)
-
-
-def _edits(node: Node, allocation: Allocation, identity: str, libraries: Libraries) -> Edits:
-    """Return what the grant, the limiter and a simulation add to what the vendors said."""
-    directory = node.ledger.directory(identity)
-    mounts: tuple[Mount, ...] = ()
-    limiters = node.limiters(allocation)
-    if limiters:
-        turns = [f"{TENANT}/turn.{position}" for position in range(len(allocation.grants))]
-        mounts = (
-            Mount(str(directory / GRANT), f"{INSIDE}/grant"),
-            *(
-                Mount(str(path), f"{INSIDE}/{path.name}", writable=True)
-                for path in (directory / name for name in (USAGE, *turns))
-            ),
-            *libraries.put(limiters),
-        )
     if node.simulation is None:
-        return Edits(mounts=mounts)
-    return Edits(env=node.simulation.environment({}), mounts=mounts + node.simulation.mounts())
+        files = () if edits.cdi else tuple(file for file in edits.files if file.startswith("/"))
+        return evolve(edits, cdi=(), files=files)
+    there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
+    drivers = str(node.simulation.drivers)
+    return evolve(
+        edits,
+        env={**edits.env, **node.simulation.environment({})},
+        mounts=(*there, Mount(drivers, drivers)),
+        device_nodes=(),
+        cdi=(),
+        files=(),
+    )
