@@ -39,7 +39,7 @@ test-containers: setup ## run the tests with real containers; root, and what the
 	$(BIN)/pytest -m containers --timeout 300 -rs tests/containers
 
 test-cluster: setup ## run the tests on a real cluster; root, and what they say when they skip
-	$(BIN)/pytest -m cluster -rs
+	$(BIN)/pytest -m "cluster and not soak" --timeout 300 -rs tests/kube tests/cluster
 
 check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .

@@ -166,12 +166,13 @@ def _lower(ledger: Ledger, entry: Standing, changed: Standing) -> None:
     if all(new.memory >= old.memory for old, new in pairs):
         return
     directory = ledger.directory(entry.id)
-    grant_file.store_limits(directory / GRANT, changed.limits)
+    policy = entry.allocation.policy
+    grant_file.store_limits(directory / GRANT, changed.limits, policy=policy)
     time.sleep(_SETTLING)
     counts = region.read_counts(directory / USAGE, devices=len(pairs))
     for count, (old, new) in zip(counts, pairs, strict=False):
         if new.memory < old.memory and count.memory > new.memory:
-            grant_file.store_limits(directory / GRANT, entry.limits)
+            grant_file.store_limits(directory / GRANT, entry.limits, policy=policy)
             raise Refused(
                 f"grant {entry.id} uses {format_memory(count.memory)} of {new.name}: "
                 f"it cannot be lowered to {format_memory(new.memory)}"
