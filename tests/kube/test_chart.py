@@ -34,12 +34,15 @@ def test_the_plain_manifests_are_those_of_the_chart() -> None:
     assert render.render(namespace="hetero-system", values={}) == plain
 
 
-def test_kube_scheduler_leaves_every_word_of_every_vendor_to_us() -> None:
+def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> None:
     config = yaml.safe_load(of("ConfigMap", "hetero")["data"]["scheduler.yaml"])
     (extender,) = config["extenders"]
+    counted = {
+        one["name"] for one in extender["managedResources"] if not one.get("ignoredByScheduler")
+    }
 
     assert set(WORDS.resources) == {one["name"] for one in extender["managedResources"]}
-    assert all(one["ignoredByScheduler"] for one in extender["managedResources"])
+    assert {words.count for vendor in WORDS.vendors for words in vendor.words} == counted
 
 
 def test_nobody_reads_or_writes_secrets_but_the_job_that_makes_them() -> None:

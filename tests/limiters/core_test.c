@@ -4,6 +4,7 @@
 #include "../../limiters/core/budget.h"
 #include "../../limiters/core/governor.h"
 #include "../../limiters/core/ledger.h"
+#include "../../limiters/core/pace.h"
 #include "../../limiters/core/table.h"
 
 #include <fcntl.h>
@@ -717,6 +718,37 @@ static void a_hungry_program_gets_its_share_of_its_speed_alone(void)
     EXPECT_NEAR(30.0 / power_slowdown(1.5, 1), 0.7, (double)sim.busy_ns * 100 / 10000e6);
 }
 
+/* What is not charged of the last of many turns of 20 ms, in which a launch takes so long at first and later. */
+static double waived_us(unsigned turns, double cold_us, double cold_ms, double warm_us)
+{
+    struct pace pace = {0};
+    uint64_t waived = 0, now = 1000 * MS;
+    double launched = 0;
+    for (unsigned turn = 0; turn < turns; turn++, now += 30 * MS) {
+        uint64_t first = now;
+        pace_begin(&pace, first, (uint32_t)launched);
+        for (; now < first + 20 * MS; now += MS / 2) {
+            double at_ms = (double)(now - first) / (double)MS;
+            launched += 500 / (at_ms < cold_ms ? cold_us : warm_us);
+            pace_look(&pace, now + MS / 2, (uint32_t)launched);
+        }
+        waived = pace_end(&pace, now, (uint32_t)launched);
+    }
+    return (double)waived / (double)US;
+}
+
+static void what_a_pause_costs_a_program_is_not_charged(void)
+{
+    /* Half as fast for a millisecond: half of that is lost. */
+    EXPECT_NEAR(500, 25, waived_us(200, 20, 1, 10));
+    EXPECT_NEAR(0, 5, waived_us(200, 10, 1, 10));
+    /* One turn says little. */
+    EXPECT_NEAR(0, 20, waived_us(1, 20, 1, 10));
+    /* A queue that fills at first is no loss, and none can be feigned beyond a twenty-fifth. */
+    EXPECT_NEAR(0, 0, waived_us(200, 2, 1, 100));
+    EXPECT_NEAR(800, 5, waived_us(200, 1000000, 2, 1));
+}
+
 static void a_forged_balance_buys_a_second_and_no_more(void)
 {
     sim.kernel_ns = 100 * US;
@@ -870,6 +902,7 @@ int main(int count, char **arguments)
         TEST(debt_is_carried_in_full),
         TEST(a_share_of_a_busy_device_is_kept_whatever_the_kernels_take),
         TEST(a_program_bound_by_its_own_thread_gets_its_share_of_the_launches),
+        TEST(what_a_pause_costs_a_program_is_not_charged),
         TEST(a_forged_balance_buys_a_second_and_no_more),
         TEST(an_account_of_garbage_is_bounded),
         TEST(a_program_that_rests_is_not_slowed),
