@@ -45,8 +45,9 @@ def show(
     *,
     as_json: bool,
     watch: bool = False,
+    period: float = _WATCH_PERIOD,
 ) -> None:
-    """Print what `query` finds, once or, with `watch`, again and again."""
+    """Print what `query` finds, once or, with `watch`, again and again, `period` seconds apart."""
     # What goes to a file or a pipe is wide enough to be cut nowhere.
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     console = Console(width=160 if wide else None, highlight=False)
@@ -64,11 +65,11 @@ def show(
         if as_json or not console.is_terminal:
             while True:
                 put(query())
-                time.sleep(_WATCH_PERIOD)
+                time.sleep(period)
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 live.update(render(query()), refresh=True)
-                time.sleep(_WATCH_PERIOD)
+                time.sleep(period)
     except KeyboardInterrupt:
         pass  # the way a watch ends
 
@@ -104,7 +105,7 @@ def core_of(share: Share) -> str:
     if share.core is None:
         return "no limit"
     got = "" if share.core_used is None else f"{share.core_used:.1f}/"
-    return f"{got}{share.core:g} %"
+    return f"{got}{share.core:g} %" + (" rest" if share.rest else "")
 
 
 def short(uuid: str) -> str:
@@ -164,5 +165,7 @@ def held_core(held: int, device: Device) -> str:
 
 
 def held_memory(held: int, device: Device) -> str:
-    """Return the memory held of a device."""
-    return memory_of(held, device.capacity[MEMORY])
+    """Return the memory held of a device, and the card's own where the node promises more."""
+    promised, own = device.capacity[MEMORY], device.of_card(MEMORY)
+    beyond = f" (card {format_memory(own)})" if promised > own else ""
+    return memory_of(held, promised) + beyond

@@ -30,6 +30,7 @@ from hetero.cli._render import (
     watch_option,
 )
 from hetero.model import CORE, MEMORY, SLOTS
+from hetero.node.ledger import Container
 from hetero.node.node import Node
 from hetero.node.observe import DeviceView, GrantView, NodeView, observe_node
 from hetero.units import format_memory
@@ -51,8 +52,9 @@ def command(*, as_json: bool, watch: bool, cluster: bool) -> None:
       hetero inventory --cluster
       hetero inventory --json | jq '.devices[].device.uuid'
 
-    Core and memory read held/total. The rung says how a share is kept,
-    strongest first: kernel, partition, service, preload, none.
+    Core and memory read held/total, with the card's own memory where the node
+    grants more. The rung says how a share is kept, strongest first: kernel,
+    partition, service, preload, none.
     """
     if cluster:
         from hetero.kube.survey import survey
@@ -157,7 +159,8 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
     for grant in grants:
         for first, share in enumerate(grant.shares):
             number = UNKNOWN if share.number is None else str(share.number)
-            used = [number, core_of(share), memory_of(share.memory_used, share.memory)]
+            memory = memory_of(share.memory_used, share.memory) + (" spills" if share.spill else "")
+            used = [number, core_of(share), memory]
             if known:
                 mib = None if share.overhead is None else share.overhead >> 20
                 used.append(UNKNOWN if mib is None else f"+{mib} MiB")
@@ -171,8 +174,8 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
                 grant.user,
                 age(grant.since),
                 few(grant.processes),
-                *((_containers(grant),) if named else ()),
-                one_line(_what(grant)),
+                *((", ".join(map(container_of, grant.containers)) or UNKNOWN,) if named else ()),
+                one_line(what(grant)),
             )
     past = [
         Text(f"process {pid} of grant {grant.id} holds memory past its limiter", "red")
@@ -182,16 +185,12 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
     return Group(made, *past)
 
 
-def _containers(grant: GrantView) -> str:
-    """Return the containers that have a grant: id, name and image."""
-    told = (
-        " ".join(filter(None, (one.id[:12], one.name if one.name != one.id else "", one.image)))
-        for one in grant.containers
-    )
-    return ", ".join(told) or UNKNOWN
+def container_of(one: Container) -> str:
+    """Return a container's id, name and image, as far as they are known."""
+    return " ".join(filter(None, (one.id[:12], one.name if one.name != one.id else "", one.image)))
 
 
-def _what(grant: GrantView) -> str:
+def what(grant: GrantView) -> str:
     """Return what a grant is for: the share, the label its user gave it, or the command."""
     if grant.share:
         return f"share {grant.share}"

@@ -13,6 +13,7 @@ from aiohttp import web
 from attrs import define, evolve, field, frozen
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from hetero.container.keep import Libraries
 from hetero.errors import BadInput, HeteroError
 from hetero.kube import wire
 from hetero.kube.api import Access, Api, Plain
@@ -21,7 +22,6 @@ from hetero.kube.metrics import Metrics
 from hetero.kube.plugin import Plugin
 from hetero.kube.shares import Shares
 from hetero.model import Device
-from hetero.node.container import Libraries
 from hetero.node.node import Node
 from hetero.registry import Discovery
 

@@ -16,8 +16,8 @@ from hetero.node.grant import MAX_DEVICES
 from hetero.node.locks import is_held
 
 MAGIC = 0x3145474153555448
-VERSION = 1
-SLOTS = 256
+VERSION = 2
+SLOTS = 1024
 
 HEADER = struct.Struct("<QII64s48x")
 DEVICE = struct.Struct("<QQQQQqQ8x")
@@ -46,6 +46,11 @@ def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
         memory = sum(used[position] for used in held.values())
         counts.append(Counts(memory=memory, peak=peak, denied=denied, device_ns=device_ns))
     return tuple(counts)
+
+
+def read_slots(path: Path) -> dict[int, tuple[int, ...]]:
+    """Return the bytes the process in each live slot holds of each device."""
+    return {slot: used for (slot, _), used in _read(path)[1].items()}
 
 
 def read_processes(path: Path) -> dict[int, tuple[int, ...]]:

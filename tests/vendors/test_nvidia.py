@@ -148,11 +148,8 @@ def test_a_driver_that_fails_is_broken_with_the_card_and_what_to_look_at(tmp_pat
     """
     (row,) = discover(tmp_path, ONE, change=failing).rows
 
-    advice = "(see `nvidia-smi -q -i 0` and the kernel log)"
-    assert ("broken", f"nvidia: discover: card 0: Unknown Error {advice}") == (
-        row.state,
-        row.reason,
-    )
+    said = "fail: error 999 (Unknown Error; see `nvidia-smi -q` and the kernel log)"
+    assert ("broken", f"nvidia: discover: card 0: {said}") == (row.state, row.reason)
 
 
 # --- health --------------------------------------------------------------------------------------
@@ -206,27 +203,11 @@ def test_a_lost_card_is_shown_beside_the_others_and_never_given_out(tmp_path: Pa
 # --- rung ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("answer", "rung"),
-    [
-        ("None", Rung.KERNEL),
-        ("pynvml.NVML_ERROR_NOT_FOUND", Rung.KERNEL),
-        ("pynvml.NVML_ERROR_NOT_SUPPORTED", Rung.PRELOAD),
-        ("pynvml.NVML_ERROR_FUNCTION_NOT_FOUND", Rung.PRELOAD),
-        ("pynvml.NVML_ERROR_UNKNOWN", Rung.PRELOAD),
-    ],
-)
-def test_the_rung_is_what_the_driver_can_do(tmp_path: Path, answer: str, rung: Rung) -> None:
-    change = f"""
-        def limits(handle, limits):
-            if {answer} is not None:
-                raise pynvml.NVMLError({answer})
-
-        pynvml.nvmlDeviceGetMemoryLimits_v1 = limits
-    """
+def test_a_rung_nobody_keeps_a_promise_by_is_not_claimed(tmp_path: Path) -> None:
+    change = "pynvml.nvmlDeviceGetMemoryLimits_v1 = lambda handle, limits: None  # a newer driver"
     (device,) = discover(tmp_path, ONE, change=change).devices
 
-    assert rung == device.rung
+    assert Rung.PRELOAD is device.rung
 
 
 # --- links ---------------------------------------------------------------------------------------
@@ -394,9 +375,9 @@ def test_the_contract_holds(tmp_path: Path, rack: str) -> None:
     file = tmp_path / "test.rack"
     file.write_text(dedent(rack))
 
-    assert "8 passed" in contract_holds("hetero_nvidia", file)
+    assert "9 passed" in contract_holds("hetero_nvidia", file)
 
 
 @pytest.mark.parametrize("name", ["mixed", "one"])
 def test_the_contract_holds_on_the_racks_that_are_shipped(name: str) -> None:
-    assert "8 passed" in contract_holds("hetero_nvidia", hetero_limiters.rack(name))
+    assert "9 passed" in contract_holds("hetero_nvidia", hetero_limiters.rack(name))
