@@ -76,7 +76,6 @@ class Kubelet:
                     of[devices.resource_name] = before | frozenset(devices.device_ids)
         return held
 
-
     async def _listed(self) -> ListPodResourcesResponse:
         """Ask what pods hold, by a new connection if the kubelet started anew since the last."""
         socket = self.path / "pod-resources" / "kubelet.sock"

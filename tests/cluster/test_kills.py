@@ -135,7 +135,9 @@ def test_whatever_is_killed_nothing_is_lost_leaked_stuck_or_over_capacity(
             wait_for(crowd.accounted)
             agreed = time.monotonic() - began - ran
             with capsys.disabled():
-                print(f"\n{what} killed: all run after {ran:.0f} s, books agree {agreed:.0f} s later")
+                print(
+                    f"\n{what} killed: all run after {ran:.0f} s, books agree {agreed:.0f} s later"
+                )
     finally:
         wait_for(release.works, seconds=120)
         crowd.end()
