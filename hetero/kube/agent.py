@@ -14,6 +14,7 @@ from attrs import define, evolve, field, frozen
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from hetero.container.keep import Libraries
+from hetero.container.log import tell
 from hetero.errors import BadInput, HeteroError
 from hetero.kube import wire
 from hetero.kube.api import Access, Api, Plain
@@ -23,6 +24,7 @@ from hetero.kube.plugin import Plugin
 from hetero.kube.shares import Shares
 from hetero.model import Device
 from hetero.node.node import Node
+from hetero.node.uncovered import PERIOD, Lookout
 from hetero.registry import Discovery
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,7 @@ class Agent:
     shares: Shares = field(init=False)
     metrics: Metrics = field(init=False)
     plugins: dict[str, Plugin] = field(init=False, factory=dict)
+    _lookout: Lookout = field(init=False)
     _published: str | None = field(init=False, default=None)  # what the API has
     _stir: asyncio.Event = field(init=False, factory=asyncio.Event)
 
@@ -73,6 +76,7 @@ class Agent:
             discovery=self.discovery,
         )
         self.metrics = Metrics(self.shares)
+        self._lookout = Lookout(self.node)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -80,6 +84,7 @@ class Agent:
         tasks = [
             self._forever(self._look, LOOK),
             self._forever(self._attend, ATTEND),
+            self._forever(self._guard, PERIOD),
             self._reconcile(),
             self.api.follow(
                 "/api/v1/pods",
@@ -138,6 +143,12 @@ class Agent:
                 )
             plugin.offer(devices)
         await self._publish()
+
+    async def _guard(self) -> None:
+        """Tell of processes that are past their limiter, in the agent's log and in the node's."""
+        for found in await asyncio.to_thread(self._lookout.look, self.discovery.devices):
+            log.warning("%s", found)
+            tell(self.node, f"process {found.pid}", str(found))
 
     def _resources(self) -> dict[str, list[Device]]:
         """Return the devices that each kubelet resource counts; what was offered once stays."""
