@@ -146,7 +146,7 @@ int cuMemAlloc_v2(unsigned long long *, unsigned long);
 int take(unsigned long size) { unsigned long long it; return cuMemAlloc_v2(&it, size); }
 """
     user = tmp_path / "libuser.so"
-    flags = ["-shared", "-fPIC", "-x", "c", "-", "-x", "none", driver, "-o", user]
+    flags = ["-shared", "-fPIC", "-x", "c", "-", "-x", "none", str(driver), "-o", str(user)]
     subprocess.run(["cc", *flags], input=source, text=True, check=True)
     code = f"""
 import os
