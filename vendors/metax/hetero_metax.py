@@ -164,7 +164,7 @@ def _device(mxsml: Library, index: int) -> Device:
         health=virtual if info.mode == _PHYSICAL else _health(mxsml, index),
         numa=hetero.first_node(nodes or 0),
         pci=pci,
-        attributes={**hetero.drm_of(pci)},
+        attributes=hetero.drm_of(pci),
     )
 
 
