@@ -65,6 +65,7 @@ def served(nodes: int, folder: Path) -> None:
         listed.append({"metadata": metadata})
     scheduler._nodes_listed(listed)
     scheduler._pods_listed([])
+    scheduler._quotas_listed([])
     certificates = Certificates(
         cert=folder / "scheduler.crt", key=folder / "scheduler.key", callers=folder / "ca.crt"
     )

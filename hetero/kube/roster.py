@@ -6,6 +6,7 @@ pods that want the last share one gets it and the other hears why not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import combinations
 
@@ -15,6 +16,7 @@ from hetero.fit.cluster import Node, Placement, Pod
 from hetero.fit.price import Prices, Shape
 from hetero.fit.seat import holds, seat
 from hetero.fit.state import Cluster
+from hetero.kube.quota import Quotas
 from hetero.kube.wire import Assignment
 from hetero.model import FITS, Allocation, Device, Refusal
 from hetero.policy import ORDERS, WEIGHTS
@@ -39,8 +41,9 @@ class _Row:
 class Roster:
     """Nodes with their devices and the pods standing on them. One caller at a time."""
 
-    def __init__(self) -> None:
-        """Start without nodes."""
+    def __init__(self, quotas: Quotas) -> None:
+        """Start without nodes; `quotas` are kept by the one who follows them."""
+        self.quotas = quotas
         self._nodes: dict[str, tuple[Device, ...]] = {}
         self._faults: dict[str, str] = {}  # nodes whose inventory cannot be used, and why
         self.standing: dict[str, Placement] = {}  # by the pod's UID
@@ -94,6 +97,12 @@ class Roster:
             for name in names
             if name in row.refusals or name not in number
         }
+        if pod.namespace in self.quotas.most:
+            known: dict[frozenset[int], str | None] = {}
+            for name in names:
+                over = None if name in said else self._over_quota(pod, name, known)
+                if over:
+                    said[name] = over
         return {name: self._faults.get(name, verdict) for name, verdict in said.items()}
 
     def costs(self, pod: Pod, names: Iterable[str]) -> dict[str, int]:
@@ -113,9 +122,13 @@ class Roster:
         """Seat the pod on the node, from now on, or return why that cannot be."""
         self.release(uid)  # asked again, it may have other devices
         answer = self._seat(pod, node, order=order)
-        if isinstance(answer, Placement):
-            self.standing[uid] = answer
-            self._move(answer, times=1)
+        if isinstance(answer, Refusal):
+            return answer
+        over = self.quotas.over(pod.namespace, self._charge(answer))
+        if over:
+            return Refusal(wanted=1, verdicts={}, missing=over)
+        self.standing[uid] = answer
+        self._move(answer, times=1)
         return answer
 
     def adopt(self, uid: str, pod: Pod, assignment: Assignment, containers: list[str]) -> None:
@@ -138,8 +151,11 @@ class Roster:
     def evict(self, pod: Pod, node: str, given: Iterable[str]) -> tuple[str, ...] | None:
         """Return the UIDs to evict so that the pod fits: the given ones and the fewest others.
 
-        None if it would not fit even without every pod of lower priority.
+        None if it would not fit even without every pod of lower priority, or may not for its
+        namespace's quota, which nobody's eviction mends.
         """
+        if self._over_quota(pod, node, {}):
+            return None
         victims = list(given)
         others = sorted(
             (
@@ -183,6 +199,36 @@ class Roster:
         ranked = ORDERS[order] if order else self._prices.order
         return seat(node, self._nodes[node], free, {}, pod, order=ranked)
 
+    # --- quotas ---------------------------------------------------------------------------------
+
+    def _charge(self, placement: Placement) -> Counter[str]:
+        """Return what a placement is charged, as far as its devices are still there."""
+        here = {device.uuid: device for device in self._nodes.get(placement.node, ())}
+        charges = (
+            self.quotas.charge(here[hold.device], hold.takes)
+            for hold in placement.holds
+            if hold.device in here
+        )
+        return sum(charges, Counter())
+
+    def _over_quota(
+        self, pod: Pod, node: str, known: dict[frozenset[int], str | None]
+    ) -> str | None:
+        """Return which quota the pod passes wherever on the node it is seated, None if none.
+
+        `known` keeps the answers by the kinds of cards that nodes have.
+        """
+        cluster = self._known()
+        number = cluster.number.get(node)
+        if number is None or pod.namespace not in self.quotas.most:
+            return None
+        kinds = frozenset(cluster.states[card].kind.number for card in cluster.cards[number])
+        if kinds not in known:
+            devices = [cluster.kinds[kind].device for kind in kinds]
+            least = self.quotas.least(pod, devices)
+            known[kinds] = self.quotas.over(pod.namespace, least)
+        return known[kinds]
+
     # --- what follows from it ---------------------------------------------------------------------
 
     def _known(self) -> Cluster:
@@ -195,6 +241,7 @@ class Roster:
             self._rows: dict[int, _Row] = {}
             self._changes: list[int] = []
             self._full: dict[str, int] = {}  # thousandths, of nodes that anything moved on
+            self.quotas.used.clear()
             for placement in self.standing.values():
                 self._move(placement, times=1)
         return self._cluster
@@ -212,6 +259,7 @@ class Roster:
             if hold.device in here
         )
         number = cluster.move(evolve(placement, holds=known), times=times)
+        self.quotas.move(placement.pod.namespace, self._charge(placement), times=times)
         self._changes.append(number)
         self._full[placement.node] = 1000 - cluster.room[number] // len(cluster.cards[number])
 

@@ -26,6 +26,7 @@ from hetero.fit import Pod
 from hetero.kube import wire
 from hetero.kube.api import Api, ApiError, Plain
 from hetero.kube.lease import Lease
+from hetero.kube.quota import Quotas, limits
 from hetero.kube.roster import BEST, Roster
 from hetero.kube.tally import Tally
 from hetero.kube.vocabulary import Vocabulary
@@ -58,7 +59,7 @@ class Scheduler:
     lease: Lease | None = None
     node_order: str = "binpack"
     device_order: str = "binpack"
-    roster: Roster = field(factory=Roster)
+    roster: Roster = field(init=False)
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
     _ours: set[str] = field(factory=set)  # those of them that this process reserved for
     _filtered: dict[str, Plain] = field(factory=dict)  # pods that may be bound next, oldest first
@@ -68,6 +69,7 @@ class Scheduler:
     tally: Tally = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.roster = Roster(Quotas(self.vocabulary))
         self.tally = Tally(self.roster)
 
     # --- what the API says ----------------------------------------------------------------------
@@ -89,6 +91,36 @@ class Scheduler:
             changed=self._pod_changed,
             lost=lambda error: log.warning("pods: %s", error),
         )
+
+    async def follow_quotas(self) -> None:
+        """Keep what namespaces may hold as their quotas say."""
+        await self.api.follow(
+            "/api/v1/resourcequotas",
+            listed=self._quotas_listed,
+            changed=self._quota_changed,
+            lost=lambda error: log.warning("quotas: %s", error),
+        )
+
+    def _quotas_listed(self, quotas: list[Plain]) -> None:
+        listed = {(_full_name(quota)) for quota in quotas}
+        for namespace, mine in list(self.roster.quotas.most.items()):
+            for name in set(mine) - {name for space, name in listed if space == namespace}:
+                self._quota_allows(namespace, name, {})
+        for quota in quotas:
+            self._quota_changed("ADDED", quota)
+        self._ready.add("quotas")
+
+    def _quota_changed(self, event: str, quota: Plain) -> None:
+        hard = quota["spec"].get("hard") or {} if event != "DELETED" else {}
+        self._quota_allows(*_full_name(quota), limits(hard, self.vocabulary.resources))
+
+    def _quota_allows(self, namespace: str, name: str, most: dict[str, int]) -> None:
+        """Note what a quota allows; pods that wait for it are tried again."""
+        if not self.roster.quotas.allow(namespace, name, most):
+            return
+        for uid, pod in self._filtered.items():
+            if pod["metadata"]["namespace"] == namespace:
+                self._later(self._again(_path(pod), uid))
 
     def _nodes_listed(self, nodes: list[Plain]) -> None:
         names = {node["metadata"]["name"] for node in nodes}
@@ -200,7 +232,9 @@ class Scheduler:
     @property
     def ready(self) -> bool:
         """Whether this scheduler leads and knows the cluster."""
-        return self._ready == {"nodes", "pods"} and (self.lease is None or self.lease.held)
+        return self._ready == {"nodes", "pods", "quotas"} and (
+            self.lease is None or self.lease.held
+        )
 
     async def _until_ready(self) -> None:
         """Wait a little: kube-scheduler tries a pod that met an error again only after a minute."""
@@ -227,7 +261,7 @@ class Scheduler:
             del self._filtered[next(iter(self._filtered))]
         failed = self.roster.refusals(pod, names)
         counts = Counter(failed.values())
-        self.tally.refused(counts)
+        self.tally.refused(Counter(verdict.partition(" (")[0] for verdict in failed.values()))
         if len(failed) == len(names):
             refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
             self._tell(plain, "Unfit", refusal.sentence)
@@ -381,6 +415,14 @@ class Scheduler:
         made = asyncio.ensure_future(task)
         self._tasks.add(made)
         made.add_done_callback(self._tasks.discard)
+
+
+def _full_name(plain: Plain) -> tuple[str, str]:
+    return plain["metadata"]["namespace"], plain["metadata"]["name"]
+
+
+def _path(pod: Plain) -> str:
+    return "/api/v1/namespaces/{}/pods/{}".format(*_full_name(pod))
 
 
 def _given(pod: Plain) -> tuple[str | None, str | None]:

@@ -59,7 +59,7 @@ def scheduler(
                 node_order=chosen.node_order,
                 device_order=chosen.device_order,
             )
-            beside = [made.follow_nodes(), made.follow_pods()]
+            beside = [made.follow_nodes(), made.follow_pods(), made.follow_quotas()]
             if contender:
                 beside.append(contender.follow())
             await serve(

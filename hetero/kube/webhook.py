@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from attrs import frozen
 from hetero.errors import BadInput, HeteroError
 from hetero.kube import wire
 from hetero.kube.api import Api, ApiError
+from hetero.kube.quota import Quotas, limits
 from hetero.kube.vocabulary import Asked, Vocabulary, quantity
 
 log = logging.getLogger(__name__)
@@ -99,7 +101,7 @@ class Webhook:
         for asked in every:
             _refuse_privileged(asked, _container(spec, asked.container))
         if self.api is not None:
-            await _within_quota(self.api, namespace, every)
+            await _within_quota(self.api, self.vocabulary, namespace, spec, every)
         return [*self._defaults(spec, every), *self._scheduler(spec)]
 
     def _scheduler(self, spec: Plain) -> list[Plain]:
@@ -145,36 +147,40 @@ def _refuse_privileged(asked: Asked, found: tuple[str, Plain]) -> None:
         )
 
 
-async def _within_quota(api: Api, namespace: str, every: tuple[Asked, ...]) -> None:
-    """Refuse what passes `limits.<resource>` of the namespace's quotas by itself."""
+async def _within_quota(
+    api: Api, vocabulary: Vocabulary, namespace: str, spec: Plain, every: tuple[Asked, ...]
+) -> None:
+    """Refuse what passes a quota all by itself; what others hold is counted when a pod is bound."""
     try:
-        quotas = await api.get(f"/api/v1/namespaces/{namespace}/resourcequotas")
+        listed = await api.get(f"/api/v1/namespaces/{namespace}/resourcequotas")
     except ApiError as error:
         raise BadInput(f"the quotas of namespace {namespace} cannot be read: {error}") from None
-    for quota in quotas["items"]:
+    quotas = Quotas(vocabulary)
+    for quota in listed["items"]:
         hard = quota["spec"].get("hard") or {}
-        for wanted in _charges(every):
-            for name, amount in wanted.items():
-                most = quantity(hard, f"limits.{name}")
-                if most is not None and amount > most:
-                    raise BadInput(
-                        f"{name} {amount} is over quota {quota['metadata']['name']} of namespace "
-                        f"{namespace}, which allows {most}"
-                    )
+        quotas.allow(namespace, quota["metadata"]["name"], limits(hard, vocabulary.resources))
+    over = quotas.over(namespace, _charge(spec, every))
+    if over:
+        raise BadInput(over)
 
 
-def _charges(every: tuple[Asked, ...]) -> list[dict[str, int]]:
-    """Return what the pod asks of each words' memory and core, in their units, over all cards."""
-    sums: dict[str, dict[str, int]] = {}
-    for asked in every:
-        ask = asked.request.asks[0]
-        charge = sums.setdefault(asked.words.count, {})
-        if asked.words.memory and ask.memory is not None:
-            name = asked.words.memory[0]
-            units = -(-ask.memory // asked.words.memory_unit)
-            charge[name] = charge.get(name, 0) + units * asked.count
-        if asked.words.core and ask.core is not None:
-            name = asked.words.core[0]
-            units = -(-ask.core * asked.words.core_whole // 100)
-            charge[name] = charge.get(name, 0) + units * asked.count
-    return list(sums.values())
+def _charge(spec: Plain, every: tuple[Asked, ...]) -> Counter[str]:
+    """Return what the pod asks of memory and core in so many words, over all its cards."""
+    charges = {asked.container: _charge_of(asked) for asked in every}
+
+    def of(kind: str) -> list[Counter[str]]:
+        return [charges.get(one["name"], Counter()) for one in spec.get(kind) or ()]
+
+    held = sum(of("containers"), Counter[str]())
+    for one in of("initContainers"):
+        held |= one  # name by name the larger
+    return held
+
+
+def _charge_of(asked: Asked) -> Counter[str]:
+    words, ask, made = asked.words, asked.request.asks[0], Counter[str]()
+    for name in words.memory if ask.memory is not None else ():
+        made[name] = -(-(ask.memory or 0) // words.memory_unit) * asked.count
+    for name in words.core if ask.core is not None else ():
+        made[name] = -(-(ask.core or 0) * words.core_whole // 100) * asked.count
+    return made
