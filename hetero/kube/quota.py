@@ -1,7 +1,7 @@
 """What namespaces may hold by their ResourceQuotas, against what their pods hold of the cards.
 
-A quota's `limits.<resource>` counts memory or core over all cards, in that resource's unit: what was
-given of the cards its word means, whichever words a pod asked in. Kubernetes itself counts no
+A quota's `limits.<resource>` counts memory or core over all cards, in that resource's unit: what
+was given of the cards its word means, whichever words a pod asked in. Kubernetes itself counts no
 `limits.` of such resources, so nothing is counted twice.
 """
 
