@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,7 +33,8 @@ import click
     help="The key that allocations are signed with.",
 )
 @click.option("--metrics", type=int, help="The port /metrics is served on; none: not at all.")
-def command(node: str, kubelet: Path, libraries: Path, key_file: str, metrics: int | None) -> None:
+@click.option("--config", type=click.Path(path_type=Path), help="The settings (TOML).")
+def command(node: str, **where: Any) -> None:
     """Offer this node's devices to its kubelet and publish them to the scheduler.
 
     Runs until it is told to end; grants of pods stand on meanwhile.
@@ -40,6 +42,4 @@ def command(node: str, kubelet: Path, libraries: Path, key_file: str, metrics: i
     from hetero.kube.agent import Options, run
 
     logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
-    run(
-        Options(name=node, kubelet=kubelet, libraries=libraries, key_file=key_file, metrics=metrics)
-    )
+    run(Options(name=node, **where))

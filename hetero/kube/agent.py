@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -14,7 +15,7 @@ from attrs import define, evolve, field, frozen
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from hetero.errors import BadInput, HeteroError
-from hetero.kube import wire
+from hetero.kube import settings, wire
 from hetero.kube.api import Access, Api, Plain
 from hetero.kube.kubelet import Kubelet
 from hetero.kube.metrics import Metrics
@@ -23,6 +24,7 @@ from hetero.kube.shares import Shares
 from hetero.model import Device
 from hetero.node.container import Libraries
 from hetero.node.node import Node
+from hetero.node.settings import load_settings
 from hetero.registry import Discovery
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Options:
     libraries: Path
     key_file: str
     metrics: int | None = None  # the port, on every address of the node
+    config: Path | None = None  # the cluster's settings
 
     def __attrs_post_init__(self) -> None:
         if not self.name:
@@ -229,13 +232,19 @@ def _lost(what: str) -> Callable[[Exception], None]:
     return lambda error: log.warning("%s: the API does not answer: %s", what, error)
 
 
+def node_of(options: Options) -> Node:
+    """Return the node this program runs on, as the cluster and then the node itself set it up."""
+    cluster = settings.load(options.config).of_node(options.name)
+    return evolve(Node.here(), settings=load_settings(os.environ, cluster))
+
+
 def run(options: Options) -> None:
     """Run the agent of this node until it is told to end."""
     asyncio.run(_run(options))
 
 
 async def _run(options: Options) -> None:
-    node = Node.here()
+    node = node_of(options)
     async with Api(Access.here()).open() as api:
         agent = Agent(node, options, api, await asyncio.to_thread(node.discover))
         main = asyncio.ensure_future(agent.run())

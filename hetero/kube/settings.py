@@ -1,9 +1,10 @@
-"""What the scheduler and the webhook share: one small TOML file, checked word by word."""
+"""What all services of a cluster share: one small TOML file, checked word by word."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from attrs import evolve, field, frozen
 from hetero.errors import BadInput
 from hetero.kube.vocabulary import Defaults, Vocabulary
 from hetero.model import Policy
+from hetero.node.settings import Settings as NodeSettings
+from hetero.node.settings import read_settings
 from hetero.registry import Registry
 from hetero.units import parse_memory, parse_percent
 from hetero.vendor import Vendor, Words
@@ -42,12 +45,26 @@ class Settings:
 
     [resources]                   # other names for resources
     "vendor.com/cards" = "example.com/cards"
+
+    [nodes."*".cards]             # what nodes give out, by patterns of their names: the tables of
+    split = 10                    # `hetero.node.settings`; what a later pattern says, it says
+    [nodes."old-*".scale]         # instead of an earlier one
+    memory = 1.5
     """
 
     node_order: str = "binpack"
     device_order: str = "binpack"
     defaults: Defaults = field(default=Defaults())
     resources: Mapping[str, str] = field(factory=dict)
+    nodes: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+
+    def of_node(self, name: str) -> NodeSettings:
+        """Return what the cluster says of a node."""
+        chosen = NodeSettings()
+        for pattern, document in self.nodes.items():
+            if fnmatchcase(name, pattern):
+                chosen = read_settings(document, chosen)
+        return chosen
 
     def vocabulary(self, registry: Registry) -> Vocabulary:
         """Return the words of all vendors, by the names this cluster uses."""
@@ -91,12 +108,20 @@ def load(path: Path | None) -> Settings:
 
 
 def _settings(document: dict[str, Any]) -> Settings:
-    _known(document, "node-order", "device-order", "defaults", "resources")
+    _known(document, "node-order", "device-order", "defaults", "resources", "nodes")
     said = document.get("defaults", {})
     _known(said, "count", "memory", "core", "policy", "core-limit")
     names = document.get("resources", {})
     if not all(isinstance(name, str) for name in names.values()):
         raise BadInput("resources: a name is a text")
+    nodes = document.get("nodes", {})
+    if not isinstance(nodes, dict) or not all(isinstance(one, dict) for one in nodes.values()):
+        raise BadInput('nodes is a table of tables: write [nodes."*".cards]')
+    for pattern, table in nodes.items():
+        try:
+            read_settings(table)
+        except BadInput as error:
+            raise BadInput(f"nodes.{pattern!r}: {error}") from None
     count = said.get("count", 1)
     if not isinstance(count, int) or count < 1:
         raise BadInput(f"defaults.count {count!r} is not a positive whole number")
@@ -111,6 +136,7 @@ def _settings(document: dict[str, Any]) -> Settings:
             unlimited=said.get("core-limit", True) is False,
         ),
         resources=names,
+        nodes=nodes,
     )
 
 

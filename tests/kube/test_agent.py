@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 
 from hetero.fit import fit
 from hetero.kube import wire
-from hetero.kube.agent import Agent, Options
+from hetero.kube.agent import Agent, Options, node_of
 from hetero.kube.api import Access, Api
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Grant, Inventory, Request
 from hetero.node.grant import Limit, read_limits
@@ -174,6 +174,22 @@ def test_every_slot_of_every_card_is_offered_with_its_numa_node() -> None:
             )
 
     run(story)
+
+
+def test_the_clusters_settings_say_how_often_a_node_gives_a_card(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(SECRET)
+    (tmp_path / "settings.toml").write_text('[nodes."n*"]\ncards.split = 3\n')
+    options = Options(
+        name="n1",
+        kubelet=tmp_path,
+        libraries=tmp_path,
+        key_file=str(tmp_path / "key"),
+        config=tmp_path / "settings.toml",
+    )
+    vendor = MemoryVendor(rack(16 * GiB), limiter="cuda")
+    node = evolve(node_of(options), registry=Registry.of(vendor))
+
+    assert [3] == [device.capacity[SLOTS] for device in node.discover().devices]
 
 
 def test_a_card_that_fails_is_unhealthy_at_the_kubelet_and_in_the_inventory() -> None:

@@ -34,12 +34,27 @@ def test_the_plain_manifests_are_those_of_the_chart() -> None:
     assert render.render(namespace="hetero-system", values={}) == plain
 
 
-def test_kube_scheduler_leaves_every_word_of_every_vendor_to_us() -> None:
+def test_kube_scheduler_leaves_every_word_to_us_but_for_the_counts() -> None:
     config = yaml.safe_load(of("ConfigMap", "hetero")["data"]["scheduler.yaml"])
     (extender,) = config["extenders"]
+    ignored = {one["name"]: one["ignoredByScheduler"] for one in extender["managedResources"]}
+    counts = {words.count for words in WORDS.words()}
 
-    assert set(WORDS.resources) == {one["name"] for one in extender["managedResources"]}
-    assert all(one["ignoredByScheduler"] for one in extender["managedResources"])
+    assert {name: name not in counts for name in WORDS.resources} == ignored
+
+
+def test_every_service_starts_anew_with_new_settings_and_the_agent_reads_them() -> None:
+    def marks(**values: Any) -> set[str]:
+        made = [m for m in chart(**values) if m["kind"] in ("Deployment", "DaemonSet")]
+        return {
+            m["spec"]["template"]["metadata"]["annotations"]["hetero.io/settings"] for m in made
+        }
+
+    (agent,) = of("DaemonSet", "hetero-agent")["spec"]["template"]["spec"]["containers"]
+
+    assert (1, 1) == (len(marks()), len(marks(settings="a = 1")))
+    assert set() == marks() & marks(settings="a = 1")
+    assert "--config=/etc/hetero-settings/settings.toml" in agent["args"]
 
 
 def test_nobody_reads_or_writes_secrets_but_the_job_that_makes_them() -> None:
