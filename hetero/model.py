@@ -234,6 +234,17 @@ class Choice:
 
 
 @frozen(kw_only=True)
+class Company:
+    """Whom a grant shares a device with: in the matter of `what` it is `name`, and only goes to
+    those who are one of `beside` in it. Who has nothing to say in a matter shares with anybody.
+    """
+
+    what: str
+    name: str
+    beside: tuple[str, ...]
+
+
+@frozen(kw_only=True)
 class Request:
     """One container's wish: as many different physical devices as there are asks.
 
@@ -252,6 +263,8 @@ class Request:
     vendor: Choice = Choice()
     model: Choice = Choice()  # parts of model names
     uuid: Choice = Choice()  # starts of UUIDs
+    rung: Choice = Choice()
+    company: tuple[Company, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if not self.asks:

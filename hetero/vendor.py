@@ -71,9 +71,20 @@ class Words:
     numa: str | None = None
     links: str | None = None
     #: The annotation or the container's variable that chooses a policy, and what its values mean;
-    #: None: core is counted and limits nobody.
+    #: None: core is counted and limits nobody. `alike`: all grants of a card have the same policy.
     policy: str | None = None
     policies: Mapping[str, Policy | None] = field(factory=dict)
+    alike: bool = False
+    #: The annotation that names a pod's class, and beside which classes each may be on a card; ""
+    #: is to have none. A container of a class has one card, and those of `first` go first on it.
+    grade: str | None = None
+    grades: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    first: tuple[str, ...] = ()
+    #: The annotation that says by which rungs a card may be shared, and what its values mean.
+    mode: str | None = None
+    modes: Mapping[str, Choice] = field(factory=dict)
+    #: How many cards make a module, where whole ones are only given by modules: one means a module.
+    module: int = 1
     #: Annotations of the whole product these words come from: how nodes and devices are ordered.
     node_order: str | None = None
     device_order: str | None = None

@@ -18,6 +18,7 @@ from hetero.model import (
     MEMORY,
     Ask,
     Choice,
+    Company,
     Device,
     Inventory,
     Ladder,
@@ -70,6 +71,8 @@ st.register_type_strategy(
         vendor=st.from_type(Choice),
         model=st.from_type(Choice),
         uuid=st.from_type(Choice),
+        rung=st.from_type(Choice),
+        company=st.lists(st.from_type(Company), max_size=2).map(tuple),
     ),
 )
 

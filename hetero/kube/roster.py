@@ -7,7 +7,7 @@ pods that want the last share one gets it and the other hears why not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from attrs import define, evolve, field
@@ -18,11 +18,13 @@ from hetero.fit.seat import holds, seat
 from hetero.fit.state import Cluster
 from hetero.kube.quota import Quotas
 from hetero.kube.wire import Assignment
-from hetero.model import FITS, Allocation, Device, Refusal
+from hetero.model import FITS, Allocation, Device, Refusal, Request
 from hetero.policy import ORDERS, WEIGHTS
 
 #: What a node is told that published no devices.
 _NO_DEVICES = "have no device"
+#: What a device says that only those hold whom the pod may not share it with.
+_APART = "shared otherwise"
 _MOST_SHAPES = 512
 #: The best score a node can get.
 BEST = 10
@@ -47,6 +49,7 @@ class Roster:
         self._nodes: dict[str, tuple[Device, ...]] = {}
         self._faults: dict[str, str] = {}  # nodes whose inventory cannot be used, and why
         self.standing: dict[str, Placement] = {}  # by the pod's UID
+        self._on: dict[str, set[str]] = {}  # the UIDs of those on a node
         self._cluster: Cluster | None = None
 
     # --- what there is ------------------------------------------------------------------------
@@ -127,8 +130,7 @@ class Roster:
         over = self.quotas.over(pod.namespace, self._charge(answer))
         if over:
             return Refusal(wanted=1, verdicts={}, missing=over)
-        self.standing[uid] = answer
-        self._move(answer, times=1)
+        self._stand(uid, answer)
         return answer
 
     def adopt(self, uid: str, pod: Pod, assignment: Assignment, containers: list[str]) -> None:
@@ -139,13 +141,18 @@ class Roster:
         if self.standing.get(uid) == placement:
             return
         self.release(uid)
+        self._stand(uid, placement)
+
+    def _stand(self, uid: str, placement: Placement) -> None:
         self.standing[uid] = placement
+        self._on.setdefault(placement.node, set()).add(uid)
         self._move(placement, times=1)
 
     def release(self, uid: str) -> None:
         """Give back what a pod held, if it held anything."""
         placement = self.standing.pop(uid, None)
         if placement is not None:
+            self._on[placement.node].discard(uid)
             self._move(placement, times=-1)
 
     def evict(self, pod: Pod, node: str, given: Iterable[str]) -> tuple[str, ...] | None:
@@ -160,10 +167,8 @@ class Roster:
         others = sorted(
             (
                 uid
-                for uid, placement in self.standing.items()
-                if placement.node == node
-                and placement.pod.priority < pod.priority
-                and uid not in victims
+                for uid in self._on.get(node, ())
+                if self.standing[uid].pod.priority < pod.priority and uid not in victims
             ),
             key=lambda uid: (self.standing[uid].pod.priority, uid),
         )
@@ -197,7 +202,26 @@ class Roster:
                     if name in free.get(hold.device, {}):
                         free[hold.device][name] += amount
         ranked = ORDERS[order] if order else self._prices.order
-        return seat(node, self._nodes[node], free, {}, pod, order=ranked)
+        apart = self._apart(pod, node, without)
+        devices = [device for device in self._nodes[node] if device.uuid not in apart]
+        answer = seat(node, devices, free, {}, pod, order=ranked)
+        if isinstance(answer, Refusal) and answer.missing is None:
+            return evolve(answer, verdicts={**answer.verdicts, **dict.fromkeys(apart, _APART)})
+        return answer
+
+    def _apart(self, pod: Pod, node: str, without: Iterable[str] = ()) -> set[str]:
+        """Return the node's devices that are held by others than the pod may share one with."""
+        rules = {one.what: one for request in _requests(pod) for one in request.company}
+        if not rules:
+            return set()
+        return {
+            grant.device
+            for uid in self._on.get(node, set()).difference(without)
+            for request, allocation in _held(self.standing[uid])
+            for grant in allocation.grants
+            for one in request.company
+            if one.what in rules and one.name not in rules[one.what].beside
+        }
 
     # --- quotas ---------------------------------------------------------------------------------
 
@@ -285,15 +309,39 @@ class Roster:
         prices, shape, node = self._prices, row.shape, self._known().nodes[number]
         verdict = prices.reason_name(prices.reason(number, shape))
         told_apart = not shape.plain or any(device.group for device in node.devices)
+        told_apart = told_apart or bool(shape.request and shape.request.company)
         if verdict == FITS and told_apart:  # so far we only know where it may fit
             answer = self._seat(shape.pod, node.name)
-            verdict = answer.sentence if isinstance(answer, Refusal) else FITS
+            verdict = _verdict(answer) if isinstance(answer, Refusal) else FITS
         if verdict == FITS:
             row.refusals.pop(node.name, None)
             row.costs[node.name] = prices.cost(number, shape)
         else:
             row.costs.pop(node.name, None)
             row.refusals[node.name] = verdict
+
+
+def _verdict(refusal: Refusal) -> str:
+    """Return in a few words why a node does not serve."""
+    reasons = set(refusal.verdicts.values())
+    if refusal.missing is None and len(reasons) == 1:
+        return reasons.pop()
+    return f"cannot seat it ({refusal.sentence})"
+
+
+def _held(placement: Placement) -> Iterator[tuple[Request, Allocation]]:
+    """Yield what each container of a placement asked, and what it was given."""
+    pod = placement.pod
+    everyone = (*pod.sidecars, *pod.containers, *pod.init)
+    for container, allocation in zip(everyone, placement.allocations, strict=True):
+        if container.request is not None and allocation is not None:
+            yield container.request, allocation
+
+
+def _requests(pod: Pod) -> Iterator[Request]:
+    for container in (*pod.sidecars, *pod.containers, *pod.init):
+        if container.request is not None:
+            yield container.request
 
 
 def _placement(pod: Pod, node: str, allocations: tuple[Allocation | None, ...]) -> Placement:

@@ -370,7 +370,7 @@ class Scheduler:
             victims = {name.lower(): value for name, value in plain.items()}
             given = [next(iter(one.values())) for one in victims.get("pods") or ()]
             uids = self.roster.evict(pod, node, given)
-            if uids is not None:
+            if uids:  # a node without victims is an error to kube-scheduler
                 answer[node] = {
                     "Pods": [{"UID": uid} for uid in uids],
                     "NumPDBViolations": victims.get("numpdbviolations", 0),

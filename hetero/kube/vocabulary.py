@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import field, frozen
 
 from hetero.errors import BadInput
 from hetero.fit import Container, Pod
-from hetero.model import Ask, Choice, Policy, Priority, Request
+from hetero.model import Ask, Choice, Company, Policy, Priority, Request
 from hetero.vendor import Vendor, Words
 
 #: Our own names for how nodes and devices are ordered; a vendor's words may have others.
@@ -26,6 +26,10 @@ _DECIMAL: Mapping[str, Decimal | int] = {
     "G": 10**9,
     "T": 10**12,
 }
+
+#: What asks for the cluster's own way in so many words.
+_DEFAULT = "default"
+_T = TypeVar("_T")
 
 Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
 
@@ -147,12 +151,13 @@ class Vocabulary:
             counts = " and ".join(words.count for words in meant)
             raise BadInput(f"asks for {counts}: a container has cards of one kind")
         words = meant[0]
-        count = quantity(amounts, words.count) or self.defaults.count
         vendor = next(vendor for vendor in self.vendors if words in vendor.words)
         ask = self._ask(words, amounts)
+        count = _count(words, ask, quantity(amounts, words.count) or self.defaults.count)
         wanted = names(_first(notes, [DEVICE_ORDER, words.device_order]))
-        priority = quantity(amounts, words.priority)
         policy = self._policy(container, words, notes)
+        grade = _grade(words, notes, count)
+        first = quantity(amounts, words.priority) == 0 or grade in words.first
         return Asked(
             container=container["name"],
             words=words,
@@ -165,7 +170,7 @@ class Vocabulary:
                 numa="numa" in wanted or _true(notes, words.numa),
                 links="topology-aware" in wanted or _true(notes, words.links),
                 policy=policy or Policy.FIXED,
-                priority=Priority.HIGH if priority == 0 else Priority.LOW,
+                priority=Priority.HIGH if first else Priority.LOW,
                 vendor=Choice(only=(vendor.name,)),
                 model=Choice(
                     only=_models(notes, words.only_model, words) or words.models.only,
@@ -175,6 +180,8 @@ class Vocabulary:
                     only=names(notes.get(words.only_uuid or "")),
                     never=names(notes.get(words.never_uuid or "")),
                 ),
+                rung=_said(notes, words.mode, words.modes) or Choice(),
+                company=tuple(_company(words, policy, grade)),
             ),
         )
 
@@ -204,9 +211,52 @@ class Vocabulary:
                 raise BadInput(f"{POLICY} {said!r} is not fixed, elastic or off")
             return Policy(said)
         variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
-        value = notes.get(words.policy or "") or variables.get(words.policy) or ""
         default = None if self.defaults.unlimited else self.defaults.policy
-        return words.policies.get(value, default)
+        return _said({**variables, **notes}, words.policy, {_DEFAULT: default, **words.policies})
+
+
+def _count(words: Words, ask: Ask, count: int) -> int:
+    """Return how many cards are meant: whole ones come in modules."""
+    size = words.module
+    if size == 1 or (count == 1 and ask != Ask()):
+        return count
+    if count != 1 and count % size:
+        raise BadInput(
+            f"{words.count} {count}: cards come in modules of {size}, so ask for a multiple of "
+            f"{size} (1 means one module)"
+        )
+    return max(count, size)
+
+
+def _grade(words: Words, notes: Mapping[str, str], count: int) -> str:
+    """Return the class of the pod, "" if it is in none."""
+    grade = notes.get(words.grade or "", "")
+    if grade not in words.grades and grade:
+        raise BadInput(f"{words.grade} {grade!r} is none of {_list(words.grades)}")
+    if grade and count != 1:
+        raise BadInput(f"{words.count} {count}: a pod with {words.grade} has one card")
+    return grade
+
+
+def _company(words: Words, policy: Policy | None, grade: str) -> Iterator[Company]:
+    """Yield whom the container's cards may be shared with."""
+    if words.alike:
+        name = (policy or Policy.OFF).value
+        yield Company(what=f"policy of {words.count}", name=name, beside=(name,))
+    if words.grade:
+        yield Company(what=words.grade, name=grade, beside=words.grades[grade])
+
+
+def _said(notes: Mapping[str, Any], name: str | None, meanings: Mapping[str, _T]) -> _T | None:
+    """Return what the value of a note means; without one, or without a note, the default."""
+    value = (notes.get(name) if name else None) or _DEFAULT
+    if value not in meanings and value != _DEFAULT:
+        raise BadInput(f"{name} {value!r} is none of {_list(meanings)}")
+    return meanings.get(value)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(filter(None, names)))
 
 
 def names(text: str | None) -> tuple[str, ...]:

@@ -113,15 +113,19 @@ class Webhook:
         return patches
 
     def _defaults(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
-        """Write out how many cards are meant where only a part of one was asked for."""
+        """Write out how many cards are meant, where that was not said or is a part of a module."""
         patches = []
         for asked in every:
             where, container = _container(spec, asked.container)
-            limits = (container.get("resources") or {}).get("limits") or {}
-            if quantity(limits, asked.words.count) is None:
-                whole = {**limits, asked.words.count: str(asked.count)}
-                resources = {**(container.get("resources") or {}), "limits": whole}
-                patches.append({"op": "add", "path": f"{where}/resources", "value": resources})
+            resources, name = container.get("resources") or {}, asked.words.count
+            limits = resources.get("limits") or {}
+            if quantity(limits, name) == asked.count:
+                continue
+            meant = {"limits": {**limits, name: str(asked.count)}}
+            if name in (resources.get("requests") or {}):
+                meant["requests"] = {**resources["requests"], name: str(asked.count)}
+            value = {**resources, **meant}
+            patches.append({"op": "add", "path": f"{where}/resources", "value": value})
         return patches
 
 

@@ -38,7 +38,7 @@ class Settings:
 
     [cards]
     split = 10          # how many may share a card; at most as many as its driver can, if that cuts
-    without = ["GPU-1"] # UUIDs, or the driver's indices, that are not given out
+    without = ["ab12"]  # UUIDs, or the driver's indices, that are not given out
     parts = "mixed"     # cards that are partitioned already: mixed, single or none (see `Parts`)
 
     [count]

@@ -47,7 +47,7 @@ def _model(row: str) -> hetero.Model:
     )
 
 
-def _words(name: str, model: str, other: str | None = None) -> hetero.Words:
+def _words(name: str, model: str, other: str | None = None, *, dies: int = 1) -> hetero.Words:
     return hetero.Words(
         count=f"huawei.com/{name}",
         memory=(f"huawei.com/{name}-memory",),
@@ -57,6 +57,7 @@ def _words(name: str, model: str, other: str | None = None) -> hetero.Words:
         never_uuid=f"hami.io/no-use-{name}-uuid",
         node_order="hami.io/node-scheduler-policy",
         device_order="hami.io/gpu-scheduler-policy",
+        module=dies,
     )
 
 
@@ -67,7 +68,7 @@ _WORDS = (
     _words("Ascend910B3", "910B3"),
     _words("Ascend910B4-1", "910B4-1"),
     _words("Ascend910B4", "910B4", "910B4-1"),
-    _words("Ascend910C", "910C"),
+    _words("Ascend910C", "910C", dies=2),
     _words("Ascend310P", "310P3"),
 )
 VENDOR = hetero.Vendor(

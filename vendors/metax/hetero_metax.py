@@ -54,6 +54,10 @@ _SHARES = evolve(
         "fixed-share": Policy.FIXED,
         "burst-share": Policy.ELASTIC,
     },
+    alike=True,
+    grade="metax-tech.com/sgpu-app-class",
+    grades={"": ("",), "online": ("online", "offline"), "offline": ("offline",)},
+    first=("online",),
 )
 VENDOR = hetero.Vendor(
     name="metax",

@@ -31,6 +31,12 @@ _WORDS = hetero.Words(
     numa="nvidia.com/numa-bind",
     policy="GPU_CORE_UTILIZATION_POLICY",
     policies={"force": Policy.FIXED, "disable": None},
+    mode="nvidia.com/vgpu-mode",
+    modes={
+        "hami-core": hetero.Choice(never=("partition",)),
+        "mig": hetero.Choice(only=("partition",)),
+        "mps": hetero.Choice(only=("service",)),
+    },
     node_order="hami.io/node-scheduler-policy",
     device_order="hami.io/gpu-scheduler-policy",
 )
