@@ -5,7 +5,8 @@
 #
 # SECONDS  how long it may take in all; a step that would pass it is stopped, and says so
 # STEPS    all, or some of doctor,inventory,memory,overhead,isolation in that order
-# OUT      where hardware.txt (everything shown) and one JSON file a step are written
+# OUT      where hardware.txt (everything shown) and one JSON file a step are written; isolation.jsonl
+#          has each run of isolation as it ended, should it be cut off
 # WHEELS   a folder of wheels of what python3 lacks (cattrs, click, hatchling, trove-classifiers, …)
 #
 #   OUT=/tmp/out benchmarks/hardware.sh 480 all --jobs resnet18,gemm --shares 30,60
@@ -76,7 +77,10 @@ for name in $(echo "$steps" | tr , ' '); do
         python3 -m hetero inventory --json >"$OUT/inventory.json" || failed="$failed inventory.json"
         ;;
     memory | overhead) step "$name" python3 -m hetero bench "$name" --json "$OUT/$name.json" ;;
-    isolation) step isolation python3 -m hetero bench isolation --json "$OUT/isolation.json" "$@" ;;
+    isolation)
+        step isolation python3 -m hetero bench isolation --json "$OUT/isolation.json" \
+            --record "$OUT/isolation.jsonl" "$@"
+        ;;
     *)
         echo "hardware.sh: no step $name" >&2
         exit 2

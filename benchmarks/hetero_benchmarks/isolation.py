@@ -1,53 +1,109 @@
-"""`hetero bench isolation`: does a program get the share of the card that was asked for it?"""
+"""`hetero bench isolation`: does every program get the share of the card that was asked for it?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean
 
 import click
 from attrs import frozen
-from rich.table import Table
 
-from hetero.errors import BadInput
+from hetero.errors import BadInput, HeteroError
 from hetero.units import parse_percent
-from hetero_benchmarks import peers, report
+from hetero_benchmarks import goals, report, tables
+from hetero_benchmarks.fleet import Cell, Fleet, Share, Tenant
+from hetero_benchmarks.goals import Free, Lent, Precedence, Row
 from hetero_benchmarks.job import JOBS
-from hetero_benchmarks.rates import Pace, share, swing
-from hetero_benchmarks.trial import Machine, Trial, find_machine, run_together
+from hetero_benchmarks.rates import Pace, share
+from hetero_benchmarks.trial import Machine, find_machine
 
 NAME = "hetero bench isolation"
 
-#: The trials that ran at the same time, each with the pace of its job.
-Run = tuple[tuple[Trial, Pace], ...]
+#: Jobs that run until they are told to stop, on a real card; the others are asked now and then.
+_BUSY = "resnet18,gemm,small,graph,gemm16384,copy,decode,streams,processes,cooperative"
 
 
 @frozen(kw_only=True)
-class Row:
-    """What one job was asked to take and took, in percent of its mean rate alone and unlimited.
+class Wanted:
+    """Which jobs to measure for which promise."""
 
-    `asked` None is a run without hetero. `slowest` and `fastest` are its single seconds.
-    """
+    jobs: tuple[str, ...] = ()
+    shares: tuple[int, ...] = (30, 60)
+    together: tuple[tuple[Tenant, ...], ...] = ()
+    pairs: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...] = ()
+    elastic: tuple[str, ...] = ()
+    priority: tuple[tuple[str, str], ...] = ()
+    free: tuple[str, ...] = ()
 
-    job: str
-    asked: int | None
-    got: float
-    error: float | None
-    slowest: float
-    fastest: float
-    pace: Pace
+    def alone(self, seconds: float) -> tuple[Cell, ...]:
+        """Return the cells of jobs that are alone."""
+        return tuple(goals.alone(self.jobs, self.shares, seconds))
+
+    def beside(self, seconds: float) -> tuple[Cell, ...]:
+        """Return the cells of tenants that are together."""
+        named = (Cell(tenants=tenants, seconds=seconds) for tenants in self.together)
+        pairings = (
+            cell for jobs, split in self.pairs for cell in goals.pairings(jobs, split, seconds)
+        )
+        return (*named, *pairings)
+
+    def plan(self, seconds: float) -> list[Cell]:
+        """Return all that is to be measured, in order, each job unlimited before it is judged."""
+        plan = list(self.alone(seconds))
+        rest = list(self.beside(seconds))
+        judged = [tenant.job for cell in rest for tenant in cell.tenants]
+        for job in self.elastic:
+            rest += goals.lending(job, seconds)
+            judged.append(job)
+        for high, low in self.priority:
+            rest += goals.precedence_cells(high, low, seconds)
+            judged.append(low)
+        natives = (goals.unlimited(job, seconds) for job in dict.fromkeys(judged))
+        plan += [cell for cell in natives if cell not in plan]
+        for job in self.free:
+            rest += goals.unhindered(job, seconds)
+        return plan + rest
 
 
 @frozen(kw_only=True)
 class Isolation:
-    """The whole report: jobs one at a time, then jobs that ran together."""
+    """The whole report; `missing` says of what was not measured why."""
 
     command: str
     machine: Machine
     seconds: float
     alone: tuple[Row, ...]
     together: tuple[tuple[Row, ...], ...]
+    elastic: tuple[Lent, ...]
+    priority: tuple[Precedence, ...]
+    free: tuple[Free, ...]
+    missing: tuple[str, ...]
+
+
+def judged(
+    command: str,
+    machine: Machine,
+    wanted: Wanted,
+    seconds: float,
+    results: goals.Results,
+    missing: Sequence[str],
+) -> Isolation:
+    """Return the report on what was measured so far."""
+    lent = (goals.lent(job, seconds, results) for job in wanted.elastic)
+    first = (goals.precedence(high, low, seconds, results) for high, low in wanted.priority)
+    free = (goals.free(job, seconds, results) for job in wanted.free)
+    return Isolation(
+        command=command,
+        machine=machine,
+        seconds=seconds,
+        alone=tuple(row for rows in goals.rows(wanted.alone(seconds), results) for row in rows),
+        together=goals.rows(wanted.beside(seconds), results),
+        elastic=tuple(each for each in lent if each),
+        priority=tuple(each for each in first if each),
+        free=tuple(each for each in free if each),
+        missing=tuple(missing),
+    )
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
     return report.call(isolation, argv, name=NAME)
 
 
-def _jobs(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, ...]:
+def _jobs(text: str) -> tuple[str, ...]:
     return tuple(_job(name) for name in text.split(",") if name)
 
 
@@ -65,51 +121,95 @@ def _job(name: str) -> str:
     return name
 
 
-def _shares(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
-    return tuple(parse_percent(part, of="share") for part in text.split(",") if part)
+def _shares(text: str) -> tuple[int, ...]:
+    return tuple(_percent(part) for part in text.split(",") if part)
 
 
-def _tenants(
-    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
-) -> tuple[tuple[Trial, ...], ...]:
-    return tuple(tuple(_tenant(part) for part in text.split(",")) for text in texts)
+def _percent(text: str) -> int:
+    percent = parse_percent(text, of="share")
+    if not 1 <= percent < 100:
+        raise BadInput(f"share {text} is not from 1 to 99: --free measures the whole card")
+    return percent
 
 
-def _tenant(text: str) -> Trial:
+def _tenants(text: str) -> tuple[Tenant, ...]:
+    return tuple(_tenant(part) for part in text.split(","))
+
+
+def _tenant(text: str) -> Tenant:
     core, colon, name = text.partition(":")
     if not colon:
         raise BadInput(f"tenant {text!r} is not SHARE:JOB, as in 60:gemm")
-    return Trial(job=_job(name), core=parse_percent(core, of="share"))
+    return Tenant(job=_job(name), share=Share(core=_percent(core)))
+
+
+def _pairs(text: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    jobs, colon, split = text.rpartition(":")
+    if not colon:
+        raise BadInput(f"pairs {text!r} are not JOB,JOB,...:SHARE+SHARE, as in gemm,copy:50+50")
+    times = re.fullmatch(r"(\d+)x(\d+)", split)
+    parts = [times[1]] * int(times[2]) if times else split.split("+")
+    return _jobs(jobs), tuple(map(_percent, parts))
+
+
+def _priority(text: str) -> tuple[str, str]:
+    high, colon, low = text.partition(":")
+    if not colon:
+        raise BadInput(f"priority {text!r} is not HIGH:LOW, as in decode:resnet18")
+    return _job(high), _job(low)
+
+
+def _each(read: Callable[[str], object]) -> Callable[..., object]:
+    """Return a callback for click that reads an option, or every one of a repeatable one."""
+
+    def callback(_context: click.Context, _option: click.Parameter, given: object) -> object:
+        if isinstance(given, tuple):
+            return tuple(map(read, given))
+        return None if given is None else read(str(given))
+
+    return callback
 
 
 @click.command(epilog="Jobs: " + "; ".join(f"{name} ({job.step})" for name, job in JOBS.items()))
-@click.option(
-    "--jobs",
-    callback=_jobs,
-    default="resnet18,gemm,small,graph",
-    show_default=True,
-    help="The jobs to run one at a time.",
-)
+@click.option("--jobs", callback=_each(_jobs), help="Run these one at a time, at every share.")
 @click.option(
     "--shares",
-    callback=_shares,
+    callback=_each(_shares),
     default="30,60",
     show_default=True,
-    help="The shares to run each at, in percent of the card.",
+    help="The shares of --jobs, in percent of the card.",
 )
 @click.option(
     "--together",
-    callback=_tenants,
+    callback=_each(_tenants),
     multiple=True,
     metavar="SHARE:JOB,SHARE:JOB",
-    help="Also run these jobs at once, as in 60:gemm,30:resnet18. Repeatable.",
+    help="Run these at once, as in 60:gemm,30:resnet18. Repeatable.",
 )
+@click.option(
+    "--pairs",
+    callback=_each(_pairs),
+    multiple=True,
+    metavar="JOB,JOB,...:SHARE+SHARE",
+    help="Run every pairing of these jobs at once at these shares, as in gemm,copy:10+90 or "
+    "gemm,copy:25x4. Repeatable.",
+)
+@click.option("--elastic", callback=_each(_jobs), help="Lend these an idle neighbour's half.")
+@click.option(
+    "--priority",
+    callback=_each(_priority),
+    multiple=True,
+    metavar="HIGH:LOW",
+    help="Run HIGH as an inference loop of high priority beside LOW, as in decode:resnet18. "
+    "Repeatable.",
+)
+@click.option("--free", callback=_each(_jobs), help="Run these with memory limited only.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1),
     default=10,
     show_default=True,
-    help="How long each run is measured, after its warm-up.",
+    help="How long each run is measured.",
 )
 @click.option("--uuid", help="The card, by the start of its UUID. Default: the first one.")
 @click.option(
@@ -118,127 +218,78 @@ def _tenant(text: str) -> Trial:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write the report here, anew after every run.",
 )
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also append every run here as it ends, one JSON object a line.",
+)
 @click.pass_obj
 def isolation(
     command: str,
-    jobs: tuple[str, ...],
-    shares: tuple[int, ...],
-    together: tuple[tuple[Trial, ...], ...],
+    /,
     seconds: float,
     uuid: str | None,
     file: Path | None,
-) -> None:
-    """Measure how much of a card a program gets at a share, beside what was asked.
+    record: Path | None,
+    **options: object,
+) -> int:
+    """Measure how much of a card programs get, beside what was asked for them.
 
-    Every job runs without hetero first, then under `hetero run --core SHARE`, then without it
-    again, so that a card that warms up or slows down shows. "got" is the job's throughput in
-    percent of the mean of those two, "swing" its slowest and fastest second. The card should have
-    nothing else to do.
+    Every job is a program that stays up and whose share is changed between runs. "got" is its
+    throughput in percent of the same job without hetero. The card should have nothing else to do.
+    With no job named, a short form of everything is measured on jobs of PyTorch.
 
     \b
     hetero bench isolation --jobs gemm --shares 10,30,60
-    hetero bench isolation --together 60:gemm,30:resnet18 --json isolation.json
+    hetero bench isolation --pairs gemm,resnet18,decode:50+50 --json isolation.json
+    hetero bench isolation --elastic gemm --priority decode:resnet18 --free gemm,small
     HETERO_RACK=one hetero bench isolation --jobs simulated   (needs no card)
     """
+    named = {name: value for name, value in options.items() if value}
+    if not named.keys() - {"shares"}:
+        named |= {
+            "jobs": _jobs(_BUSY),
+            "pairs": (_pairs("resnet18,gemm,decode:50+50"),),
+            "elastic": ("gemm",),
+            "priority": (("decode", "resnet18"),),
+            "free": _jobs("resnet18,gemm,small,graph"),
+        }
+    wanted = Wanted(**named)  # type: ignore[arg-type]
     machine = find_machine(uuid)
-    plan = planned(jobs, shares, together)
-    runs: list[Run] = []
+    plan = wanted.plan(seconds)
+    results: dict[Cell, list[tuple[Pace | None, ...]]] = {}
+    missing: list[str] = []
 
     def so_far() -> Isolation:
-        alone, beside = judged(runs)
-        return Isolation(
-            command=command,
-            machine=machine,
-            seconds=seconds,
-            alone=alone,
-            together=beside,
-        )
+        return judged(command, machine, wanted, seconds, results, missing)
 
     try:
-        for number, trials in enumerate(plan, 1):
-            report.progress(f"[{number}/{len(plan)}] {' beside '.join(map(str, trials))}")
-            paces = run_together(trials, machine, seconds=seconds)
-            runs.append(tuple(zip(trials, paces, strict=True)))
-            report.save(so_far(), file)
+        with Fleet(machine) as fleet:
+            for number, cell in enumerate(plan, 1):
+                place = f"[{number}/{len(plan)}] {cell}"
+                try:
+                    fleet.prepare(plan[number - 1 :])
+                    paces = fleet.measure(cell)
+                except HeteroError as error:
+                    missing.append(f"{cell}: {error}")
+                    report.progress(f"{place}: not measured: {error}")
+                    continue
+                results.setdefault(cell, []).append(paces)
+                report.progress(f"{place}: {_said(cell, paces, results)}")
+                report.append({"run": str(cell), "cell": cell, "paces": paces}, record)
+                report.save(so_far(), file)
     finally:
-        if runs:
-            _show(so_far())
+        tables.show(so_far())
+    return int(bool(missing))
 
 
-def planned(
-    jobs: Sequence[str], shares: Sequence[int], together: Sequence[tuple[Trial, ...]]
-) -> list[tuple[Trial, ...]]:
-    """Return what to run, in order: each job unlimited first and last, tenants at the end."""
-    plan: list[tuple[Trial, ...]] = []
-    for job in jobs:
-        cores = (None, *shares, None)
-        plan += [(Trial(job=job, core=core),) for core in cores]
-    guests = dict.fromkeys(trial.job for trials in together for trial in trials)
-    plan += [(Trial(job=job),) for job in guests if job not in jobs]
-    return [*plan, *together]
-
-
-def judged(runs: Sequence[Run]) -> tuple[tuple[Row, ...], tuple[tuple[Row, ...], ...]]:
-    """Return the rows of the jobs that ran alone and those of each run together."""
-    natives: dict[str, list[float]] = {}
-    for run in runs:
-        for trial, pace in run:
-            if trial.core is None:
-                natives.setdefault(trial.job, []).append(pace.rate)
-    native = {job: mean(rates) for job, rates in natives.items()}
-    rows = [tuple(_row(trial, pace, native) for trial, pace in run) for run in runs]
-    return tuple(run[0] for run in rows if len(run) == 1), tuple(run for run in rows if run[1:])
-
-
-def _row(trial: Trial, pace: Pace, native: Mapping[str, float]) -> Row:
-    got = share(pace.rate, native[trial.job])
-    slowest, fastest = swing(pace, native[trial.job])
-    return Row(
-        job=trial.job,
-        asked=trial.core,
-        got=got,
-        error=None if trial.core is None else got - trial.core,
-        slowest=slowest,
-        fastest=fastest,
-        pace=pace,
-    )
-
-
-def _show(result: Isolation) -> None:
-    tables = [_table("One job at a time", result.alone, peers.ALONE)] if result.alone else []
-    for rows in result.together:
-        title = " beside ".join(f"{row.job} at {row.asked} %" for row in rows)
-        same = {(row.job, row.asked) for row in rows} == set(peers.BESIDE)
-        tables.append(_table(title, rows, peers.BESIDE if same else {}))
-    compared = any(len(table.columns) > len(_HEADINGS) for table in tables)
-    report.show(result.machine, *tables, notes=[peers.SOURCE] if compared else [])
-
-
-_HEADINGS = ("job", "asked %", "got %", "error", "swing %", "steps/s", "p50 ms", "p99 ms")
-
-
-def _table(
-    title: str, rows: Sequence[Row], known: Mapping[tuple[str, int], tuple[str, ...]]
-) -> Table:
-    """Return the rows as a table, with the peers' columns where they are known for any of them."""
-    unknown = ("",) * len(peers.NAMES)
-    theirs = [known.get((row.job, row.asked or 0), unknown) for row in rows]
-    compared = any(each is not unknown for each in theirs)
-    table = Table(title=title, title_justify="left")
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="left" if heading == "job" else "right")
-    for name in peers.NAMES if compared else ():
-        table.add_column(f"{name} %", justify="right", style="dim")
-    for row, peer in zip(rows, theirs, strict=True):
-        table.add_row(
-            row.job,
-            "unlimited" if row.asked is None else str(row.asked),
-            f"{row.got:.1f}",
-            "" if row.error is None else f"{row.error:+.1f}",
-            f"{row.slowest:.1f}–{row.fastest:.1f}",
-            f"{row.pace.rate:.4g}",
-            f"{1000 * row.pace.p50:.2f}",
-            f"{1000 * row.pace.p99:.2f}",
-            *(peer if compared else ()),
-        )
-    return table
+def _said(cell: Cell, paces: Sequence[Pace | None], results: goals.Results) -> str:
+    """Return what a run gave, in a few words."""
+    native = goals.natives(results)
+    words = []
+    for tenant, pace in zip(cell.tenants, paces, strict=True):
+        if pace is not None and tenant.job in native and not tenant.rest:
+            words.append(f"{share(pace.rate, native[tenant.job]):.1f} %")
+        elif pace is not None:
+            words.append(f"{pace.rate:.4g} steps/s of {1000 * pace.p50:.2f} ms")
+    return ", ".join(words)

@@ -1,7 +1,9 @@
-"""The programs whose speed is measured, each run as `python -m hetero_benchmarks.job NAME`.
+"""The programs whose speed is measured: they stay up, and run whenever they are told until when.
 
-A job keeps the times at which its steps were complete and prints them at the end, one JSON object
-`{"at": …, "steps": …}` a line, so that measuring costs it one reading of the clock a step.
+A job says {"ready": true}, and then for each line of input, a moment of the monotonic clock and a
+rest between steps in seconds, it runs until that moment. It keeps the times at which steps were
+complete and prints them when all is over, [[when, steps, seconds they took], ...], so that
+measuring costs it one reading of the clock a step. hetero-job-cuda speaks the same by itself.
 """
 
 from __future__ import annotations
@@ -10,159 +12,139 @@ import json
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, cast
 
-import click
 import hetero_limiters
 from attrs import frozen
 
 if TYPE_CHECKING:
-    import torch
+    from hetero_benchmarks.torch_jobs import Steps
 
+#: For how many seconds a job of PyTorch runs before it is ready: autotuners, allocators settle.
+WARM_UP = 3.0
 
-Steps = Generator[int, None, None]
+#: How many processes the job of that name has.
+PROCESSES = 4
 
 
 @frozen(kw_only=True)
 class Job:
-    """A job yields how many steps it has completed since it last did, each time it has some.
+    """One kind of work: what a step of it is, and the memory its grant asks for.
 
-    `memory` is what its grant asks for. Frameworks are imported when the job starts. `warm_up` is
-    for how many seconds it runs before it is ready: autotuners, allocators and clocks settle.
+    `driver` are options of hetero-job-cuda, for a job that needs nothing but a driver, and so runs
+    on simulated cards too. Without them it is the function of that name in torch_jobs.
     """
 
-    start: Callable[[], Steps]
     memory: str
     step: str
-    warm_up: float = 3.0
-
-
-def resnet18() -> Steps:
-    """Train resnet18 as PyTorch's imagenet example does with dummy data: fp32, batches of 256.
-
-    The example's data loader is left out, because its speed is the host's: the images are made
-    once, and copied to the card at every step as the example copies them.
-    """
-    import torch
-    import torchvision
-
-    card = torch.device("cuda")
-    model = torchvision.models.resnet18().to(card).train()
-    criterion = torch.nn.CrossEntropyLoss().to(card)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    images = torch.randn(256, 3, 224, 224).pin_memory()
-    target = torch.randint(1000, (256,)).pin_memory()
-    while True:
-        here = target.to(card, non_blocking=True)
-        loss = criterion(model(images.to(card, non_blocking=True)), here)
-        loss.item()  # where the example waits for the card, to show the loss
-        yield 1
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-def gemm() -> Steps:
-    """Multiply 8192x8192 bf16 matrices of random numbers (zeros would draw less power)."""
-    import torch
-
-    left, right = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in "ab")
-    out = torch.empty_like(left)
-    return _in_flight(lambda: torch.mm(left, right, out=out), 8)
-
-
-def small() -> Steps:
-    """Launch 1000 kernels of a few microseconds, then wait for them."""
-    import torch
-
-    numbers = torch.zeros(1 << 20, device="cuda")
-    while True:
-        for _ in range(1000):
-            numbers.add_(1.0)
-        torch.cuda.synchronize()
-        yield 1
-
-
-def graph() -> Steps:
-    """Replay a CUDA graph of 200 kernels."""
-    import torch
-
-    numbers = torch.zeros(1 << 22, device="cuda")
-    recorded = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(recorded):
-        for _ in range(200):
-            numbers.add_(1.0)
-    return _in_flight(recorded.replay, 4)
-
-
-def _in_flight(launch: Callable[[], object], depth: int) -> Steps:
-    """Keep `depth` launches queued and yield as each completes."""
-    import torch
-
-    queued: deque[torch.cuda.Event] = deque()
-    while True:
-        launch()
-        event = torch.cuda.Event()
-        event.record()
-        queued.append(event)
-        if len(queued) == depth:
-            queued.popleft().synchronize()
-            yield 1
-
-
-def simulated() -> Steps:
-    """Launch kernels of 500 us through the driver API, which simulated cards have too."""
-    command = [str(hetero_limiters.job("cuda")), "--seconds", "86400"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            for line in cast(IO[str], process.stdout):
-                yield json.loads(line)["steps"]
-        finally:
-            process.kill()
+    driver: tuple[str, ...] | None = None
+    processes: int = 1
 
 
 JOBS: Mapping[str, Job] = {
-    "resnet18": Job(start=resnet18, memory="24Gi", step="one batch of 256 images"),
-    "gemm": Job(start=gemm, memory="4Gi", step="one product"),
-    "small": Job(start=small, memory="4Gi", step="1000 kernels and a synchronize"),
-    "graph": Job(start=graph, memory="4Gi", step="one replay of 200 kernels"),
-    "simulated": Job(start=simulated, memory="1Gi", step="one kernel", warm_up=0),
+    "resnet18": Job(memory="16Gi", step="one batch of 256 images"),
+    "infer": Job(memory="1Gi", step="one image through resnet18"),
+    "gemm": Job(memory="2Gi", step="one product of 8192x8192 bf16"),
+    "gemm16384": Job(memory="3Gi", step="one product of 16384x16384 bf16"),
+    "small": Job(memory="1Gi", step="1000 kernels and a synchronize"),
+    "graph": Job(memory="1Gi", step="one replay of 200 kernels"),
+    "copy": Job(memory="3Gi", step="one GiB copied on the card"),
+    "decode": Job(memory="8Gi", step="one token for 8 sequences"),
+    "streams": Job(memory="1Gi", step="32 products on 4 streams"),
+    "processes": Job(
+        memory="1Gi",
+        step=f"one kernel of 500 us of one of {PROCESSES} processes",
+        driver=(),
+        processes=PROCESSES,
+    ),
+    "cooperative": Job(
+        memory="1Gi", step="one cooperative kernel of 500 us", driver=("--cooperative",)
+    ),
+    "simulated": Job(memory="1Gi", step="one kernel of 500 us", driver=()),
+    "tick": Job(
+        memory="1Gi",
+        step="one kernel of 100 us, waited for",
+        driver=("--kernel-us", "100", "--in-flight", "1"),
+    ),
 }
 
 
-@click.command()
-@click.argument("name", type=click.Choice(list(JOBS)))
-@click.option("--seconds", type=float, help="Run this long after the warm-up, then report.")
-def main(name: str, seconds: float | None) -> None:
-    """Run the job NAME and print when its steps were complete.
+def command(name: str) -> tuple[str, ...]:
+    """Return the command that serves the job `name`."""
+    job = JOBS[name]
+    if job.driver is None or job.processes > 1:
+        return (sys.executable, "-m", "hetero_benchmarks.job", name)
+    return _of_driver(job)
 
-    Without --seconds it says {"ready": true} after the warm-up and waits for a line holding the
-    moment of the monotonic clock at which to stop: so two jobs can be measured over the same time.
-    """
+
+def _of_driver(job: Job) -> tuple[str, ...]:
+    return (str(hetero_limiters.job("cuda")), "--cued", *(job.driver or ()))
+
+
+def main(name: str) -> None:
+    """Serve the job `name` until the input ends."""
+    if JOBS[name].driver is not None:
+        _serve_processes(JOBS[name])
+        return
     try:
-        steps = JOBS[name].start()
+        from hetero_benchmarks import torch_jobs
+
+        steps: Steps = getattr(torch_jobs, name)()
         next(steps)
-        begun = time.monotonic()
-        while time.monotonic() < begun + JOBS[name].warm_up:
-            next(steps)
     except ImportError as error:
         raise SystemExit(f"{name} needs PyTorch and torchvision here ({error})") from None
-    if seconds is None:
+    _run(steps, until=time.monotonic() + WARM_UP, rest=0)
+    print(json.dumps({"ready": True}), flush=True)
+    for cue in sys.stdin:
+        until, rest = map(float, cue.split())
+        print(json.dumps(_run(steps, until=until, rest=rest)), flush=True)
+
+
+def _run(steps: Steps, *, until: float, rest: float) -> list[tuple[float, int, float]]:
+    begun = time.monotonic()
+    marks = [(begun, 0, 0.0)]
+    while marks[-1][0] < until:
+        count = next(steps)
+        at = time.monotonic()
+        marks.append((at, count, at - begun))
+        if rest:
+            time.sleep(rest)
+            at = time.monotonic()
+        begun = at
+    return marks
+
+
+def _serve_processes(job: Job) -> None:
+    """Pass each line on to several programs at once, and print all their steps in order."""
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(
+                subprocess.Popen(
+                    _of_driver(job), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            for _ in range(job.processes)
+        ]
+        outputs = [cast(IO[str], program.stdout) for program in programs]
+        _expect(outputs)
         print(json.dumps({"ready": True}), flush=True)
-        until = float(sys.stdin.readline())
-    else:
-        until = time.monotonic() + seconds
-    marks = [(time.monotonic(), 0)]
-    with closing(steps):
-        while marks[-1][0] < until:
-            count = next(steps)
-            marks.append((time.monotonic(), count))
-    for at, count in marks:
-        print(json.dumps({"at": at, "steps": count}))
+        for cue in sys.stdin:
+            for program in programs:
+                print(cue, end="", file=program.stdin, flush=True)
+            marks = [mark for line in _expect(outputs) for mark in json.loads(line)]
+            print(json.dumps(sorted(marks)), flush=True)
+        for program in programs:
+            cast(IO[str], program.stdin).close()
+
+
+def _expect(outputs: Iterable[IO[str]]) -> list[str]:
+    lines = [output.readline() for output in outputs]
+    if not all(lines):
+        raise SystemExit("one of the processes ended")
+    return lines
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

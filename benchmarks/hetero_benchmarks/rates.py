@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from attrs import frozen
 
 
 @frozen
 class Batch:
-    """`steps` steps, the last of which was complete `at` this time."""
+    """`steps` steps, the last of which was complete `at` this time; they `took` so long."""
 
     at: float
     steps: int
+    took: float
 
 
 @frozen
@@ -32,12 +33,18 @@ class Window:
 
 @frozen(kw_only=True)
 class Pace:
-    """How a job ran in a window: steps per second, overall and in each second, and step times."""
+    """How a job ran in a window: steps per second, overall and in any second, and step times.
+
+    `seconds` are the rates in the seconds that begin at every tenth of one. `busy` is the part of
+    the time that its steps took; the rest it rested.
+    """
 
     rate: float
     seconds: tuple[float, ...]
     p50: float
     p99: float
+    longest: float
+    busy: float
 
 
 def pace(batches: Sequence[Batch], window: Window) -> Pace:
@@ -58,25 +65,23 @@ def pace(batches: Sequence[Batch], window: Window) -> Pace:
     def rate(start: float, end: float) -> float:
         return (done(end) - done(start)) / (end - start)
 
-    whole = round(window.end - window.start)
-    edges = [window.start + second for second in range(whole + 1)]
-    durations = _step_times(batches, window)
+    length = window.end - window.start
+    starts = [window.start + tenth / 10 for tenth in range(round(10 * (length - 1)) + 1)]
+    inside = [batch for batch in batches if batch.at > window.start]
+    inside = [batch for batch in inside if batch.at - batch.took < window.end]
+    durations = [batch.took / batch.steps for batch in inside for _ in range(batch.steps)]
     return Pace(
         rate=rate(window.start, window.end),
-        seconds=tuple(rate(*second) for second in pairwise(edges)),
+        seconds=tuple(rate(start, start + 1) for start in starts),
         p50=percentile(durations, 50),
         p99=percentile(durations, 99),
+        longest=max(durations),
+        busy=sum(_overlap(batch, window) for batch in inside) / length,
     )
 
 
-def _step_times(batches: Sequence[Batch], window: Window) -> list[float]:
-    """Return the duration of every step completed in the window, or of the one that spans it."""
-    return [
-        (last.at - first.at) / last.steps
-        for first, last in pairwise(batches)
-        if last.at > window.start and first.at < window.end
-        for _ in range(last.steps)
-    ]
+def _overlap(batch: Batch, window: Window) -> float:
+    return min(batch.at, window.end) - max(batch.at - batch.took, window.start)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -92,4 +97,5 @@ def share(rate: float, native: float) -> float:
 
 def swing(pace: Pace, native: float) -> tuple[float, float]:
     """Return the slowest and the fastest second as percentages of `native`."""
-    return share(min(pace.seconds), native), share(max(pace.seconds), native)
+    seconds = pace.seconds or (pace.rate,)
+    return share(min(seconds), native), share(max(seconds), native)

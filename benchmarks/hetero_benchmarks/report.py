@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -52,3 +53,10 @@ def save(report: object, file: Path | None) -> None:
         part = file.with_name(f"{file.name}.part")
         part.write_text(codec.dumps(report) + "\n")
         part.replace(file)
+
+
+def append(report: object, file: Path | None) -> None:
+    """Add the report to a file of JSON lines, if one was named."""
+    if file is not None:
+        with file.open("a") as lines:
+            print(json.dumps(codec.to_plain(report)), file=lines)

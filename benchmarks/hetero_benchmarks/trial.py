@@ -13,9 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,13 +23,10 @@ from typing import IO, cast
 from attrs import frozen
 
 from hetero.errors import HeteroError, NotFound
+from hetero.model import Policy, Priority
 from hetero.node.simulation import simulation
-from hetero_benchmarks.job import JOBS
-from hetero_benchmarks.rates import Batch, Pace, Window, pace
 
-#: Seconds after the cue that are not measured: the queues fill and the limiter finds its rhythm.
-LEAD = 1.0
-#: Seconds a program may take beside the measuring before it is taken to hang.
+#: Seconds a program may take before it is taken to hang.
 PATIENCE = 300.0
 
 HETERO = (sys.executable, "-m", "hetero")
@@ -59,17 +54,9 @@ class Grant:
 
     memory: str
     core: int | None = None
-
-
-@frozen(kw_only=True)
-class Trial:
-    """One job, natively (`core` None) or at a share."""
-
-    job: str
-    core: int | None = None
-
-    def __str__(self) -> str:
-        return self.job + (" unlimited" if self.core is None else f" at {self.core} %")
+    policy: Policy = Policy.FIXED
+    priority: Priority = Priority.LOW
+    label: str | None = None
 
 
 def find_machine(uuid: str | None = None) -> Machine:
@@ -108,8 +95,8 @@ def _versions() -> Iterator[tuple[str, str]]:
 class Program:
     """A program started on the machine's card, natively or under `grant`; it ends with the block.
 
-    It is killed when it has not ended after `patience` seconds. Every method raises `HeteroError`
-    with the program's last words if it failed or hung.
+    It is killed when it has not ended after `patience` seconds, or when `bear` says. Every method
+    raises `HeteroError` with the program's last words if it failed or hung.
     """
 
     def __init__(
@@ -134,8 +121,18 @@ class Program:
         )
         self._input = cast(IO[str], self._process.stdin)
         self._output = cast(IO[str], self._process.stdout)
-        self._watchdog = threading.Timer(patience, self._process.kill)
-        self._watchdog.start()
+        self._watchdog = self._watch(patience)
+
+    def bear(self, patience: float | None) -> None:
+        """Kill it only when it has not ended `patience` seconds from now; None is never."""
+        self._watchdog.cancel()
+        if patience is not None:
+            self._watchdog = self._watch(patience)
+
+    def _watch(self, patience: float) -> threading.Timer:
+        watchdog = threading.Timer(patience, self._process.kill)
+        watchdog.start()
+        return watchdog
 
     def __enter__(self) -> Program:
         return self
@@ -174,35 +171,13 @@ class Program:
         return HeteroError(f"{self._name} {ended}: {words[-1]}")
 
 
-def run_together(trials: Sequence[Trial], machine: Machine, *, seconds: float) -> tuple[Pace, ...]:
-    """Return the pace of each trial's job, all of them measured over the same `seconds`."""
-    with ExitStack() as stack:
-        programs = [stack.enter_context(_start(trial, machine, seconds)) for trial in trials]
-        for program in programs:
-            program.line()  # it is ready
-        begun = time.monotonic() + LEAD
-        window = Window(begun, begun + seconds)
-        for program in programs:
-            program.tell(str(window.end))
-        return tuple(pace(_batches(program), window) for program in programs)
-
-
-def _start(trial: Trial, machine: Machine, seconds: float) -> Program:
-    job = JOBS[trial.job]
-    grant = None if trial.core is None else Grant(memory=job.memory, core=trial.core)
-    words = (sys.executable, "-m", "hetero_benchmarks.job", trial.job)
-    return Program(words, machine, grant, name=str(trial), patience=PATIENCE + seconds)
-
-
-def _batches(program: Program) -> list[Batch]:
-    return [Batch(**json.loads(line)) for line in program.lines()]
-
-
 def _command(words: Sequence[str | Path], machine: Machine, grant: Grant | None) -> list[str]:
     if grant is None:
         return [str(word) for word in words]
     core = [] if grant.core is None else ["--core", str(grant.core)]
-    limits = ["--uuid", machine.uuid, "--memory", grant.memory, *core]
+    label = [] if grant.label is None else ["--label", grant.label]
+    ways = ["--policy", grant.policy.value, "--priority", grant.priority.value]
+    limits = ["--uuid", machine.uuid, "--memory", grant.memory, *core, *ways, *label]
     return [*HETERO, "run", *limits, "--", *(str(word) for word in words)]
 
 

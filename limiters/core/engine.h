@@ -6,6 +6,8 @@
 #ifndef HETERO_ENGINE_H
 #define HETERO_ENGINE_H
 
+#include "power.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,8 +20,7 @@ struct engine {
     void (*drop)(void *mark);
     bool (*set)(void *mark, void *stream); /* after everything that is in the stream now */
     bool (*passed)(void *mark);     /* a mark that cannot be asked counts as passed */
-    /* What the device with this UUID drew over about the last second, and may draw; false: that is not known. */
-    bool (*power)(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw);
+    bool (*power)(const char *uuid, struct power_reading *reading); /* false: that is not known */
 };
 
 #endif

@@ -11,6 +11,7 @@
 #include <linux/futex.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,6 +45,9 @@ enum { GATE_CLOSED = 0, GATE_OPEN = 1 };
 
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THIN_NS (50 * MS)
+
+/* How often somebody who waits out its debt looks whether others run: their power is told from ours by that. */
+#define WATCH_NS (2 * MS)
 
 /* A launcher at the gate looks at its terms this often: they may have been lifted. */
 #define LOOK_NS (50 * MS)
@@ -337,12 +341,13 @@ static void spend(struct governor *governor, struct hetero_region_device *accoun
         atomic_store_explicit(&account->balance_ns, -BUDGET_TURN_NS, memory_order_relaxed);
 }
 
-static void charge(struct governor *governor, uint64_t now, uint64_t spent_ns)
+/* The device was ours from `from` to `to`. */
+static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
-    governor->power.busy_ns += spent_ns;
-    uint64_t priced_ns = power_charge(&governor->power, spent_ns);
-    spend(governor, governor->account, now, priced_ns);
-    spend(governor, &governor->own, now, priced_ns);
+    power_ran(&governor->power, from, to, true);
+    uint64_t priced_ns = power_charge(&governor->power, to - from);
+    spend(governor, governor->account, to, priced_ns);
+    spend(governor, &governor->own, to, priced_ns);
     uint32_t count = launches(governor);
     atomic_fetch_add_explicit(&governor->account->launches, (uint32_t)(count - governor->launches_seen),
                               memory_order_relaxed);
@@ -360,25 +365,29 @@ static int64_t balance(struct governor *governor)
     return shared < own ? shared : own;
 }
 
-/* Look once a second at what the card draws: time on a card at its power limit is dearer. */
+/* Look now and then at what the card draws: time on a card at its power limit is dearer. */
 static void look_at_power(struct governor *governor)
 {
-    uint32_t mean_mw, limit_mw;
+    struct power_reading reading;
     uint64_t now = governor->engine->now();
-    if (power_due(&governor->power, now) && governor->engine->power(governor->terms->uuid, &mean_mw, &limit_mw)) {
-        power_look(&governor->power, now, mean_mw, limit_mw);
-        log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", mean_mw, limit_mw, governor->power.price);
+    if (power_due(&governor->power, now) && governor->engine->power(governor->terms->uuid, &reading)) {
+        power_look(&governor->power, now, &reading);
+        log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", reading.mean_mw, reading.limit_mw,
+                 governor->power.price);
     }
 }
 
 /* Wait out of the turn, and see whether others run meanwhile. */
 static void rest(struct governor *governor, uint64_t ns)
 {
-    uint64_t since = governor->engine->now();
-    unsigned held = turn_held(&governor->turn);
-    governor->engine->pause(ns);
-    held += turn_held(&governor->turn);
-    governor->power.others_ns += (governor->engine->now() - since) * held / 2;
+    uint64_t now = governor->engine->now(), until = now + ns;
+    while (now < until) {
+        uint64_t since = now;
+        governor->engine->pause(until - now < WATCH_NS ? until - now : WATCH_NS);
+        now = governor->engine->now();
+        if (turn_held(&governor->turn))
+            power_ran(&governor->power, since, now, false);
+    }
 }
 
 /* Get the turn with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
@@ -404,7 +413,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
     }
     uint64_t since = governor->engine->now();
     turn_take(&governor->turn, terms_priority(terms) == HETERO_PRIORITY_HIGH);
-    governor->power.others_ns += governor->engine->now() - since;
+    power_ran(&governor->power, since, governor->engine->now(), false);
     if (terms_limit_core(terms) && balance(governor) >= 0)
         return true;
     turn_give(&governor->turn);
@@ -420,6 +429,14 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
         return true;
     return now >= own_until &&
            (terms_policy(terms) == HETERO_POLICY_FIXED || turn_wanted(&governor->turn));
+}
+
+/* How long this turn may be: of no regular length, so that the samples of the card's power, which are taken on a beat,
+ * do not always meet the same tenant (power.h). */
+static uint64_t turn_length(struct governor *governor)
+{
+    governor->dice = governor->dice * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return BUDGET_TURN_NS / 2 + (governor->dice >> 32) % BUDGET_TURN_NS;
 }
 
 /* Open the gate, let launches run, close it, wait for them; charge as it goes, so that a kill costs one tick. */
@@ -445,7 +462,7 @@ static void run(struct governor *governor, bool borrowed)
         }
         if (charged == 0) {
             charged = busy = first;
-            own_until = first + (borrowed ? 0 : (uint64_t)BUDGET_TURN_NS);
+            own_until = first + (borrowed ? 0 : turn_length(governor));
         }
         uint32_t count = launches(governor);
         bool resting = count == seen && (atomic_load(&governor->traffic) & INSIDE) == 0 && settled(governor);
@@ -453,7 +470,7 @@ static void run(struct governor *governor, bool borrowed)
         if (!resting)
             busy = now;
         if (busy > charged) {
-            charge(governor, busy, busy - charged);
+            charge(governor, charged, busy);
             charged = busy;
         }
         if (now - busy >= GAP_NS || must_end(governor, now, own_until))
@@ -464,8 +481,11 @@ static void run(struct governor *governor, bool borrowed)
     uint64_t closed = engine->now();
     while (!drained && engine->now() - closed < DRAIN_NS && !atomic_load(&retired)) {
         drained = (atomic_load(&governor->traffic) & INSIDE) == 0 && settled(governor);
-        if (!drained)
-            engine->pause(30 * US);
+        if (!drained) {
+            /* A short wait is told to a few microseconds, which a program of small kernels would be charged for. */
+            uint64_t waited = engine->now() - closed;
+            engine->pause(waited < 24 * US ? 3 * US : waited > 240 * US ? 30 * US : waited / 8);
+        }
     }
     if (!drained)
         log_line(LOG_INFO, "governor: a turn was given up with work in flight");
@@ -474,7 +494,7 @@ static void run(struct governor *governor, bool borrowed)
         charged = atomic_load(&governor->first_ns) != 0 ? atomic_load(&governor->first_ns) : now;
     else if (busy + GAP_NS <= closed && !turn_wanted(&governor->turn))
         charged = now; /* the gap at the end is charged only if it kept somebody waiting */
-    charge(governor, now, now - charged);
+    charge(governor, charged, now);
     if (lock(governor)) {
         governor->last_mark_ns = 0;
         governor->thinned = false;
@@ -494,16 +514,17 @@ void governor_round(struct governor *governor)
 
 void governor_begin(struct governor *governor)
 {
-    uint32_t drawn_mw, limit_mw;
+    struct power_reading reading;
     governor->engine->begin();
-    if (governor->engine->power(governor->terms->uuid, &drawn_mw, &limit_mw))
-        power_begin(&governor->power, governor->engine->now(), drawn_mw, limit_mw);
-    governor->asked_ns = governor->engine->now();
+    if (governor->engine->power(governor->terms->uuid, &reading))
+        power_begin(&governor->power, governor->engine->now(), &reading);
+    governor->dice = governor->asked_ns = governor->engine->now();
 }
 
 static void *work(void *argument)
 {
     struct governor *governor = argument;
+    prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80 */
     governor_begin(governor);
     while (!atomic_load(&retired)) {
         bool rested = false;

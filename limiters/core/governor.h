@@ -50,6 +50,7 @@ struct governor {
     uint64_t asked_ns;
     uint32_t launches_seen;
     struct power power;
+    uint64_t dice;
 };
 
 /* A governor with nothing running; NULL when there is no memory. Never freed. */

@@ -25,6 +25,9 @@ static const char help[] =
     "  --iterations N   how often its loop turns, instead of measuring that\n"
     "  --in-flight N    how many steps are queued at a time (default 8)\n"
     "  --graph N        a step is one replay of a CUDA graph of N kernels instead of one kernel\n"
+    "  --cooperative    a kernel is a cooperative one: a block on every multiprocessor, and barriers of all of them\n"
+    "  --cued           run whenever a line of input says until when (seconds of the monotonic clock) and, if it says\n"
+    "                   that too, how long to rest between steps; print [[when, steps, seconds they took], ...]\n"
     "  --memory SIZE    device memory to hold meanwhile, such as 1GiB\n"
     "  --alloc SIZE     only allocate this much, say how that went and free it; may be given several times\n"
     "  --device I       which device (default 0)\n"
@@ -55,13 +58,46 @@ static const char ptx[] =
     "    ret;\n"
     "}\n";
 
+/* Blocks that meet at a barrier, again and again. Arrivals are counted on from launch to launch, modulo 2^32: `before`
+ * is how many there were. */
+static const char cooperative_ptx[] =
+    ".version 6.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry spin(.param .u32 iterations, .param .u32 before, .param .u64 counter)\n"
+    "{\n"
+    "    .reg .pred %is;\n"
+    "    .reg .u32 %left, %all, %blocks, %seen;\n"
+    "    .reg .u64 %arrivals;\n"
+    "    ld.param.u32 %left, [iterations];\n"
+    "    ld.param.u32 %all, [before];\n"
+    "    ld.param.u64 %arrivals, [counter];\n"
+    "    cvta.to.global.u64 %arrivals, %arrivals;\n"
+    "    mov.u32 %blocks, %nctaid.x;\n"
+    "meeting:\n"
+    "    setp.eq.u32 %is, %left, 0;\n"
+    "    @%is bra done;\n"
+    "    add.u32 %all, %all, %blocks;\n"
+    "    atom.global.add.u32 %seen, [%arrivals], 1;\n"
+    "waiting:\n"
+    "    ld.volatile.global.u32 %seen, [%arrivals];\n"
+    "    sub.u32 %seen, %seen, %all;\n"
+    "    setp.lt.s32 %is, %seen, 0;\n"
+    "    @%is bra waiting;\n"
+    "    sub.u32 %left, %left, 1;\n"
+    "    bra meeting;\n"
+    "done:\n"
+    "    ret;\n"
+    "}\n";
+
 /* The driver, by name: the program builds and starts where there is none. */
 #define DRIVER(each)                                                                                                   \
     each(cuInit) each(cuGetErrorName) each(cuDeviceGet) each(cuDevicePrimaryCtxRetain) each(cuCtxSetCurrent)           \
     each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuStreamCreate)                         \
     each(cuStreamSynchronize) each(cuEventCreate) each(cuEventDestroy_v2) each(cuEventRecord)                          \
     each(cuEventSynchronize) each(cuEventElapsedTime) each(cuMemAlloc_v2) each(cuMemFree_v2)                           \
-    each(cuStreamBeginCapture_v2) each(cuStreamEndCapture) each(cuGraphInstantiate_v2) each(cuGraphLaunch)
+    each(cuStreamBeginCapture_v2) each(cuStreamEndCapture) each(cuGraphInstantiate_v2) each(cuGraphLaunch)             \
+    each(cuDeviceGetAttribute) each(cuLaunchCooperativeKernel) each(cuMemsetD32Async)
 #define POINTER(name) __typeof__(name) *name;
 static struct { DRIVER(POINTER) } cu;
 
@@ -70,12 +106,21 @@ static struct {
     unsigned long iterations, in_flight, graph, device;
     uint64_t memory, allocations[16];
     unsigned allocation_count;
+    bool cooperative, cued;
 } asked = {.seconds = 5, .kernel_us = 500, .in_flight = 8};
 
 static CUstream stream;
 static CUfunction spin;
 static CUgraphExec graph;
 static unsigned iterations;
+
+/* Of cooperative kernels: where arrivals are counted, how many there will have been, and the blocks of a launch. */
+static CUdeviceptr arrivals;
+static unsigned arrived, blocks;
+
+/* Steps queued and not yet seen complete: a ring of asked.in_flight events. */
+static CUevent *done;
+static unsigned long issued, finished;
 
 static void __attribute__((noreturn, format(printf, 2, 3))) fail(int status, const char *format, ...)
 {
@@ -131,15 +176,26 @@ static void open_device(void)
     CALL(cuDeviceGet, &device, (int)asked.device);
     CALL(cuDevicePrimaryCtxRetain, &context, device);
     CALL(cuCtxSetCurrent, context);
-    CALL(cuModuleLoadData, &module, ptx);
+    CALL(cuModuleLoadData, &module, asked.cooperative ? cooperative_ptx : ptx);
     CALL(cuModuleGetFunction, &spin, module, "spin");
     CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    if (asked.cooperative) {
+        int processors;
+        CALL(cuDeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+        blocks = (unsigned)processors;
+        CALL(cuMemAlloc_v2, &arrivals, sizeof arrived);
+        CALL(cuMemsetD32Async, arrivals, 0, 1, stream);
+    }
 }
 
 static void launch(void)
 {
-    void *arguments[] = {&iterations};
-    CALL(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
+    void *arguments[] = {&iterations, &arrived, &arrivals};
+    if (asked.cooperative)
+        CALL(cuLaunchCooperativeKernel, spin, blocks, 1, 1, 1, 1, 1, 0, stream, arguments);
+    else
+        CALL(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
+    arrived += blocks * iterations;
 }
 
 /* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that
@@ -189,40 +245,100 @@ static void capture(void)
     CALL(cuGraphInstantiate_v2, &graph, captured, NULL, NULL, 0);
 }
 
-static void step(CUevent done)
+static void prepare_steps(void)
 {
-    if (graph)
-        CALL(cuGraphLaunch, graph, stream);
-    else
-        launch();
-    CALL(cuEventRecord, done, stream);
+    done = calloc(asked.in_flight, sizeof *done);
+    for (unsigned long i = 0; done && i < asked.in_flight; i++)
+        CALL(cuEventCreate, &done[i], CU_EVENT_DISABLE_TIMING);
+    if (!done)
+        fail(1, "no memory for %lu steps in flight", asked.in_flight);
 }
 
-/* Runs until the time is over, with so many steps in the queue; tells of each second, and of the whole, if asked to. */
+/* Fills the queue and waits for its oldest step. */
+static void complete_one(void)
+{
+    for (; issued - finished < asked.in_flight; issued++) {
+        if (graph)
+            CALL(cuGraphLaunch, graph, stream);
+        else
+            launch();
+        CALL(cuEventRecord, done[issued % asked.in_flight], stream);
+    }
+    CALL(cuEventSynchronize, done[finished++ % asked.in_flight]);
+}
+
+static void empty_queue(void)
+{
+    CALL(cuStreamSynchronize, stream);
+    issued = finished = 0;
+}
+
+/* Runs until the time is over; tells of each second, and of the whole, if asked to. */
 static void run(double seconds, bool tell)
 {
-    CUevent *done = calloc(asked.in_flight, sizeof *done);
-    unsigned long issued = 0, finished = 0, told = 0;
-    for (unsigned long i = 0; i < asked.in_flight; i++)
-        CALL(cuEventCreate, &done[i], CU_EVENT_DISABLE_TIMING);
+    unsigned long told = 0;
     double start = now(), last = start;
     unsigned second = 0;
     while (last - start < seconds) {
-        while (issued - finished < asked.in_flight)
-            step(done[issued++ % asked.in_flight]);
-        CALL(cuEventSynchronize, done[finished++ % asked.in_flight]);
+        complete_one();
         last = now();
         for (; tell && last - start >= second + 1 && second + 1 <= seconds; told = finished) {
             printf("{\"second\": %u, \"steps\": %lu}\n", ++second, finished - told);
             fflush(stdout);
         }
     }
-    CALL(cuStreamSynchronize, stream);
     double took = last - start;
     if (tell)
         printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu}\n", finished, took,
                (double)finished / took, (unsigned long long)asked.memory);
-    free(done);
+    empty_queue();
+}
+
+/* Runs until the monotonic clock says `until`, and tells of each step when all is over: a pipe that nobody reads yet
+ * must not hold it up. */
+static void run_until(double until, double rest)
+{
+    struct { double at, took; } *steps = NULL;
+    size_t count = 0, room = 0;
+    double start = now(), begun = start, last = start;
+    while (last < until) {
+        complete_one();
+        last = now();
+        if (count == room) {
+            room = room ? 2 * room : 4096;
+            steps = realloc(steps, room * sizeof *steps);
+            if (!steps)
+                fail(1, "no memory to remember %zu steps", room);
+        }
+        steps[count].at = last;
+        steps[count++].took = last - begun;
+        begun = last;
+        if (rest > 0) {
+            struct timespec time = {(time_t)rest, (long)((rest - floor(rest)) * 1e9)};
+            nanosleep(&time, NULL);
+            begun = now();
+        }
+    }
+    empty_queue();
+    printf("[[%.9f, 0, 0]", start);
+    for (size_t i = 0; i < count; i++)
+        printf(", [%.9f, 1, %.9f]", steps[i].at, steps[i].took);
+    puts("]");
+    fflush(stdout);
+    free(steps);
+}
+
+static void serve(void)
+{
+    char line[128];
+    puts("{\"ready\": true}");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        double until, rest = 0;
+        if (sscanf(line, "%lf %lf", &until, &rest) < 1)
+            fail(2, "--cued: expected a moment and perhaps a rest, both in seconds, not '%s'", line);
+        run_until(until, rest);
+    }
 }
 
 static bool allocate_each(void)
@@ -278,7 +394,8 @@ static void read_options(int count, char **arguments)
     static const struct option options[] = {
         {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'}, {"kernel-us", 1, NULL, 'k'},
         {"iterations", 1, NULL, 'n'}, {"in-flight", 1, NULL, 'f'}, {"graph", 1, NULL, 'g'},
-        {"memory", 1, NULL, 'm'}, {"alloc", 1, NULL, 'a'}, {"device", 1, NULL, 'd'}, {"help", 0, NULL, 'h'}, {0}};
+        {"memory", 1, NULL, 'm'}, {"alloc", 1, NULL, 'a'}, {"device", 1, NULL, 'd'}, {"help", 0, NULL, 'h'},
+        {"cooperative", 0, NULL, 'c'}, {"cued", 0, NULL, 'q'}, {0}};
     int index = 0, option;
     opterr = 0;
     while ((option = getopt_long(count, arguments, "h", options, &index)) != -1) {
@@ -297,10 +414,14 @@ static void read_options(int count, char **arguments)
             asked.allocations[asked.allocation_count++] = size_of(name, optarg);
             break;
         case 'd': asked.device = whole(name, optarg, 0); break;
+        case 'c': asked.cooperative = true; break;
+        case 'q': asked.cued = true; break;
         case 'h': fputs(help, stdout); exit(0);
         default: fail(2, "%s: unknown, or without its value (--help lists the options)", arguments[optind - 1]);
         }
     }
+    if (asked.graph && asked.cooperative)
+        fail(2, "--graph and --cooperative: a step is one or the other");
     if (optind < count)
         fail(2, "'%s': not an option (--help lists them)", arguments[optind]);
 }
@@ -324,8 +445,12 @@ int main(int count, char **arguments)
         calibrate();
     if (asked.graph)
         capture();
+    prepare_steps();
     if (asked.warmup > 0)
         run(asked.warmup, false);
-    run(asked.seconds, true);
+    if (asked.cued)
+        serve();
+    else
+        run(asked.seconds, true);
     return 0;
 }

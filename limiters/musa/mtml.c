@@ -3,9 +3,9 @@
 
 #include <stddef.h>
 
-bool mtml_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw)
+bool mtml_power(const char *uuid, struct power_reading *reading)
 {
-    (void)uuid, (void)mean_mw, (void)limit_mw;
+    (void)uuid, (void)reading;
     return false;
 }
 

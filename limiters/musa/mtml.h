@@ -2,6 +2,7 @@
 #ifndef HETERO_MUSA_MTML_H
 #define HETERO_MUSA_MTML_H
 
+#include "../core/power.h"
 #include "../core/symbols.h"
 
 #include <stdbool.h>
@@ -10,7 +11,7 @@
 extern const struct symbols mtml_symbols;
 
 /* The power of a device (engine.h), and what the driver counts for this process on it. */
-bool mtml_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw);
+bool mtml_power(const char *uuid, struct power_reading *reading);
 bool mtml_process_memory(const char *uuid, uint64_t *bytes);
 
 #endif

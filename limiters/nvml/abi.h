@@ -126,6 +126,26 @@ typedef struct { /* of a MIG instance */
     unsigned long long memorySizeMB;
 } nvmlDeviceAttributes_t;
 
+typedef union {
+    double dVal;
+    unsigned uiVal;
+    unsigned long ulVal;
+    unsigned long long ullVal;
+    long long sllVal;
+} nvmlValue_t;
+
+typedef enum { NVML_CLOCK_SM = 1 } nvmlClockType_t;
+
+enum { nvmlClocksEventReasonSwPowerCap = 4 };
+
+typedef enum { NVML_TOTAL_POWER_SAMPLES = 0 } nvmlSamplingType_t;
+typedef enum { NVML_VALUE_TYPE_DOUBLE = 0, NVML_VALUE_TYPE_UNSIGNED_INT = 1 } nvmlValueType_t;
+
+typedef struct {
+    unsigned long long timeStamp; /* microseconds since 1970 */
+    nvmlValue_t sampleValue;      /* of power: uiVal, milliwatt */
+} nvmlSample_t;
+
 typedef struct { /* driver r615 on: the kernel's own memory limits */
     char *nameSpace;
     unsigned long long softLimit, hardLimit;
@@ -159,6 +179,11 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t, char *, unsigned);
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t, unsigned *);
 nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t, unsigned *);
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t, nvmlClockType_t, unsigned *);
+nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t, nvmlClockType_t, unsigned *);
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t, unsigned long long *);
+nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t, nvmlSamplingType_t, unsigned long long, nvmlValueType_t *, unsigned *,
+                                  nvmlSample_t *);
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t, char *, unsigned);
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t, unsigned *);
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t, unsigned *);

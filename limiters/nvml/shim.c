@@ -8,6 +8,7 @@
 #include "../core/tenant.h"
 
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -87,16 +88,55 @@ static bool find(const char *uuid, nvmlDevice_t *device)
     return by_uuid(uuid, device) == NVML_SUCCESS;
 }
 
-bool nvml_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw)
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+/* Not every driver keeps samples, and none are missed much (power.h). */
+static void read_samples(nvmlDevice_t device, struct power_reading *reading)
+{
+    typeof(&nvmlDeviceGetSamples) real = REAL(nvmlDeviceGetSamples);
+    nvmlSample_t samples[POWER_SAMPLES];
+    nvmlValueType_t type;
+    reading->count = POWER_SAMPLES;
+    if (real == NULL || real(device, NVML_TOTAL_POWER_SAMPLES, 0, &type, &reading->count, samples) != NVML_SUCCESS ||
+        type != NVML_VALUE_TYPE_UNSIGNED_INT || reading->count > POWER_SAMPLES)
+        reading->count = 0;
+    uint64_t behind_ns = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC);
+    for (unsigned i = 0; i < reading->count; i++) {
+        reading->samples[i].at_ns = samples[i].timeStamp * 1000 - behind_ns;
+        reading->samples[i].mw = samples[i].sampleValue.uiVal;
+    }
+}
+
+static uint32_t read_clock(nvmlDevice_t device)
+{
+    typeof(&nvmlDeviceGetClockInfo) clock = REAL(nvmlDeviceGetClockInfo);
+    typeof(&nvmlDeviceGetMaxClockInfo) most = REAL(nvmlDeviceGetMaxClockInfo);
+    typeof(&nvmlDeviceGetCurrentClocksThrottleReasons) reasons = REAL(nvmlDeviceGetCurrentClocksThrottleReasons);
+    unsigned long long why = 0;
+    unsigned now_mhz, most_mhz;
+    bool lowered = clock != NULL && most != NULL && reasons != NULL && reasons(device, &why) == NVML_SUCCESS &&
+                   (why & nvmlClocksEventReasonSwPowerCap) != 0 && clock(device, NVML_CLOCK_SM, &now_mhz) == NVML_SUCCESS &&
+                   most(device, NVML_CLOCK_SM, &most_mhz) == NVML_SUCCESS && now_mhz < most_mhz;
+    return lowered ? now_mhz * POWER_PAR / most_mhz : POWER_PAR;
+}
+
+bool nvml_power(const char *uuid, struct power_reading *reading)
 {
     typeof(&nvmlDeviceGetPowerUsage) power = REAL(nvmlDeviceGetPowerUsage);
     typeof(&nvmlDeviceGetEnforcedPowerLimit) limit = REAL(nvmlDeviceGetEnforcedPowerLimit);
     nvmlDevice_t device;
-    unsigned mean = 0, most = 0;
-    bool known = power != NULL && limit != NULL && find(uuid, &device) && power(device, &mean) == NVML_SUCCESS &&
-                 limit(device, &most) == NVML_SUCCESS;
-    *mean_mw = mean;
-    *limit_mw = most;
+    bool known = power != NULL && limit != NULL && find(uuid, &device) &&
+                 power(device, &reading->mean_mw) == NVML_SUCCESS &&
+                 limit(device, &reading->limit_mw) == NVML_SUCCESS;
+    if (known) {
+        reading->clock = read_clock(device);
+        read_samples(device, reading);
+    }
     return known;
 }
 

@@ -2,6 +2,7 @@
 #ifndef HETERO_NVML_SHIM_H
 #define HETERO_NVML_SHIM_H
 
+#include "../core/power.h"
 #include "../core/symbols.h"
 
 #include <stdbool.h>
@@ -10,7 +11,7 @@
 extern const struct symbols nvml_symbols;
 
 /* The power of a device (engine.h). */
-bool nvml_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw);
+bool nvml_power(const char *uuid, struct power_reading *reading);
 
 /* What the driver counts for this process on a device. */
 bool nvml_process_memory(const char *uuid, uint64_t *bytes);

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import hetero_limiters
@@ -30,10 +31,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     rack = shutil.copy(hetero_limiters.rack("one"), folder)
     environment = {**os.environ, "HETERO_RACK": str(rack), "HETERO_STATE": str(folder / "state")}
 
-    def run(*arguments: str) -> Any:
+    def run(*arguments: str, code: int = 0, **more: str) -> Any:
         report = folder / "report.json"
         command = (sys.executable, "-m", "hetero", "bench", *arguments, "--json", str(report))
-        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        ended = subprocess.run(
+            command, env={**environment, **more}, check=False, stdout=subprocess.DEVNULL
+        )
+        assert code == ended.returncode
         return json.loads(report.read_text())
 
     return run
@@ -41,21 +45,73 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture(scope="module")
 def isolation(bench: Bench) -> Any:
-    alone = ("--jobs", "simulated", "--shares", "30")
-    return bench("isolation", *alone, "--together", "60:simulated,30:simulated", "--seconds", "2")
+    alone = ("--jobs", "simulated,processes,cooperative", "--shares", "30")
+    beside = ("--together", "60:simulated,30:simulated", "--pairs", "cooperative:25x4")
+    goals = ("--elastic", "simulated", "--priority", "tick:simulated", "--free", "simulated")
+    return bench("isolation", *alone, *beside, *goals, "--seconds", "1.5")
 
 
 def test_a_job_gets_its_share_and_its_full_speed_before_and_after(isolation: Any) -> None:
     rows = isolation["alone"]
 
-    assert [None, 30, None] == [row["asked"] for row in rows]
-    assert pytest.approx([100, 30, 100], abs=ERROR) == [row["got"] for row in rows]
+    assert 3 * [None, 30, None] == [row["asked"] for row in rows]
+    simulated = [row["got"] for row in rows if row["job"] == "simulated"]
+    assert pytest.approx([100, 30, 100], abs=ERROR) == simulated
+
+
+def test_cooperative_kernels_and_several_processes_of_a_grant_get_one_share(isolation: Any) -> None:
+    got = {row["job"]: row["got"] for row in isolation["alone"] if row["asked"] == 30}
+
+    assert pytest.approx(30, abs=ERROR) == got["cooperative"]
+    # Four programs lose time to the driver's changes between them, that turns spare them.
+    assert 20 < got["processes"] < 45
 
 
 def test_two_tenants_get_their_shares_beside_each_other(isolation: Any) -> None:
-    (rows,) = isolation["together"]
+    two, four = isolation["together"]
 
-    assert pytest.approx([60, 30], abs=ERROR) == [row["got"] for row in rows]
+    assert pytest.approx([60, 30], abs=ERROR) == [row["got"] for row in two]
+    assert pytest.approx([25] * 4, abs=ERROR) == [row["got"] for row in four]
+
+
+def test_an_elastic_tenant_has_the_card_and_its_neighbour_is_served(isolation: Any) -> None:
+    (lent,) = isolation["elastic"]
+
+    assert lent["lone"] > 75
+    assert lent["requests"] > 2
+
+
+def test_a_job_of_low_priority_has_what_the_loop_leaves(isolation: Any) -> None:
+    (precedence,) = isolation["priority"]
+
+    assert precedence["left"] > 90
+    assert precedence["undisturbed"] > 75
+    assert 0 < precedence["p50_alone"] < precedence["p50"]
+
+
+def test_what_is_not_limited_runs_as_without_hetero(isolation: Any) -> None:
+    (free,) = isolation["free"]
+
+    assert pytest.approx(100, abs=ERROR) == median(free["memory_only"])
+    assert pytest.approx(100, abs=ERROR) == median(free["full"])
+
+
+def test_every_run_is_recorded_as_it_ends_and_what_cannot_run_is_named(
+    tmp_path: Path, bench: Bench
+) -> None:
+    record = tmp_path / "runs.jsonl"
+    without = _hidden(tmp_path, "torch", "torchvision")
+
+    told = bench(
+        "isolation", "--jobs", "gemm,simulated", "--shares", "30", "--seconds", "1",
+        "--record", str(record), code=1, PYTHONPATH=without,
+    )  # fmt: skip
+
+    runs = [json.loads(line)["run"] for line in record.read_text().splitlines()]
+    assert ["simulated unlimited", "simulated at 30 %", "simulated unlimited"] == runs
+    assert 3 == len(told["missing"])
+    assert "gemm at 30 %" in told["missing"][1]
+    assert "gemm needs PyTorch and torchvision here (hidden)" in told["missing"][1]
 
 
 def test_a_report_says_how_it_was_made_and_that_its_card_is_simulated(isolation: Any) -> None:
@@ -82,15 +138,33 @@ def test_every_call_is_timed_under_every_variant(bench: Bench) -> None:
     assert all(cost["median"] > 0 for cost in told["costs"])
 
 
-def test_a_job_that_lacks_its_framework_is_one_clear_line(tmp_path: Path) -> None:
-    # Frameworks are hidden rather than hoped absent.
-    for framework in ("torch", "torchvision"):
-        (tmp_path / f"{framework}.py").write_text("raise ImportError('hidden')\n")
-    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
-
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--jobs", "fast"], "no job 'fast': there are resnet18"),
+        (["--jobs", "gemm", "--shares", "100"], "share 100 is not from 1 to 99"),
+        (["--together", "gemm"], "tenant 'gemm' is not SHARE:JOB"),
+        (["--pairs", "gemm"], "pairs 'gemm' are not JOB,JOB,...:SHARE+SHARE"),
+        (["--priority", "decode"], "priority 'decode' is not HIGH:LOW"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_nothing_runs(arguments: list[str], message: str) -> None:
     ended = subprocess.run(
-        (sys.executable, "-m", "hetero_benchmarks.job", "gemm", "--seconds", "1"),
-        env={**os.environ, "PYTHONPATH": path},
+        (sys.executable, "-m", "hetero", "bench", "isolation", *arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (2, "") == (ended.returncode, ended.stdout)
+    assert ended.stderr.startswith(f"hetero: {message}")
+    assert 1 == ended.stderr.count("\n")
+
+
+def test_a_job_that_lacks_its_framework_is_one_clear_line(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        (sys.executable, "-m", "hetero_benchmarks.job", "gemm"),
+        env={**os.environ, "PYTHONPATH": _hidden(tmp_path, "torch", "torchvision")},
         capture_output=True,
         text=True,
         check=False,
@@ -98,3 +172,10 @@ def test_a_job_that_lacks_its_framework_is_one_clear_line(tmp_path: Path) -> Non
 
     assert "gemm needs PyTorch and torchvision here (hidden)\n" == ended.stderr
     assert 1 == ended.returncode
+
+
+def _hidden(folder: Path, *frameworks: str) -> str:
+    """A PYTHONPATH on which these cannot be imported: hidden rather than hoped absent."""
+    for framework in frameworks:
+        (folder / f"{framework}.py").write_text("raise ImportError('hidden')\n")
+    return f"{folder}:{os.environ.get('PYTHONPATH', '')}"

@@ -3,59 +3,165 @@
 from __future__ import annotations
 
 import pytest
-from hetero_benchmarks.isolation import judged, planned
+from hetero_benchmarks.fleet import Cell, Share, Tenant
+from hetero_benchmarks.goals import (
+    Results,
+    free,
+    lending,
+    lent,
+    precedence,
+    precedence_cells,
+    rows,
+    unhindered,
+)
+from hetero_benchmarks.isolation import Wanted
 from hetero_benchmarks.overhead import costs
 from hetero_benchmarks.rates import Pace
-from hetero_benchmarks.trial import Trial
 
 
-def _pace(rate: float, *seconds: float) -> Pace:
-    return Pace(rate=rate, seconds=seconds or (rate,), p50=0.1, p99=0.2)
+def _pace(rate: float, *seconds: float, p50: float = 0.1, busy: float = 1) -> Pace:
+    return Pace(rate=rate, seconds=seconds or (rate,), p50=p50, p99=2 * p50, longest=0.5, busy=busy)
+
+
+def _alone(job: str, core: int | None = None) -> Cell:
+    share = None if core is None else Share(core=core)
+    return Cell(tenants=(Tenant(job=job, share=share),), seconds=10)
+
+
+def _beside(**cores: int) -> Cell:
+    tenants = tuple(Tenant(job=job, share=Share(core=core)) for job, core in cores.items())
+    return Cell(tenants=tenants, seconds=10)
 
 
 def test_every_job_runs_unlimited_first_and_last() -> None:
-    native, third = Trial(job="gemm"), Trial(job="gemm", core=30)
+    plan = Wanted(jobs=("gemm",), shares=(30,)).plan(10)
 
-    assert [(native,), (third,), (native,)] == planned(["gemm"], [30], [])
+    assert [_alone("gemm"), _alone("gemm", 30), _alone("gemm")] == plan
 
 
 def test_a_tenant_whose_job_did_not_run_alone_is_measured_alone_first() -> None:
-    beside = (Trial(job="gemm", core=60), Trial(job="small", core=30))
+    beside = _beside(gemm=60, small=30)
 
-    plan = planned(["gemm"], [], [beside])
+    plan = Wanted(jobs=("gemm",), shares=(), together=(beside.tenants,)).plan(10)
 
-    native, small = Trial(job="gemm"), Trial(job="small")
-    assert [(native,), (native,), (small,), beside] == plan
+    assert [_alone("gemm"), _alone("gemm"), _alone("small"), beside] == plan
+
+
+def test_every_pairing_runs_and_unequal_shares_both_ways() -> None:
+    wanted = Wanted(pairs=((("gemm", "copy"), (90, 10)), (("gemm", "copy"), (25,) * 4)))
+
+    told = [str(cell) for cell in wanted.beside(10)]
+
+    assert [
+        "gemm at 90 % beside gemm at 10 %",
+        "gemm at 90 % beside copy at 10 %",
+        "gemm at 10 % beside copy at 90 %",
+        "copy at 90 % beside copy at 10 %",
+        " beside ".join(["gemm at 25 %"] * 4),
+        " beside ".join(["gemm at 25 %", "copy at 25 %"] * 2),
+        " beside ".join(["copy at 25 %"] * 4),
+    ] == told
+
+
+def test_programs_that_differ_in_what_can_be_set_are_one_and_those_at_once_are_several() -> None:
+    alone, together, native = _alone("gemm", 30), _beside(gemm=60), _alone("gemm")
+    twice = Cell(tenants=together.tenants * 2, seconds=10)
+
+    assert alone.programs == together.programs
+    assert {0, 1} == {number for _, number in twice.programs}
+    assert not set(native.programs) & set(alone.programs)
 
 
 def test_a_share_is_judged_by_the_mean_of_the_runs_before_and_after_it() -> None:
-    runs = [
-        ((Trial(job="gemm"), _pace(90)),),
-        ((Trial(job="gemm", core=30), _pace(33, 30, 36)),),
-        ((Trial(job="gemm"), _pace(110)),),
-    ]
+    results: Results = {
+        _alone("gemm"): [(_pace(90),), (_pace(110),)],
+        _alone("gemm", 30): [(_pace(33, 30, 36),)],
+        _alone("gemm", 20): [(_pace(21, 10, 30),)],
+    }
+    cells = [*results, _alone("gemm")]
 
-    (first, third, last), together = judged(runs)
+    (first,), (third,), (fifth,), (last,) = rows(cells, results)
 
-    assert () == together
     assert pytest.approx((90, 33, 110)) == (first.got, third.got, last.got)
     assert (None, None) == (first.error, last.error)
-    assert pytest.approx(3) == third.error
+    assert pytest.approx((3, 6)) == (third.error, third.worst)
     assert pytest.approx((30, 36)) == (third.slowest, third.fastest)
+    assert None is fifth.worst
 
 
 def test_tenants_are_judged_each_by_its_own_job_alone() -> None:
-    runs = [
-        ((Trial(job="gemm"), _pace(100)),),
-        ((Trial(job="small"), _pace(50)),),
-        ((Trial(job="gemm", core=60), _pace(58)), (Trial(job="small", core=30), _pace(15))),
-    ]
+    beside = _beside(gemm=60, small=30)
+    results: Results = {
+        _alone("gemm"): [(_pace(100),)],
+        _alone("small"): [(_pace(50),)],
+        beside: [(_pace(58), _pace(15))],
+    }
 
-    alone, ((gemm, small),) = judged(runs)
+    ((gemm, small),) = rows([beside], results)
 
-    assert 2 == len(alone)
     assert pytest.approx((58, -2)) == (gemm.got, gemm.error)
     assert pytest.approx((30, 0)) == (small.got, small.error)
+
+
+def test_what_was_not_measured_is_left_out() -> None:
+    results: Results = {_alone("gemm"): [(_pace(100),)]}
+
+    assert () == rows([_alone("gemm", 30)], results)
+    assert None is lent("gemm", 10, results)
+    assert None is precedence("decode", "gemm", 10, results)
+    assert None is free("gemm", 10, results)
+
+
+def test_an_elastic_tenant_is_judged_alone_and_by_what_its_neighbour_waits() -> None:
+    idle, rare, both = lending("gemm", 10)
+    results: Results = {
+        _alone("gemm"): [(_pace(100),)],
+        idle: [(_pace(98), None)],
+        rare: [(_pace(4, p50=0.001),)],
+        both: [(_pace(95), _pace(3.9, p50=0.003))],
+    }
+
+    found = lent("gemm", 10, results)
+
+    assert found is not None
+    assert pytest.approx((98, 2, 499)) == (found.lone, found.late, found.latest)
+    assert 39 == found.requests
+
+
+def test_low_priority_is_judged_by_what_the_loop_leaves_when_alone() -> None:
+    loop, both, idle = precedence_cells("decode", "gemm", 10)
+    results: Results = {
+        _alone("gemm"): [(_pace(200),)],
+        loop: [(_pace(40, p50=0.01, busy=0.4),)],
+        both: [(_pace(39, p50=0.011), _pace(100))],
+        idle: [(None, _pace(198))],
+    }
+
+    found = precedence("decode", "gemm", 10, results)
+
+    assert found is not None
+    assert pytest.approx((10, 11, 20, 22)) == (
+        found.p50_alone,
+        found.p50,
+        found.p99_alone,
+        found.p99,
+    )
+    assert pytest.approx((60, 50, 99)) == (found.left, found.low, found.undisturbed)
+
+
+def test_a_run_without_a_limit_is_judged_by_the_native_one_of_its_round() -> None:
+    native, memory_only, full = unhindered("gemm", 10)[:3]
+    results: Results = {
+        native: [(_pace(rate),) for rate in (100, 110, 120, 130)],
+        memory_only: [(_pace(rate),) for rate in (99, 110, 120, 130)],
+        full: [(_pace(rate),) for rate in (100, 110, 120, 143)],
+    }
+
+    found = free("gemm", 10, results)
+
+    assert found is not None
+    assert pytest.approx((99, 100, 100, 100)) == found.memory_only
+    assert pytest.approx((100, 100, 100, 110)) == found.full
 
 
 def test_a_call_costs_the_median_of_its_rounds_beside_the_native_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 from hetero_benchmarks.trial import Machine, Program
@@ -63,6 +64,14 @@ def test_a_program_that_hangs_is_killed_and_said_to(machine: Machine) -> None:
 
     with _shell("exec sleep 60", machine, patience=0.2) as program, hung:
         program.line()
+
+
+def test_a_program_that_is_borne_with_is_not_killed(machine: Machine) -> None:
+    with _shell("read word; echo $word", machine, patience=0.2) as program:
+        program.bear(None)
+        time.sleep(0.4)
+        program.tell("still here")
+        assert "still here\n" == program.line()
 
 
 def test_a_program_does_not_outlive_its_block(machine: Machine) -> None:

@@ -542,15 +542,17 @@ static void nothing(void)
 
 static uint64_t sim_price_permille; /* what the device draws while busy, of what it may draw; 0: it will not say */
 
-static bool sim_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw)
+static bool sim_power(const char *uuid, struct power_reading *reading)
 {
     (void)uuid;
     static uint64_t last_clock, last_busy;
     double busy = sim.clock > last_clock ? (double)(sim.busy_ns - last_busy) / (double)(sim.clock - last_clock) : 0;
     last_clock = sim.clock;
     last_busy = sim.busy_ns;
-    *limit_mw = 600000;
-    *mean_mw = 100000 + (uint32_t)(busy * 500 * (double)sim_price_permille);
+    reading->limit_mw = 600000;
+    reading->mean_mw = 100000 + (uint32_t)(busy * 500 * (double)sim_price_permille);
+    reading->clock = 1024;
+    reading->count = 0;
     return sim_price_permille > 0;
 }
 
@@ -625,27 +627,58 @@ static void a_program_bound_by_its_own_thread_gets_its_share_of_the_launches(voi
     EXPECT_NEAR(30.0, 2.0, 100 * (double)sim.launched / alone);
 }
 
+/* Two tenants in turns of changing length, one of which draws `own_mw` above 121 W, and what the price of its time is
+ * after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped 4 ms late and more. */
+static double price_beside(double own_share, uint32_t own_mw, double others_share, uint32_t others_mw, bool samples,
+                           uint32_t clock)
+{
+    struct power power;
+    struct power_reading reading = {.mean_mw = 121000, .limit_mw = 700000, .clock = clock};
+    double shares[] = {own_share, others_share, 1 - own_share - others_share};
+    uint64_t ms = 1000000, ends = ms;
+    int whose = 2;
+    double filtered = 0, mean = 0;
+    power_begin(&power, ms * MS, &reading);
+    for (unsigned look = 0; look < 20; look++) {
+        reading.count = 0;
+        for (unsigned i = 0; i < 250; i++, ms++) {
+            while (ms == ends) { /* ours, theirs, and whatever is left is nobody's */
+                whose = (whose + 1) % 3;
+                ends += (uint64_t)(shares[whose] * 20 * (0.5 + (double)(rand() % 1000) / 1000) + 0.5);
+            }
+            if (whose < 2)
+                power_ran(&power, ms * MS, (ms + 1) * MS, whose == 0);
+            double drawn = whose == 0 ? own_mw : whose == 1 ? others_mw : 0;
+            filtered += (drawn - filtered) * 0.0769;
+            mean += (drawn - mean) / 1000;
+            if (ms % 20 == 7) {
+                reading.samples[reading.count].at_ns = (ms + 4) * MS + (rand() % 4 == 0 ? 9 * MS : 0) + 300 * US;
+                reading.samples[reading.count++].mw = 121000 + (uint32_t)filtered;
+            }
+        }
+        reading.mean_mw = 121000 + (uint32_t)mean;
+        reading.count *= samples;
+        power_look(&power, ms * MS, &reading);
+    }
+    return power.price / 1024.0;
+}
+
 static void time_on_a_card_at_its_power_limit_is_dearer(void)
 {
-    /* 379 W on average at 30 % of the time, of 700 W: 36 % of the speed it has alone (one H200, 8192^3 products). */
-    struct power power;
-    power_begin(&power, 1000 * MS, 115000, 700000);
-    power.busy_ns = 300 * MS;
-    power_look(&power, 2000 * MS, 379100, 700000);
-    EXPECT_NEAR(36.0 / 30, 0.02, power.price / 1024.0);
-
-    /* 242 W at 30 % stay below the limit at 100 %. */
-    power_begin(&power, 1000 * MS, 115000, 700000);
-    power.busy_ns = 300 * MS;
-    power_look(&power, 2000 * MS, 242300, 700000);
-    EXPECT(1024, power.price);
-
-    /* A neighbour's work is not ours. */
-    power_begin(&power, 1000 * MS, 115000, 700000);
-    power.busy_ns = 300 * MS;
-    power.others_ns = 600 * MS;
-    power_look(&power, 2000 * MS, 480000, 700000);
-    EXPECT(1024, power.price);
+    /* Large products at 30 % of the time reach 36 % of the speed they have alone (one H200), whoever is beside. */
+    EXPECT_NEAR(36.0 / 30, 0.02, price_beside(0.3, 848000, 0, 0, true, 1024));
+    EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.3, 848000, 0, 0, false, 1024)); /* a mean that is late */
+    EXPECT_NEAR(36.0 / 30, 0.03, price_beside(0.5, 848000, 0.4, 180000, true, 1024));
+    EXPECT_NEAR(36.0 / 30, 0.04, price_beside(0.3, 848000, 0.6, 365000, true, 1024));
+    /* A modest program is charged at par, whoever is beside. */
+    EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0, 0, true, 1024));
+    EXPECT_NEAR(1, 0, price_beside(0.4, 180000, 0.5, 848000, true, 1024));
+    EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0.6, 848000, true, 1024));
+    /* Nor for what its neighbour's hunger does to its speed. */
+    EXPECT_NEAR(0.95, 0.01, price_beside(0.3, 365000, 0.6, 848000, true, 924));
+    /* Without samples nobody can tell, and both are charged for the mean. */
+    double blended = price_beside(0.3, 365000, 0.6, 848000, false, 1024);
+    EXPECT(true, blended > 1.02 && blended < 1.15);
 }
 
 static void a_hungry_program_gets_its_share_of_its_speed_alone(void)
@@ -730,9 +763,9 @@ static bool real_passed(void *mark)
     return *(uint64_t *)mark <= real_now();
 }
 
-static bool no_power(const char *uuid, uint32_t *mean_mw, uint32_t *limit_mw)
+static bool no_power(const char *uuid, struct power_reading *reading)
 {
-    (void)uuid, (void)mean_mw, (void)limit_mw;
+    (void)uuid, (void)reading;
     return false;
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -42,6 +44,31 @@ def test_a_job_of_graphs_takes_as_long_as_its_kernels(machine: Machine) -> None:
     assert 1000 == pytest.approx(whole["rate"], rel=0.05)
 
 
+def test_a_cooperative_job_takes_as_long_as_its_kernels(machine: Machine) -> None:
+    options = ("--cooperative", "--iterations", "998", "--seconds", "1")
+    whole = finished(machine.job(*options))[-1]
+    assert 1000 == pytest.approx(whole["rate"], rel=0.05)
+
+
+def test_a_cued_job_runs_each_time_until_it_is_told_and_rests_between_steps(
+    machine: Machine,
+) -> None:
+    with machine.job("--cued", "--iterations", "498", "--in-flight", "1") as job:
+        assert job.stdin is not None
+        assert job.stdout is not None
+        assert {"ready": True} == json.loads(job.stdout.readline())
+        for rest in (0, 0.05):
+            until = time.monotonic() + 0.5
+            print(until, rest, file=job.stdin, flush=True)
+            first, *steps = json.loads(job.stdout.readline())
+            assert [0, 0] == first[1:]
+            assert steps[-2][0] < until <= steps[-1][0]
+            assert {1} == {count for _, count, _ in steps}
+            apart = [later[0] - sooner[0] for sooner, later in pairwise(steps)]
+            assert rest < min(apart)
+            assert 0.0005 <= min(took for _, _, took in steps) < 0.05
+
+
 def test_a_job_says_how_an_allocation_went(machine: Machine) -> None:
     job = machine.job("--alloc", "1GiB", "--alloc", "1.001GiB", "--alloc", "1MB")
     assert [
@@ -59,6 +86,10 @@ def test_a_job_says_how_an_allocation_went(machine: Machine) -> None:
         (["--memory", "lots"], "--memory: expected a size such as 1GiB or 500MB, not 'lots'"),
         (["--seconds", "x"], "--seconds: expected a number of at least 0, not 'x'"),
         (["--in-flight", "0"], "--in-flight: expected a number of at least 1, not '0'"),
+        (
+            ["--graph", "2", "--cooperative"],
+            "--graph and --cooperative: a step is one or the other",
+        ),
         (["more"], "'more': not an option (--help lists them)"),
     ],
 )

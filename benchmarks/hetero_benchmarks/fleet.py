@@ -1,0 +1,289 @@
+"""Programs that stay up between measurements, so that each costs its seconds and little more.
+
+A program is started once, natively or under a grant, and then told again and again until when to
+run. Its share is changed in place in between, by `hetero set`, as a user would change it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from attrs import evolve, field, frozen
+
+from hetero.errors import HeteroError
+from hetero.model import Policy, Priority
+from hetero.units import GiB, parse_memory
+from hetero_benchmarks import report
+from hetero_benchmarks.job import JOBS, command
+from hetero_benchmarks.rates import Batch, Pace, Window, pace
+from hetero_benchmarks.trial import HETERO, Grant, Machine, Program
+
+#: Seconds after the cue that are not measured: the queues fill and the limiter finds its rhythm.
+LEAD = 1.0
+#: Seconds a program may take to start, or to end its last step, before it is taken to hang.
+PATIENCE = 180.0
+#: What is taken of the card's memory at a time, and how many programs stand at most.
+ROOM, MOST = 0.9, 24
+#: What a process's context may cost on the card beyond its grant (518 MiB on an H200).
+CONTEXT = 1 * GiB
+#: The core of a whole card. Nobody else is let in beside it, and nothing can be set to it.
+FULL = 100
+
+#: More programs stand than the card's core and slots would let in at once, but few of them run.
+_SETTINGS = "[scale]\ncore = 100\n[cards]\nsplit = 1000\n"
+
+
+@frozen(kw_only=True)
+class Share:
+    """What a tenant's grant says beside its memory; `core` None: no share of the core is asked."""
+
+    core: int | None = None
+    policy: Policy = Policy.FIXED
+    priority: Priority = Priority.LOW
+
+    def __str__(self) -> str:
+        core = "memory only" if self.core is None else f"{self.core} %"
+        policy = "" if self.policy is Policy.FIXED else f" {self.policy.value}"
+        return core + policy + (" high" if self.priority is Priority.HIGH else "")
+
+
+@frozen(kw_only=True)
+class Tenant:
+    """One job as it is measured: `share` None is without hetero.
+
+    It rests `rest` seconds after every step; an idle one only stands there.
+    """
+
+    job: str
+    share: Share | None = None
+    rest: float = 0.0
+    idle: bool = False
+
+    def __str__(self) -> str:
+        how = " unlimited" if self.share is None else f" at {self.share}"
+        return self.job + how + (" idle" if self.idle else "")
+
+    @property
+    def program(self) -> Tenant:
+        """Which program this is of: tenants whose shares differ in what `hetero set` can change
+        are the same, with 1 in the place of that.
+        """
+        share = self.share
+        if share is not None and share.core not in (None, FULL):
+            share = evolve(share, core=1)
+        return Tenant(job=self.job, share=share)
+
+
+#: A program: what it was started as, and the how manieth of those alike.
+Key = tuple[Tenant, int]
+
+
+@frozen(kw_only=True)
+class Cell:
+    """Tenants measured at the same time, each for `seconds`."""
+
+    tenants: tuple[Tenant, ...]
+    seconds: float
+    lead: float = LEAD
+
+    def __str__(self) -> str:
+        return " beside ".join(map(str, self.tenants))
+
+    @property
+    def programs(self) -> tuple[Key, ...]:
+        """The program of each tenant."""
+        met: Counter[Tenant] = Counter()
+        named = []
+        for tenant in self.tenants:
+            named.append((tenant.program, met[tenant.program]))
+            met[tenant.program] += 1
+        return tuple(named)
+
+
+def _with_room(cells: Iterable[Cell], room: float) -> list[Key]:
+    """Return the programs of the first cell, and of those after it as long as all fit `room`."""
+    chosen: dict[Key, None] = {}
+    for cell in cells:
+        wanted = chosen | dict.fromkeys(cell.programs)
+        jobs = [JOBS[tenant.job] for tenant, _ in wanted]
+        held = sum(parse_memory(job.memory) + CONTEXT * job.processes for job in jobs)
+        if chosen and (held > room or len(wanted) > MOST):
+            break
+        chosen = wanted
+    return list(chosen)
+
+
+@frozen
+class _Standing:
+    """A program that runs, the id of its grant, and what its core was last set to."""
+
+    program: Program
+    label: str
+    grant: str | None = None
+    core: int | None = None
+
+
+@frozen
+class Fleet:
+    """The programs that stand on one machine; they end with the block."""
+
+    machine: Machine
+    _standing: dict[Key, _Standing] = field(factory=dict, init=False)
+    _failed: dict[Key, str] = field(factory=dict, init=False)
+    _stack: ExitStack = field(factory=ExitStack, init=False)
+    _folder: Path = field(init=False)
+
+    @_folder.default
+    def _make_folder(self) -> Path:
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hetero-bench-")))
+
+    def __enter__(self) -> Fleet:
+        (self._folder / "node.toml").write_text(_SETTINGS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for key in list(self._standing):
+            self._end(key)
+        self._stack.close()
+
+    def prepare(self, cells: Sequence[Cell]) -> None:
+        """Start, all at once, what the first of `cells` needs and as many of the next have room.
+
+        Nothing happens while the first has all it needs, so that nothing else runs beside it.
+        """
+        if all(self._ready(key) for key in cells[0].programs):
+            return
+        ahead = _with_room(cells, self.machine.memory * ROOM)
+        for key in set(self._standing) - set(ahead):
+            self._end(key)
+        missing = [key for key in ahead if not self._ready(key)]
+        names = Counter(tenant.job for tenant, _ in missing)
+        report.progress(f"starting {', '.join(f'{count} {name}' for name, count in names.items())}")
+        for key in missing:
+            self._standing[key] = self._start(*key)
+        for key in missing:
+            with self._failing(key, []):
+                self._standing[key].program.line()  # it is ready
+                self._standing[key].program.bear(None)
+        grants = self._grants()
+        for key, standing in self._standing.items():
+            self._standing[key] = evolve(standing, grant=grants.get(standing.label))
+
+    def _ready(self, key: Key) -> bool:
+        return key in self._standing or key in self._failed
+
+    def measure(self, cell: Cell) -> tuple[Pace | None, ...]:
+        """Return how each tenant of `cell` ran, all over the same time, None for the idle ones.
+
+        Raises `HeteroError` if one could not be started, or failed. All are `prepare`d.
+        """
+        for key in cell.programs:
+            if key in self._failed:
+                raise HeteroError(self._failed[key])
+        self._set(cell)
+        begun = time.monotonic() + cell.lead
+        window = Window(begun, begun + cell.seconds)
+        active = [
+            (key, tenant)
+            for key, tenant in zip(cell.programs, cell.tenants, strict=True)
+            if not tenant.idle
+        ]
+        errors: list[HeteroError] = []
+        told: dict[Key, list[Batch]] = {}
+        for key, tenant in active:
+            self._standing[key].program.bear(PATIENCE + cell.seconds)
+            with self._failing(key, errors):
+                self._standing[key].program.tell(f"{window.end!r} {tenant.rest!r}")
+        # All are heard, even when one failed: what it said would stand in the way of the next.
+        for key in [key for key, _ in active if key in self._standing]:
+            with self._failing(key, errors):
+                line = self._standing[key].program.line()
+                self._standing[key].program.bear(None)
+                told[key] = [Batch(*mark) for mark in json.loads(line)]
+        if errors:
+            raise errors[0]
+        return tuple(pace(told[key], window) if key in told else None for key in cell.programs)
+
+    def _start(self, tenant: Tenant, number: int) -> _Standing:
+        label = f"bench-{os.getpid()}-{tenant}-{number}"
+        grant = None
+        # A whole card's core lets nobody else in, so whoever has it is counted apart.
+        apart: dict[str, str] = {}
+        if tenant.share is not None:
+            share = tenant.share
+            grant = Grant(
+                memory=JOBS[tenant.job].memory,
+                core=FULL if share.core == FULL else None,  # the rest is set when it is measured
+                policy=share.policy,
+                priority=share.priority,
+                label=label,
+            )
+            if share.core == FULL:
+                apart = {"HETERO_STATE": str(self._folder / f"{tenant.job}-{number}")}
+        program = Program(
+            command(tenant.job),
+            self.machine,
+            grant,
+            name=str(tenant),
+            environment=self._settings | apart,
+            patience=PATIENCE,
+        )
+        return _Standing(program.__enter__(), label)
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        return {"HETERO_CONFIG": str(self._folder / "node.toml")}
+
+    def _grants(self) -> dict[str, str]:
+        told = self._hetero("ps", "--seconds", "0.05", "--json")
+        return {grant["label"]: grant["id"] for grant in json.loads(told)["items"]}
+
+    def _set(self, cell: Cell) -> None:
+        """Change each tenant's core to what the cell says, where it is not that already."""
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(self._set_one, cell.programs, cell.tenants))
+
+    def _set_one(self, key: Key, tenant: Tenant) -> None:
+        core = tenant.share.core if tenant.share else None
+        standing = self._standing[key]
+        if core in (None, FULL, standing.core):
+            return
+        if standing.grant is None:
+            raise HeteroError(f"{tenant}: hetero ps does not show its grant")
+        self._hetero("set", standing.grant, "--core", str(core))
+        self._standing[key] = evolve(standing, core=core)
+
+    def _hetero(self, *words: str) -> str:
+        ended = subprocess.run(
+            (*HETERO, *words),
+            env={**os.environ, **self._settings},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode:
+            raise HeteroError(ended.stderr.strip().removeprefix("hetero: "))
+        return ended.stdout
+
+    @contextmanager
+    def _failing(self, key: Key, errors: list[HeteroError]) -> Iterator[None]:
+        """Note that a program failed, and go on without it."""
+        try:
+            yield
+        except HeteroError as error:
+            report.progress(str(error))
+            self._failed[key] = str(error)
+            self._end(key)
+            errors.append(error)
+
+    def _end(self, key: Key) -> None:
+        self._standing.pop(key).program.__exit__()

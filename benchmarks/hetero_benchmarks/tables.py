@@ -1,0 +1,156 @@
+"""The tables of `hetero bench isolation`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from hetero_benchmarks import peers, report
+from hetero_benchmarks.goals import Free, Lent, Precedence, Row
+
+if TYPE_CHECKING:
+    from hetero_benchmarks.isolation import Isolation
+
+
+def show(result: Isolation) -> None:
+    """Print a table for each promise that something was measured for."""
+    tables = []
+    if result.alone:
+        tables.append(_alone(result.alone))
+    if result.together:
+        tables.append(_together(result.together))
+    if result.elastic:
+        tables.append(_elastic(result.elastic))
+    if result.priority:
+        tables.append(_priority(result.priority))
+    if result.free:
+        tables.append(_free(result.free))
+    compared = any(
+        name in str(column.header) for t in tables for column in t.columns for name in peers.NAMES
+    )
+    notes = [peers.SOURCE] if compared else []
+    report.show(
+        result.machine, *tables, notes=notes + [f"not measured: {why}" for why in result.missing]
+    )
+
+
+def _table(title: str, *headings: str, words: int = 1) -> Table:
+    """Return an empty table, its first `words` columns for words and the others for figures."""
+    table = Table(title=title, title_justify="left")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < words else "right")
+    return table
+
+
+def _peers(
+    table: Table, rows: Sequence[Row], known: Mapping[tuple[str, int], tuple[str, ...]]
+) -> list[tuple[str, ...]]:
+    """Return what peers gave in place of each row, in columns added if that is known of any."""
+    theirs = [known.get((row.job, row.asked or 0)) for row in rows]
+    if not any(theirs):
+        return [()] * len(rows)
+    for name in peers.NAMES:
+        table.add_column(f"{name} %", justify="right", style="dim")
+    return [each or ("",) * len(peers.NAMES) for each in theirs]
+
+
+_ROW = ("job", "asked %", "got %", "error", "worst 1 s", "swing %", "steps/s", "p50 ms", "p99 ms")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.job,
+        "unlimited" if row.asked is None else str(row.asked),
+        f"{row.got:.1f}",
+        "" if row.error is None else f"{row.error:+.1f}",
+        "" if row.worst is None else f"{row.worst:+.1f}",
+        f"{row.slowest:.1f}–{row.fastest:.1f}",
+        f"{row.pace.rate:.4g}",
+        f"{1000 * row.pace.p50:.2f}",
+        f"{1000 * row.pace.p99:.2f}",
+    )
+
+
+def _alone(rows: Sequence[Row]) -> Table:
+    table = _table("One job at a time", *_ROW)
+    theirs = _peers(table, rows, peers.ALONE)
+    for row, peer in zip(rows, theirs, strict=True):
+        table.add_row(*_cells(row), *peer)
+    return table
+
+
+def _together(runs: Sequence[Sequence[Row]]) -> Table:
+    """A section for each run, with the total that its tenants got of what they asked at the end."""
+    table = _table("Together", *_ROW, "total of asked %")
+    flat = [row for rows in runs for row in rows]
+    whole = any({(row.job, row.asked) for row in rows} == set(peers.BESIDE) for rows in runs)
+    theirs = iter(_peers(table, flat, peers.BESIDE if whole else {}))
+    for rows in runs:
+        same = {(row.job, row.asked) for row in rows} == set(peers.BESIDE)
+        total = 100 * sum(row.got for row in rows) / sum(row.asked or 0 for row in rows)
+        for row in rows:
+            peer = next(theirs)
+            last = row is rows[-1]
+            table.add_row(
+                *_cells(row),
+                f"{total:.1f}" if last else "",
+                *(peer if same else ("",) * len(peer)),
+                end_section=last,
+            )
+    return table
+
+
+def _elastic(found: Sequence[Lent]) -> Table:
+    table = _table(
+        "Elastic: half of the card and an idle neighbour's half",
+        "job", "lone %", "requests of the neighbour", "later by ms", "at most ms",
+    )  # fmt: skip
+    for each in found:
+        table.add_row(
+            each.job,
+            f"{each.lone:.1f}",
+            str(each.requests),
+            f"{each.late:.2f}",
+            f"{each.latest:.2f}",
+        )
+    return table
+
+
+def _priority(found: Sequence[Precedence]) -> Table:
+    table = _table(
+        "Priority: an inference loop beside another job, step times beside those alone",
+        "high", "low", "p50 ms", "alone", "×", "p99 ms", "alone", "×", "left %", "low got %",
+        "of it %", "low, high idle %", words=2,
+    )  # fmt: skip
+    for each in found:
+        table.add_row(
+            each.high,
+            each.low_job,
+            f"{each.p50:.2f}",
+            f"{each.p50_alone:.2f}",
+            f"{each.p50 / each.p50_alone:.2f}",
+            f"{each.p99:.2f}",
+            f"{each.p99_alone:.2f}",
+            f"{each.p99 / each.p99_alone:.2f}",
+            f"{each.left:.1f}",
+            f"{each.low:.1f}",
+            f"{100 * each.low / each.left:.1f}",
+            f"{each.undisturbed:.1f}",
+        )
+    return table
+
+
+def _free(found: Sequence[Free]) -> Table:
+    table = _table(
+        "Nothing limited but memory: throughput beside that without hetero, in turns",
+        "job", "memory only %", "lowest–highest", "core 100 %", "lowest–highest",
+    )  # fmt: skip
+    for each in found:
+        figures = []
+        for rounds in (each.memory_only, each.full):
+            figures += [f"{mean(rounds):.2f}", f"{min(rounds):.1f}–{max(rounds):.1f}"]
+        table.add_row(each.job, *figures)
+    return table

@@ -1,0 +1,164 @@
+/* Whose power it was, and what that makes of the price of time (power.h). Measurements: docs/notes/limiter.md. */
+#include "power.h"
+
+#define MS UINT64_C(1000000)
+
+/* How an H200 (driver 580) samples its power: every 20 ms, through a low-pass filter that forgets four fifths of what
+ * was within a sample, and with a time stamp that is late by 4 ms, or by more when the driver was busy. */
+#define PERIOD_MS 20u
+#define FORGOTTEN 0.0769 /* a millisecond: 1 - exp(-1 ms / 12.5 ms) */
+#define LATE_MS   4u
+#define MEMORY_MS 100u /* what is older says nothing of a sample */
+
+/* What a look leaves of the looks before it: a program's needs change. */
+#define KEPT 0.9
+
+/* Weight of the belief that everybody's work draws the same: it decides while turns are too alike to tell them apart,
+ * and always where there is a mean alone. */
+#define BELIEF      0.1
+#define BELIEF_MEAN 1e4
+
+/* Sum of squared activity below which our own draw is not known: 2 % of the time, or a second at 10 %. */
+#define LEAST 0.1
+
+static unsigned bin(uint64_t ms)
+{
+    return (unsigned)(ms % POWER_BINS);
+}
+
+/* Speed falls with the power there is as its 0.44th power: on one H200, 8192^3 bf16 products at full clocks draw
+ * 848 W above idle where 565 W are to be had, and run 1.196 times as fast as alone. Seven sixteenths are square
+ * roots. */
+double power_slowdown(double wanted, double available)
+{
+    if (wanted <= available)
+        return 1;
+    double root4 = __builtin_sqrt(__builtin_sqrt(wanted / available));
+    double root8 = __builtin_sqrt(root4);
+    return root4 * root8 * __builtin_sqrt(root8);
+}
+
+/* A busy neighbour would make the card look hungry at rest, and a sleeping card modest: between turns an H200 drew
+ * 0.17 to 0.20 of its limit. */
+void power_begin(struct power *power, uint64_t now_ns, const struct power_reading *reading)
+{
+    uint32_t least = reading->limit_mw * UINT64_C(17) / 100, most = reading->limit_mw * UINT64_C(20) / 100;
+    uint32_t idle_mw = reading->mean_mw < least ? least : reading->mean_mw > most ? most : reading->mean_mw;
+    *power = (struct power){
+        .idle_mw = idle_mw,
+        .price = POWER_PAR,
+        .looked_ns = now_ns,
+        .sampled_ns = now_ns,
+        .newest = now_ns / MS,
+        .clock = POWER_PAR,
+    };
+}
+
+static void remember_until(struct power *power, uint64_t ms)
+{
+    if (ms > power->newest + POWER_BINS)
+        power->newest = ms - POWER_BINS;
+    while (power->newest < ms) {
+        power->newest++;
+        power->own[bin(power->newest)] = power->others[bin(power->newest)] = 0;
+    }
+}
+
+void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own)
+{
+    remember_until(power, to_ns / MS);
+    if (from_ns / MS + POWER_BINS <= power->newest)
+        from_ns = (power->newest - POWER_BINS + 1) * MS;
+    while (from_ns < to_ns) {
+        uint64_t next = (from_ns / MS + 1) * MS, end = next < to_ns ? next : to_ns;
+        uint16_t *filled = &(own ? power->own : power->others)[bin(from_ns / MS)];
+        uint64_t sum = *filled + (end - from_ns) / 1000;
+        *filled = sum < 1000 ? (uint16_t)sum : 1000;
+        from_ns = end;
+    }
+}
+
+bool power_due(const struct power *power, uint64_t now_ns)
+{
+    return power->idle_mw != 0 && now_ns - power->looked_ns >= POWER_EVERY_NS;
+}
+
+static void take(struct power *power, double own, double others, double mw, double weight)
+{
+    double above_idle = mw > power->idle_mw ? mw - power->idle_mw : 0;
+    power->oo += weight * own * own;
+    power->ot += weight * own * others;
+    power->tt += weight * others * others;
+    power->op += weight * own * above_idle;
+    power->tp += weight * others * above_idle;
+}
+
+/* Samples are taken on a beat, but stamped when the driver came to it: the beat is where most stamps are. */
+static uint64_t beat(const struct power_reading *reading)
+{
+    unsigned stamps[PERIOD_MS] = {0};
+    for (unsigned i = 0; i < reading->count; i++)
+        stamps[reading->samples[i].at_ns / MS % PERIOD_MS]++;
+    unsigned best = 0;
+    for (unsigned ms = 1; ms < PERIOD_MS; ms++)
+        if (stamps[ms] > stamps[best])
+            best = ms;
+    return best;
+}
+
+/* Compare each new sample with what the filter would make of our activity and of the others'. */
+static void take_samples(struct power *power, const struct power_reading *reading)
+{
+    uint64_t first = power->newest > POWER_BINS ? power->newest - POWER_BINS + 1 : 0, ms = first, on = beat(reading);
+    double own = 0, others = 0;
+    for (unsigned i = 0; i < reading->count; i++) {
+        uint64_t stamp = reading->samples[i].at_ns / MS;
+        /* A stamp may be a little before the beat as well. */
+        uint64_t at = (stamp + 2 - on) / PERIOD_MS * PERIOD_MS + on - LATE_MS;
+        if (reading->samples[i].at_ns <= power->sampled_ns || at < first + MEMORY_MS || at >= power->newest)
+            continue;
+        for (; ms <= at; ms++) {
+            own += FORGOTTEN * (power->own[bin(ms)] / 1e3 - own);
+            others += FORGOTTEN * (power->others[bin(ms)] / 1e3 - others);
+        }
+        take(power, own, others, reading->samples[i].mw, 1);
+        power->sampled_ns = reading->samples[i].at_ns;
+    }
+}
+
+/* A driver without samples has the last second's mean, which weighs as much as the samples of a look. */
+static void take_mean(struct power *power, const struct power_reading *reading)
+{
+    double own = 0, others = 0;
+    for (uint64_t ms = power->newest - 1000; ms < power->newest; ms++) {
+        own += power->own[bin(ms)] / 1e6;
+        others += power->others[bin(ms)] / 1e6;
+    }
+    take(power, own, others, reading->mean_mw, (double)POWER_EVERY_NS / (PERIOD_MS * MS));
+}
+
+void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading)
+{
+    power->looked_ns = now_ns;
+    remember_until(power, now_ns / MS);
+    power->clock = KEPT * power->clock + (1 - KEPT) * reading->clock;
+    power->oo *= KEPT, power->ot *= KEPT, power->tt *= KEPT, power->op *= KEPT, power->tp *= KEPT;
+    if (reading->count > 0)
+        take_samples(power, reading);
+    else
+        take_mean(power, reading);
+    /* A card that is held at its limit averages a little less: 679 to 690 W of 700. */
+    double available = reading->limit_mw * 0.98 - power->idle_mw;
+    if (power->oo < LEAST || available <= 0)
+        return;
+    /* Least squares for what we draw and what they draw, as two equations. */
+    double belief = reading->count > 0 ? BELIEF : BELIEF_MEAN;
+    double oo = power->oo + belief, ot = power->ot - belief, tt = power->tt + belief;
+    double drawn = (power->op * tt - power->tp * ot) / (oo * tt - ot * ot);
+    double price = power_slowdown(drawn, available) * POWER_PAR;
+    /* Alone a modest program would have the clocks that its neighbours' hunger takes. How much that slows it depends on
+     * what it does: copies not at all, resnet18 by the 0.8th power of the clock; the middle is off by a point at most. */
+    if (drawn < available)
+        price = __builtin_sqrt(power->clock * POWER_PAR);
+    power->price = price > POWER_MOST ? POWER_MOST : (uint32_t)price;
+}
