@@ -47,6 +47,7 @@ class Roster:
         """Start without nodes; `quotas` are kept by the one who follows them."""
         self.quotas = quotas
         self._nodes: dict[str, tuple[Device, ...]] = {}
+        self._home: dict[str, str] = {}  # of a device, by UUID
         self._faults: dict[str, str] = {}  # nodes whose inventory cannot be used, and why
         self.standing: dict[str, Placement] = {}  # by the pod's UID
         self._on: dict[str, set[str]] = {}  # the UIDs of those on a node
@@ -56,26 +57,31 @@ class Roster:
 
     def enter(self, name: str, devices: tuple[Device, ...], *, fault: str | None = None) -> None:
         """Note what a node has, or why nothing of it can be used."""
-        known = self._nodes.get(name)
-        mine = {device.uuid for device in devices}
-        for other, its in self._nodes.items():
-            twice = [device.uuid for device in its if device.uuid in mine]
-            if other != name and twice:
-                fault = f"publish device {twice[0]}, which node {other} has"
+        for device in devices:
+            other = self._home.get(device.uuid, name)
+            if other != name:
+                fault = f"publish device {device.uuid}, which node {other} has"
         if fault:
             self._faults[name], devices = fault, ()
         else:
             self._faults.pop(name, None)
-        if known == devices:
+        if self._nodes.get(name) == devices:
             return
+        self._unhouse(name)
         self._nodes[name] = devices
+        self._home.update((device.uuid, name) for device in devices)
         self._cluster = None  # inventories change rarely: what follows from them is made anew
 
     def leave(self, name: str) -> None:
         """Note that a node is gone; what stands on it stays counted until its pods are gone."""
+        self._unhouse(name)
         if self._nodes.pop(name, None) is not None:
             self._cluster = None
         self._faults.pop(name, None)
+
+    def _unhouse(self, name: str) -> None:
+        for device in self._nodes.get(name, ()):
+            del self._home[device.uuid]
 
     def devices(self, name: str) -> tuple[Device, ...]:
         """Return a node's devices."""
@@ -86,6 +92,10 @@ class Roster:
         cluster = self._known()
         return cluster.free(cluster.number[name])
 
+    def settle(self) -> None:
+        """Work out now what follows from the inventories, and let no pod wait for it."""
+        self._known()
+
     def nodes(self) -> Iterable[str]:
         """Return the nodes that published devices."""
         return self._nodes.keys()
@@ -94,12 +104,9 @@ class Roster:
 
     def refusals(self, pod: Pod, names: Iterable[str]) -> dict[str, str]:
         """Return what those of the nodes say that cannot serve the pod."""
-        row, number = self._row(pod), self._known().number
-        said = {
-            name: row.refusals.get(name, _NO_DEVICES)
-            for name in names
-            if name in row.refusals or name not in number
-        }
+        row = self._row(pod)
+        costs, refusals = row.costs, row.refusals
+        said = {name: refusals.get(name, _NO_DEVICES) for name in names if name not in costs}
         if pod.namespace in self.quotas.most:
             known: dict[frozenset[int], str | None] = {}
             for name in names:
@@ -115,9 +122,10 @@ class Roster:
         return {name: row.costs.get(name, worst) for name in names}
 
     def fullness(self, names: Iterable[str]) -> dict[str, int]:
-        """Return how many thousandths of each node's cards are given out."""
+        """Return how many thousandths of a node's cards are given out; without those of none."""
         self._known()
-        return {name: self._full.get(name, 0) for name in names}
+        full = self._full
+        return {name: full[name] for name in names if name in full}
 
     def reserve(
         self, uid: str, pod: Pod, node: str, *, order: str | None = None
@@ -299,23 +307,31 @@ class Roster:
             stale: Iterable[int] = range(len(cluster.nodes))
         else:
             stale = set(self._changes[row.upto :])
+        known: dict[tuple[int, ...], tuple[str, int]] = {}
         for number in stale:
-            self._ask(number, row)
+            self._ask(number, row, known)
         row.upto = len(self._changes)
         return row
 
-    def _ask(self, number: int, row: _Row) -> None:
-        """Write down what a node says to the row's shape."""
-        prices, shape, node = self._prices, row.shape, self._known().nodes[number]
-        verdict = prices.reason_name(prices.reason(number, shape))
-        told_apart = not shape.plain or any(device.group for device in node.devices)
-        told_apart = told_apart or bool(shape.request and shape.request.company)
-        if verdict == FITS and told_apart:  # so far we only know where it may fit
+    def _ask(self, number: int, row: _Row, known: dict[tuple[int, ...], tuple[str, int]]) -> None:
+        """Write down what a node says to the row's shape.
+
+        `known` keeps verdicts and costs by the states of a node's cards: most nodes are alike.
+        """
+        cluster, prices, shape = self._known(), self._prices, row.shape
+        node, cards = cluster.nodes[number], tuple(cluster.cards[number])
+        if cards not in known:
+            verdict = prices.reason_name(prices.reason(number, shape))
+            known[cards] = verdict, prices.cost(number, shape) if verdict == FITS else 0
+        verdict, cost = known[cards]
+        exact = shape.plain and not (shape.request and shape.request.company)
+        if verdict == FITS and not (exact and all(d.group is None for d in node.devices)):
+            # So far we only know where it may fit.
             answer = self._seat(shape.pod, node.name)
             verdict = _verdict(answer) if isinstance(answer, Refusal) else FITS
         if verdict == FITS:
             row.refusals.pop(node.name, None)
-            row.costs[node.name] = prices.cost(number, shape)
+            row.costs[node.name] = cost
         else:
             row.costs.pop(node.name, None)
             row.refusals[node.name] = verdict

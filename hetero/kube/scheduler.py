@@ -128,6 +128,7 @@ class Scheduler:
             self.roster.leave(name)
         for node in nodes:
             self._node_changed("ADDED", node)
+        self.roster.settle()
         # Thousands of nodes' devices live as long as this process: walking them at every full
         # collection would hold up one decision in a hundred for tens of milliseconds.
         gc.collect()
@@ -265,7 +266,8 @@ class Scheduler:
         if len(failed) == len(names):
             refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
             self._tell(plain, "Unfit", refusal.sentence)
-        return {"NodeNames": [n for n in names if n not in failed], "FailedNodes": failed}
+        fits = [name for name in names if name not in failed] if failed else names
+        return {"NodeNames": fits, "FailedNodes": failed}
 
     async def prioritize(self, args: Plain) -> list[Plain]:
         """Return the nodes' scores from 0 to 10, but for those of 0."""
@@ -275,13 +277,15 @@ class Scheduler:
             return []
         order = self.vocabulary.orders(args["pod"]).node or self.node_order
         marks = self._marks(pod, names, order)
-        low = min(marks.values(), default=0)
-        width = max(marks.values(), default=0) - low or 1
-        scores = {name: BEST * (mark - low) // width for name, mark in marks.items()}
-        return [{"Host": name, "Score": score} for name, score in scores.items() if score]
+        every = set(marks.values()) | ({0} if len(marks) < len(names) else set())
+        low, high = min(every, default=0), max(every, default=0)
+        scores = {mark: BEST * (mark - low) // (high - low or 1) for mark in {0, *every}}
+        if scores[0] and len(marks) < len(names):
+            marks = {name: marks.get(name, 0) for name in names}
+        return [{"Host": name, "Score": scores[m]} for name, m in marks.items() if scores[m]]
 
     def _marks(self, pod: Pod, names: list[str], order: str) -> dict[str, int]:
-        """Return how good each node is for the pod, in any unit."""
+        """Return how good nodes are for the pod, in any unit; 0 where nothing is said."""
         if order not in ("binpack", "spread"):
             return {name: -cost for name, cost in self.roster.costs(pod, names).items()}
         sign = 1 if order == "binpack" else -1

@@ -73,11 +73,14 @@ class Vocabulary:
 
     vendors: tuple[Vendor, ...]
     defaults: Defaults = field(default=Defaults())
+    _spoken: tuple[tuple[frozenset[str], Words, Vendor], ...] = field(init=False)
     _resources: frozenset[str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        names = {name for words in self.words() for name in words.resources}
-        object.__setattr__(self, "_resources", frozenset(names))
+        spoken = tuple((frozenset(w.resources), w, v) for v in self.vendors for w in v.words)
+        names = frozenset[str]().union(*(names for names, _, _ in spoken))
+        object.__setattr__(self, "_spoken", spoken)
+        object.__setattr__(self, "_resources", names)
 
     def words(self) -> Iterator[Words]:
         """Yield the words of every vendor."""
@@ -143,15 +146,14 @@ class Vocabulary:
     def _container(
         self, container: Plain, amounts: Mapping[str, str], notes: Mapping[str, str]
     ) -> Asked | None:
-        spoken = [words for words in self.words() if not set(words.resources).isdisjoint(amounts)]
-        meant = [w for w in spoken if quantity(amounts, w.count) or w.count not in amounts]
+        spoken = [(w, v) for names, w, v in self._spoken if not names.isdisjoint(amounts)]
+        meant = [(w, v) for w, v in spoken if quantity(amounts, w.count) or w.count not in amounts]
         if not meant:
             return None  # counts are there and are 0
         if len(meant) > 1:
-            counts = " and ".join(words.count for words in meant)
+            counts = " and ".join(words.count for words, _ in meant)
             raise BadInput(f"asks for {counts}: a container has cards of one kind")
-        words = meant[0]
-        vendor = next(vendor for vendor in self.vendors if words in vendor.words)
+        words, vendor = meant[0]
         ask = self._ask(words, amounts)
         count = _count(words, ask, quantity(amounts, words.count) or self.defaults.count)
         wanted = names(_first(notes, [DEVICE_ORDER, words.device_order]))
