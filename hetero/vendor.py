@@ -49,7 +49,8 @@ class Words:
     `count` counts cards and is the resource the kubelet knows. `memory` and `core` are per card:
     one of `memory` is `memory_unit` bytes (an amount with a binary suffix is bytes as it stands),
     and `core_whole` of `core` are all of a card. Where a resource has several names, each serves.
-    `models` are the models these words mean, `whole` says that they never mean a share.
+    `models` are the models these words mean, `rungs` how their cards are shared, and `whole` says
+    that they never mean a share.
     """
 
     count: str
@@ -60,6 +61,7 @@ class Words:
     core_whole: int = 100
     priority: str | None = None  # 0 goes first
     models: Choice = field(default=Choice())
+    rungs: Choice = field(default=Choice())
     whole: bool = False
     # Annotations: lists of names, separated by commas, and switches that are "true".
     only_model: str | None = None
@@ -95,9 +97,10 @@ class Words:
         some = (self.count, *self.memory, self.memory_percent, *self.core, self.priority)
         return tuple(name for name in some if name is not None)
 
-    def mean(self, model: str) -> bool:
-        """Return whether a card of this model is one that these words may get."""
-        return self.models.allows(model)
+    def mean(self, device: Device) -> bool:
+        """Return whether the device is one that these words may get."""
+        rung = device.rung.value
+        return self.models.allows(device.model) and self.rungs.allows(rung, all_of_it=True)
 
 
 @frozen(kw_only=True)

@@ -147,7 +147,7 @@ class Agent:
         found: dict[str, list[Device]] = {name: [] for name in self.plugins}
         for device in self.discovery.devices:
             for words in self.node.registry.vendor(device.vendor).words:
-                if words.mean(device.model):
+                if words.mean(device):
                     found.setdefault(words.count, []).append(device)
         return found
 

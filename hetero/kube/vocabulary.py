@@ -182,7 +182,7 @@ class Vocabulary:
                     only=names(notes.get(words.only_uuid or "")),
                     never=names(notes.get(words.never_uuid or "")),
                 ),
-                rung=_said(notes, words.mode, words.modes) or Choice(),
+                rung=_said(notes, words.mode, words.modes) or words.rungs,
                 company=tuple(_company(words, policy, grade)),
             ),
         )

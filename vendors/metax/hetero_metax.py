@@ -43,6 +43,7 @@ _WHOLE = hetero.Words(
 _SHARES = evolve(
     _WHOLE,
     count="metax-tech.com/sgpu",
+    rungs=hetero.Choice(only=("partition",)),  # cards whose sGPU mode is on
     whole=False,
     memory=("metax-tech.com/vmemory",),
     memory_unit=1024 * MiB,
