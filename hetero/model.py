@@ -180,6 +180,12 @@ class Device:
         return self.card.get(counter, self.capacity[counter])
 
     @property
+    def shapes(self) -> frozenset[str]:
+        """The names of its menu, if it has one."""
+        menu = self.granularity.menu if isinstance(self.granularity, Templated) else ()
+        return frozenset(template.name for template in menu)
+
+    @property
     def usable(self) -> bool:
         """Whether the device may be given out."""
         return self.health in (None, "ok")
@@ -197,13 +203,15 @@ class Ask:
     """What is asked of one device. Memory unset means all of it; core unset means no core limit.
 
     `memory` is in bytes, `memory_percent` and `core` in percent of the card, `device` a position in
-    the inventory or the start of a UUID.
+    the inventory or the start of a UUID. `shape` is one of a card's menu by its name, whatever its
+    size.
     """
 
     memory: int | None = None
     memory_percent: int | None = None
     core: int | None = None
     device: str | None = None
+    shape: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.memory is not None and self.memory_percent is not None:

@@ -50,7 +50,7 @@ class Words:
     one of `memory` is `memory_unit` bytes (an amount with a binary suffix is bytes as it stands),
     and `core_whole` of `core` are all of a card. Where a resource has several names, each serves.
     `models` are the models these words mean, `rungs` how their cards are shared, and `whole` says
-    that they never mean a share.
+    that they never mean a share. `shape` is the one shape of their menus that they mean.
     """
 
     count: str
@@ -63,6 +63,7 @@ class Words:
     models: Choice = field(default=Choice())
     rungs: Choice = field(default=Choice())
     whole: bool = False
+    shape: str | None = None
     # Annotations: lists of names, separated by commas, and switches that are "true".
     only_model: str | None = None
     never_model: str | None = None
@@ -99,8 +100,9 @@ class Words:
 
     def mean(self, device: Device) -> bool:
         """Return whether the device is one that these words may get."""
-        rung = device.rung.value
-        return self.models.allows(device.model) and self.rungs.allows(rung, all_of_it=True)
+        rung, shaped = device.rung.value, self.shape is None or self.shape in device.shapes
+        fits = self.models.allows(device.model) and self.rungs.allows(rung, all_of_it=True)
+        return fits and shaped
 
 
 @frozen(kw_only=True)

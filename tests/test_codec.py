@@ -44,7 +44,7 @@ asks = st.builds(
     memory=st.none() | st.integers(1, 2**53),
     core=st.none() | st.integers(1, 100),
     device=st.none() | st.text(),
-) | st.builds(Ask, memory_percent=st.integers(1, 100))
+) | st.builds(Ask, memory_percent=st.integers(1, 100), shape=st.none() | st.text())
 st.register_type_strategy(Step, st.builds(Step, st.integers(1, 2**53)))
 st.register_type_strategy(
     Ladder,

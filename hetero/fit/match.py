@@ -143,6 +143,8 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     ):
         if not choice.allows(name, all_of_it=all_of_it):
             return NOT_CHOSEN
+    if ask.shape is not None and ask.shape not in device.shapes:
+        return NOT_CHOSEN
     if not device.usable:
         return f"unhealthy ({device.health})"
     cut = portion(device, ask, count=len(request.asks), free=free)

@@ -21,7 +21,7 @@ from hetero.kube.kubelet import Kubelet
 from hetero.kube.metrics import Metrics
 from hetero.kube.plugin import Plugin
 from hetero.kube.shares import Shares
-from hetero.model import Device
+from hetero.model import SLOTS, Device
 from hetero.node.container import Libraries
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
@@ -148,7 +148,7 @@ class Agent:
         for device in self.discovery.devices:
             for words in self.node.registry.vendor(device.vendor).words:
                 if words.mean(device):
-                    found.setdefault(words.count, []).append(device)
+                    found.setdefault(words.count, []).append(_counted(device, words.shape))
         return found
 
     async def _publish(self) -> None:
@@ -226,6 +226,13 @@ def remembered(now: Discovery, before: Discovery) -> Discovery:
         if device.vendor in broken and device.uuid not in known
     )
     return evolve(now, devices=(*now.devices, *lost))
+
+
+def _counted(device: Device, shape: str | None) -> Device:
+    """Return the device with as many slots as it has parts of a shape."""
+    if shape is None:
+        return device
+    return evolve(device, capacity={**device.capacity, SLOTS: device.capacity.get(shape, 0)})
 
 
 def _lost(what: str) -> Callable[[Exception], None]:

@@ -188,6 +188,8 @@ class Vocabulary:
         )
 
     def _ask(self, words: Words, amounts: Mapping[str, str]) -> Ask:
+        if words.shape is not None:
+            return Ask(shape=words.shape)
         sizes = (_bytes(amounts, name, words.memory_unit) for name in words.memory)
         memory = next((size for size in sizes if size), None)
         percent = quantity(amounts, words.memory_percent) or None

@@ -109,11 +109,8 @@ def _partitioned(device: Device) -> bool:
     return isinstance(device.granularity, Templated) and not device.granularity.whole
 
 
-def _shapes(device: Device) -> set[str]:
-    match device.granularity:
-        case Templated(menu, whole=False):
-            return {template.name for template in menu}
-    return set()
+def _shapes(device: Device) -> frozenset[str]:
+    return device.shapes if _partitioned(device) else frozenset()
 
 
 def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> Settings:

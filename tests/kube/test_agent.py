@@ -19,7 +19,18 @@ from hetero.fit import fit
 from hetero.kube import wire
 from hetero.kube.agent import Agent, Options, node_of
 from hetero.kube.api import Access, Api
-from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Grant, Inventory, Request
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Allocation,
+    Ask,
+    Grant,
+    Inventory,
+    Request,
+    Template,
+    Templated,
+)
 from hetero.node.grant import Limit, read_limits
 from hetero.node.ledger import Ledger
 from hetero.node.node import Node
@@ -132,11 +143,12 @@ async def until(true: Callable[[], object], *, seconds: float = 10) -> None:
 
 
 @asynccontextmanager
-async def world(*memory: int, slots: int = 10) -> AsyncIterator[World]:
+async def world(*memory: int, slots: int = 10, words: tuple[str, ...] = ()) -> AsyncIterator[World]:
     vendor = MemoryVendor(
         rack(*(memory or (16 * GiB, 16 * GiB)), slots=slots, numa=1), limiter="cuda"
     )
-    vendor._vendor = evolve(vendor._vendor, words=(Words(count=CARD),))
+    shapes = (Words(count=f"example.com/{shape}", shape=shape) for shape in words)
+    vendor._vendor = evolve(vendor._vendor, words=(Words(count=CARD), *shapes))
     # Not pytest's directory: a socket's path has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="k") as path:
         made = World(Path(path), vendor)
@@ -190,6 +202,27 @@ def test_the_clusters_settings_say_how_often_a_node_gives_a_card(tmp_path: Path)
     node = evolve(node_of(options), registry=Registry.of(vendor))
 
     assert [3] == [device.capacity[SLOTS] for device in node.discover().devices]
+
+
+def test_a_partitioned_card_is_offered_by_its_parts_and_by_each_shape_of_them() -> None:
+    async def story() -> None:
+        async with world(16 * GiB, words=("1g", "3g", "7g")) as at:
+            parts = [("1g", 1, "a"), ("1g", 1, "b"), ("3g", 3, "c")]
+            menu = tuple(
+                Template(name, {CORE: core, MEMORY: core * GiB, name: 1}, part=part)
+                for name, core, part in parts
+            )
+            at.vendor.devices[0] = evolve(
+                at.vendor.devices[0],
+                granularity=Templated(menu, whole=False),
+                capacity={CORE: 7, MEMORY: 16 * GiB, SLOTS: 3, "1g": 2, "3g": 1},
+            )
+            await until(lambda: "example.com/3g" in at.kubelet.devices, seconds=5)
+            offered = {name: len(ids) for name, ids in at.kubelet.devices.items()}
+
+            assert {CARD: 3, "example.com/1g": 2, "example.com/3g": 1} == offered
+
+    run(story)
 
 
 def test_a_card_that_fails_is_unhealthy_at_the_kubelet_and_in_the_inventory() -> None:

@@ -74,6 +74,7 @@ EXAMPLES: dict[str, Example] = {
         hami_gpu_scheduler_policy="binpack",
     ),
     "nvidia/example.yaml": a_pod("nvidia.com/gpu=1 gpumem=3000", gets=[(1, 3000)]),
+    "nvidia/mig_example.yaml": a_pod("nvidia.com/mig-3g.20gb=1", gets=[(1, 19968)]),
     "nvidia/specify_card_type_not_use.yaml": a_pod(
         "nvidia.com/gpu=2", gets=[(2, None)], nvidia_nouse_gputype="1080,2080"
     ),

@@ -48,6 +48,27 @@ _VOLCANO = evolve(
     core=("volcano.sh/vgpu-cores",),
     priority=None,
 )
+#: The profiles of cards in MIG mode, from the A30 to the B200, as NVIDIA's guide to MIG lists them.
+_PROFILES = """
+1g.5gb 1g.6gb 1g.10gb 1g.12gb 1g.18gb 1g.20gb 1g.23gb 1g.24gb 1g.35gb 1g.45gb
+2g.10gb 2g.12gb 2g.20gb 2g.24gb 2g.35gb 2g.45gb 2g.48gb
+3g.20gb 3g.40gb 3g.47gb 3g.48gb 3g.71gb 3g.90gb
+4g.20gb 4g.24gb 4g.40gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb
+7g.40gb 7g.79gb 7g.80gb 7g.94gb 7g.96gb 7g.141gb 7g.180gb
+"""
+#: What users of NVIDIA's own plugin write for an instance.
+_INSTANCES = tuple(
+    evolve(
+        _WORDS,
+        count=f"nvidia.com/mig-{profile}",
+        shape=profile,
+        memory=(),
+        memory_percent=None,
+        core=(),
+        priority=None,
+    )
+    for profile in _PROFILES.split()
+)
 VENDOR = hetero.Vendor(
     name="nvidia",
     title="NVIDIA",
@@ -71,7 +92,7 @@ VENDOR = hetero.Vendor(
         "libnvidia-gpucomp.so.{driver}",
         "/usr/bin/nvidia-smi",
     ),
-    words=(_WORDS, _VOLCANO),
+    words=(_WORDS, _VOLCANO, *_INSTANCES),
 )
 
 _ABSENT = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded)
