@@ -75,10 +75,16 @@ class Vocabulary:
     defaults: Defaults = field(default=Defaults())
     _spoken: tuple[tuple[frozenset[str], Words, Vendor], ...] = field(init=False)
     _resources: frozenset[str] = field(init=False)
+    _orders: tuple[tuple[str, ...], tuple[str, ...]] = field(init=False)  # of nodes and devices
 
     def __attrs_post_init__(self) -> None:
         spoken = tuple((frozenset(w.resources), w, v) for v in self.vendors for w in v.words)
         names = frozenset[str]().union(*(names for names, _, _ in spoken))
+        node, device = [NODE_ORDER], [DEVICE_ORDER]
+        node += [words.node_order for words in self.words() if words.node_order]
+        device += [words.device_order for words in self.words() if words.device_order]
+        orders = tuple(dict.fromkeys(node)), tuple(dict.fromkeys(device))
+        object.__setattr__(self, "_orders", orders)
         object.__setattr__(self, "_spoken", spoken)
         object.__setattr__(self, "_resources", names)
 
@@ -137,9 +143,7 @@ class Vocabulary:
     def orders(self, pod: Plain) -> Orders:
         """Return how the pod wants nodes and devices ordered."""
         notes = pod["metadata"].get("annotations") or {}
-        every = list(self.words())
-        node = _first(notes, [NODE_ORDER, *(words.node_order for words in every)])
-        wanted = _first(notes, [DEVICE_ORDER, *(words.device_order for words in every)])
+        node, wanted = (_first(notes, said) for said in self._orders)
         device = next((name for name in names(wanted) if name in ("binpack", "spread")), None)
         return Orders(node=node, device=device)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Example:
     notes: Mapping[str, str] = field(factory=dict)
 
 
-def a_pod(*asks: str, gets: list[tuple[int, int | None]], **notes: str) -> Example:
+def a_pod(*asks: str, gets: Sequence[tuple[int, int | None]], **notes: str) -> Example:
     """Return an example of one pod, whose containers ask `vendor.com/a=1 b=2` each."""
     return Example((tuple(map(_limits, asks)),), tuple(gets), _notes(notes))
 
