@@ -20,93 +20,22 @@ from pathlib import Path
 from attrs import evolve, field, frozen
 
 from hetero.errors import HeteroError
-from hetero.model import Policy, Priority
 from hetero.units import GiB, parse_memory
 from hetero_benchmarks import report
-from hetero_benchmarks.job import JOBS, command
+from hetero_benchmarks.cells import FULL, Cell, Key, Tenant
+from hetero_benchmarks.job import JOBS, command, of_driver
 from hetero_benchmarks.rates import Batch, Pace, Window, pace
 from hetero_benchmarks.trial import HETERO, Grant, Machine, Program
 
-#: Seconds after the cue that are not measured: the queues fill and the limiter finds its rhythm.
-LEAD = 1.0
 #: Seconds a program may take to start, or to end its last step, before it is taken to hang.
 PATIENCE = 180.0
 #: What is taken of the card's memory at a time, and how many programs stand at most.
 ROOM, MOST = 0.9, 24
 #: What a process's context may cost on the card beyond its grant (518 MiB on an H200).
 CONTEXT = 1 * GiB
-#: The core of a whole card. Nobody else is let in beside it, and nothing can be set to it.
-FULL = 100
 
 #: More programs stand than the card's core and slots would let in at once, but few of them run.
 _SETTINGS = "[scale]\ncore = 100\n[cards]\nsplit = 1000\n"
-
-
-@frozen(kw_only=True)
-class Share:
-    """What a tenant's grant says beside its memory; `core` None: no share of the core is asked."""
-
-    core: int | None = None
-    policy: Policy = Policy.FIXED
-    priority: Priority = Priority.LOW
-
-    def __str__(self) -> str:
-        core = "memory only" if self.core is None else f"{self.core} %"
-        policy = "" if self.policy is Policy.FIXED else f" {self.policy.value}"
-        return core + policy + (" high" if self.priority is Priority.HIGH else "")
-
-
-@frozen(kw_only=True)
-class Tenant:
-    """One job as it is measured: `share` None is without hetero.
-
-    It rests `rest` seconds after every step; an idle one only stands there.
-    """
-
-    job: str
-    share: Share | None = None
-    rest: float = 0.0
-    idle: bool = False
-
-    def __str__(self) -> str:
-        how = " unlimited" if self.share is None else f" at {self.share}"
-        return self.job + how + (" idle" if self.idle else "")
-
-    @property
-    def program(self) -> Tenant:
-        """Which program this is of: tenants whose shares differ in what `hetero set` can change
-        are the same, with 1 in the place of that.
-        """
-        share = self.share
-        if share is not None and share.core not in (None, FULL):
-            share = evolve(share, core=1)
-        return Tenant(job=self.job, share=share)
-
-
-#: A program: what it was started as, and the how manieth of those alike.
-Key = tuple[Tenant, int]
-
-
-@frozen(kw_only=True)
-class Cell:
-    """Tenants measured at the same time, each for `seconds`."""
-
-    tenants: tuple[Tenant, ...]
-    seconds: float
-    lead: float = LEAD
-
-    def __str__(self) -> str:
-        return " beside ".join(map(str, self.tenants))
-
-    @property
-    def programs(self) -> tuple[Key, ...]:
-        """The program of each tenant."""
-        met: Counter[Tenant] = Counter()
-        named = []
-        for tenant in self.tenants:
-            named.append((tenant.program, met[tenant.program]))
-            met[tenant.program] += 1
-        return tuple(named)
 
 
 def _with_room(cells: Iterable[Cell], room: float) -> list[Key]:
@@ -139,6 +68,7 @@ class Fleet:
     machine: Machine
     _standing: dict[Key, _Standing] = field(factory=dict, init=False)
     _failed: dict[Key, str] = field(factory=dict, init=False)
+    _turns: dict[str, int] = field(factory=dict, init=False)
     _stack: ExitStack = field(factory=ExitStack, init=False)
     _folder: Path = field(init=False)
 
@@ -158,10 +88,14 @@ class Fleet:
     def prepare(self, cells: Sequence[Cell]) -> None:
         """Start, all at once, what the first of `cells` needs and as many of the next have room.
 
-        Nothing happens while the first has all it needs, so that nothing else runs beside it.
+        Nothing happens while the first has all it needs, so that nothing else runs beside it. One
+        that fails to start is not tried again.
         """
         if all(self._ready(key) for key in cells[0].programs):
             return
+        for job in dict.fromkeys(tenant.job for cell in cells for tenant in cell.tenants):
+            if JOBS[job].driver is not None and job not in self._turns:
+                self._turns[job] = self._measure_turns(job)
         ahead = _with_room(cells, self.machine.memory * ROOM)
         for key in set(self._standing) - set(ahead):
             self._end(key)
@@ -171,9 +105,12 @@ class Fleet:
         for key in missing:
             self._standing[key] = self._start(*key)
         for key in missing:
-            with self._failing(key, []):
+            errors: list[HeteroError] = []
+            with self._failing(key, errors):
                 self._standing[key].program.line()  # it is ready
                 self._standing[key].program.bear(None)
+            if errors:
+                self._failed[key] = str(errors[0])
         grants = self._grants()
         for key, standing in self._standing.items():
             self._standing[key] = evolve(standing, grant=grants.get(standing.label))
@@ -184,7 +121,7 @@ class Fleet:
     def measure(self, cell: Cell) -> tuple[Pace | None, ...]:
         """Return how each tenant of `cell` ran, all over the same time, None for the idle ones.
 
-        Raises `HeteroError` if one could not be started, or failed. All are `prepare`d.
+        Raises `HeteroError` if one could not be started, failed or was late. All are `prepare`d.
         """
         for key in cell.programs:
             if key in self._failed:
@@ -211,12 +148,15 @@ class Fleet:
                 told[key] = [Batch(*mark) for mark in json.loads(line)]
         if errors:
             raise errors[0]
-        return tuple(pace(told[key], window) if key in told else None for key in cell.programs)
+        try:
+            return tuple(pace(told[key], window) if key in told else None for key in cell.programs)
+        except ValueError as error:  # on a machine so busy that a program slept through the lead
+            raise HeteroError(str(error)) from None
 
     def _start(self, tenant: Tenant, number: int) -> _Standing:
         label = f"bench-{os.getpid()}-{tenant}-{number}"
         grant = None
-        # A whole card's core lets nobody else in, so whoever has it is counted apart.
+        # Whoever has no limit runs alone, and is counted apart from those it would stand beside.
         apart: dict[str, str] = {}
         if tenant.share is not None:
             share = tenant.share
@@ -227,10 +167,11 @@ class Fleet:
                 priority=share.priority,
                 label=label,
             )
-            if share.core == FULL:
-                apart = {"HETERO_STATE": str(self._folder / f"{tenant.job}-{number}")}
+            if share.core in (None, FULL):
+                apart = {"HETERO_STATE": tempfile.mkdtemp(dir=self._folder)}
+        turns = ("--iterations", str(self._turns[tenant.job])) if tenant.job in self._turns else ()
         program = Program(
-            command(tenant.job),
+            command(tenant.job, *turns),
             self.machine,
             grant,
             name=str(tenant),
@@ -238,6 +179,15 @@ class Fleet:
             patience=PATIENCE,
         )
         return _Standing(program.__enter__(), label)
+
+    def _measure_turns(self, job: str) -> int:
+        """Return how often the loop of a job's kernel turns in its time, while nothing else runs.
+
+        Each program would find it out by itself, but not the same: their steps must be as long.
+        """
+        words = (*of_driver(JOBS[job]), "--seconds", "0.01")
+        with Program(words, self.machine, None, name=job, patience=PATIENCE) as program:
+            return int(json.loads(list(program.lines())[-1])["iterations"])
 
     @property
     def _settings(self) -> dict[str, str]:
@@ -276,12 +226,11 @@ class Fleet:
 
     @contextmanager
     def _failing(self, key: Key, errors: list[HeteroError]) -> Iterator[None]:
-        """Note that a program failed, and go on without it."""
+        """Note in `errors` that a program failed, and go on without it."""
         try:
             yield
         except HeteroError as error:
             report.progress(str(error))
-            self._failed[key] = str(error)
             self._end(key)
             errors.append(error)
 

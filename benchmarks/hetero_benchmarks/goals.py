@@ -12,7 +12,7 @@ from statistics import mean
 from attrs import frozen
 
 from hetero.model import Policy, Priority
-from hetero_benchmarks.fleet import FULL, Cell, Share, Tenant
+from hetero_benchmarks.cells import FULL, Cell, Share, Tenant
 from hetero_benchmarks.rates import Pace, share, swing
 
 #: Below this share a single second is not judged: it holds a few turns only.

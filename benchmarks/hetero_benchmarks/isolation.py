@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 
 from hetero.errors import BadInput, HeteroError
 from hetero.units import parse_percent
 from hetero_benchmarks import goals, report, tables
-from hetero_benchmarks.fleet import Cell, Fleet, Share, Tenant
+from hetero_benchmarks.cells import Cell, Share, Tenant
+from hetero_benchmarks.fleet import Fleet
 from hetero_benchmarks.goals import Free, Lent, Precedence, Row
 from hetero_benchmarks.job import JOBS
 from hetero_benchmarks.rates import Pace, share
 from hetero_benchmarks.trial import Machine, find_machine
-
-NAME = "hetero bench isolation"
-
-#: Jobs that run until they are told to stop, on a real card; the others are asked now and then.
-_BUSY = "resnet18,gemm,small,graph,gemm16384,copy,decode,streams,processes,cooperative"
 
 
 @frozen(kw_only=True)
@@ -66,6 +63,19 @@ class Wanted:
         return plan + rest
 
 
+#: Every promise in some ten minutes on a real card.
+SHORT_FORM = Wanted(
+    jobs=(
+        "resnet18", "gemm", "small", "graph", "gemm16384", "copy", "decode", "streams",
+        "processes", "cooperative",
+    ),
+    pairs=((("resnet18", "gemm", "decode"), (50, 50)),),
+    elastic=("gemm",),
+    priority=(("decode", "resnet18"),),
+    free=("resnet18", "gemm", "small", "graph"),
+)  # fmt: skip
+
+
 @frozen(kw_only=True)
 class Isolation:
     """The whole report; `missing` says of what was not measured why."""
@@ -104,11 +114,6 @@ def judged(
         free=tuple(each for each in free if each),
         missing=tuple(missing),
     )
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run the benchmark and return its exit code."""
-    return report.call(isolation, argv, name=NAME)
 
 
 def _jobs(text: str) -> tuple[str, ...]:
@@ -211,13 +216,8 @@ def _each(read: Callable[[str], object]) -> Callable[..., object]:
     show_default=True,
     help="How long each run is measured.",
 )
-@click.option("--uuid", help="The card, by the start of its UUID. Default: the first one.")
-@click.option(
-    "--json",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the report here, anew after every run.",
-)
+@report.uuid_option
+@report.json_option
 @click.option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -246,15 +246,8 @@ def isolation(
     HETERO_RACK=one hetero bench isolation --jobs simulated   (needs no card)
     """
     named = {name: value for name, value in options.items() if value}
-    if not named.keys() - {"shares"}:
-        named |= {
-            "jobs": _jobs(_BUSY),
-            "pairs": (_pairs("resnet18,gemm,decode:50+50"),),
-            "elastic": ("gemm",),
-            "priority": (("decode", "resnet18"),),
-            "free": _jobs("resnet18,gemm,small,graph"),
-        }
-    wanted = Wanted(**named)  # type: ignore[arg-type]
+    asked = Wanted(**named)  # type: ignore[arg-type]
+    wanted = asked if named.keys() - {"shares"} else evolve(SHORT_FORM, shares=asked.shares)
     machine = find_machine(uuid)
     plan = wanted.plan(seconds)
     results: dict[Cell, list[tuple[Pace | None, ...]]] = {}
@@ -263,24 +256,35 @@ def isolation(
     def so_far() -> Isolation:
         return judged(command, machine, wanted, seconds, results, missing)
 
+    with Fleet(machine) as fleet, _shown_at_the_end(so_far):
+        for number, cell in enumerate(plan, 1):
+            place = f"[{number}/{len(plan)}] {cell}"
+            try:
+                fleet.prepare(plan[number - 1 :])
+                paces = fleet.measure(cell)
+            except HeteroError as error:
+                missing.append(f"{cell}: {error}")
+                report.progress(f"{place}: not measured: {error}")
+                continue
+            results.setdefault(cell, []).append(paces)
+            report.progress(f"{place}: {_said(cell, paces, results)}")
+            report.append({"run": str(cell), "cell": cell, "paces": paces}, record)
+            report.save(so_far(), file)
+    return int(bool(missing))
+
+
+main = report.entry(isolation)
+
+
+@contextmanager
+def _shown_at_the_end(so_far: Callable[[], Isolation]) -> Iterator[None]:
+    """Show the tables whatever ends the measuring, and before its programs are ended: whoever is
+    out of time has them.
+    """
     try:
-        with Fleet(machine) as fleet:
-            for number, cell in enumerate(plan, 1):
-                place = f"[{number}/{len(plan)}] {cell}"
-                try:
-                    fleet.prepare(plan[number - 1 :])
-                    paces = fleet.measure(cell)
-                except HeteroError as error:
-                    missing.append(f"{cell}: {error}")
-                    report.progress(f"{place}: not measured: {error}")
-                    continue
-                results.setdefault(cell, []).append(paces)
-                report.progress(f"{place}: {_said(cell, paces, results)}")
-                report.append({"run": str(cell), "cell": cell, "paces": paces}, record)
-                report.save(so_far(), file)
+        yield
     finally:
         tables.show(so_far())
-    return int(bool(missing))
 
 
 def _said(cell: Cell, paces: Sequence[Pace | None], results: goals.Results) -> str:

@@ -71,22 +71,23 @@ JOBS: Mapping[str, Job] = {
 }
 
 
-def command(name: str) -> tuple[str, ...]:
-    """Return the command that serves the job `name`."""
+def command(name: str, *options: str) -> tuple[str, ...]:
+    """Return the command that serves the job `name`, with options for hetero-job-cuda."""
     job = JOBS[name]
     if job.driver is None or job.processes > 1:
-        return (sys.executable, "-m", "hetero_benchmarks.job", name)
-    return _of_driver(job)
+        return (sys.executable, "-m", "hetero_benchmarks.job", name, *options)
+    return (*of_driver(job), "--cued", *options)
 
 
-def _of_driver(job: Job) -> tuple[str, ...]:
-    return (str(hetero_limiters.job("cuda")), "--cued", *(job.driver or ()))
+def of_driver(job: Job) -> tuple[str, ...]:
+    """Return the command of a job that needs nothing but a driver, not served."""
+    return (str(hetero_limiters.job("cuda")), *(job.driver or ()))
 
 
-def main(name: str) -> None:
+def main(name: str, *options: str) -> None:
     """Serve the job `name` until the input ends."""
     if JOBS[name].driver is not None:
-        _serve_processes(JOBS[name])
+        _serve_processes((*of_driver(JOBS[name]), "--cued", *options), JOBS[name].processes)
         return
     try:
         from hetero_benchmarks import torch_jobs
@@ -116,16 +117,14 @@ def _run(steps: Steps, *, until: float, rest: float) -> list[tuple[float, int, f
     return marks
 
 
-def _serve_processes(job: Job) -> None:
-    """Pass each line on to several programs at once, and print all their steps in order."""
+def _serve_processes(words: tuple[str, ...], count: int) -> None:
+    """Pass each line on to `count` programs at once, and print all their steps in order."""
     with ExitStack() as stack:
         programs = [
             stack.enter_context(
-                subprocess.Popen(
-                    _of_driver(job), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-                )
+                subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             )
-            for _ in range(job.processes)
+            for _ in range(count)
         ]
         outputs = [cast(IO[str], program.stdout) for program in programs]
         _expect(outputs)
@@ -147,4 +146,4 @@ def _expect(outputs: Iterable[IO[str]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

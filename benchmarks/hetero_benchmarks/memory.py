@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -17,8 +17,6 @@ from hetero.units import MiB, format_memory, parse_memory
 from hetero_benchmarks import report
 from hetero_benchmarks.probe import PROBES
 from hetero_benchmarks.trial import Grant, Machine, Program, find_machine
-
-NAME = "hetero bench memory"
 
 #: What a process's context may cost on the card beyond the grant (518 MiB on an H200).
 CONTEXT = 1024 * MiB
@@ -49,11 +47,6 @@ class Memory:
     checks: tuple[Check, ...]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the benchmark and return its exit code: 1 if anything failed."""
-    return report.call(memory, argv, name=NAME)
-
-
 @click.command()
 @click.option(
     "--limit",
@@ -62,13 +55,8 @@ def main(argv: Sequence[str]) -> int:
     show_default=True,
     help="The grant's memory; at least 1000Mi.",
 )
-@click.option("--uuid", help="The card, by the start of its UUID. Default: the first one.")
-@click.option(
-    "--json",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the report here.",
-)
+@report.uuid_option
+@report.json_option
 @click.pass_obj
 def memory(command: str, limit: int, uuid: str | None, file: Path | None) -> int:
     """Try a memory limit from inside: the driver API, nvidia-smi, PyTorch, CuPy and JAX.
@@ -90,6 +78,9 @@ def memory(command: str, limit: int, uuid: str | None, file: Path | None) -> int
         table.add_row(check.program, check.check, check.verdict, check.saw)
     report.show(machine, table)
     return int(any(check.passed is False for check in checks))
+
+
+main = report.entry(memory)
 
 
 def _probe(name: str, machine: Machine, limit: int) -> Iterator[Check]:

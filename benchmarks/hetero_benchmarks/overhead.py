@@ -15,8 +15,6 @@ from rich.table import Table
 from hetero_benchmarks import peers, report
 from hetero_benchmarks.trial import Grant, Machine, Program, find_machine
 
-NAME = "hetero bench overhead"
-
 NATIVE = "native"
 #: The ways a program meets the driver: its grant, and whether the limiter is preloaded without one.
 _VARIANTS: Mapping[str, tuple[Grant | None, bool]] = {
@@ -51,11 +49,6 @@ class Overhead:
     costs: tuple[Cost, ...]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the benchmark and return its exit code."""
-    return report.call(overhead, argv, name=NAME)
-
-
 @click.command()
 @click.option(
     "--rounds",
@@ -71,13 +64,8 @@ def main(argv: Sequence[str]) -> int:
     show_default=True,
     help="How many calls of each kind a process times.",
 )
-@click.option("--uuid", help="The card, by the start of its UUID. Default: the first one.")
-@click.option(
-    "--json",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the report here.",
-)
+@report.uuid_option
+@report.json_option
 @click.pass_obj
 def overhead(command: str, rounds: int, calls: int, uuid: str | None, file: Path | None) -> None:
     """Time launches, allocations, memory queries and cuInit natively and behind the limiter.
@@ -95,6 +83,9 @@ def overhead(command: str, rounds: int, calls: int, uuid: str | None, file: Path
     result = Overhead(command=command, machine=machine, rounds=rounds, costs=costs(samples))
     report.save(result, file)
     _show(result)
+
+
+main = report.entry(overhead)
 
 
 def _sample(name: str, machine: Machine, calls: int) -> Mapping[str, Mapping[str, int]]:

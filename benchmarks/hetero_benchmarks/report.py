@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -16,14 +16,29 @@ from hetero import codec
 from hetero.units import format_memory
 from hetero_benchmarks.trial import Machine
 
+#: The options that every benchmark has.
+uuid_option = click.option("--uuid", help="The card, by the start of its UUID. Default: the first.")
+json_option = click.option(
+    "--json",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the report here, anew whenever there is more of it.",
+)
 
-def call(command: click.Command, argv: Sequence[str], *, name: str) -> int:
-    """Run a benchmark's command and return its exit code; its `obj` is its command line.
 
-    Errors are left to whoever called: `hetero` tells all of them in one way.
+def entry(command: click.Command) -> Callable[[Sequence[str]], int]:
+    """Return what runs a benchmark's command and returns its exit code.
+
+    The command's `obj` is its command line. Errors are left to whoever called: `hetero` tells all
+    of them in one way.
     """
-    line = shlex.join([*name.split(), *argv])
-    return command.main(list(argv), prog_name=name, standalone_mode=False, obj=line) or 0
+    name = f"hetero bench {command.name}"
+
+    def main(argv: Sequence[str]) -> int:
+        line = shlex.join([*name.split(), *argv])
+        return command.main(list(argv), prog_name=name, standalone_mode=False, obj=line) or 0
+
+    return main
 
 
 def progress(line: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from hetero_benchmarks import peers, report
-from hetero_benchmarks.goals import Free, Lent, Precedence, Row
+from hetero_benchmarks.goals import JUDGED_FROM, Free, Lent, Precedence, Row
 
 if TYPE_CHECKING:
     from hetero_benchmarks.isolation import Isolation
@@ -39,7 +39,7 @@ def show(result: Isolation) -> None:
 
 def _table(title: str, *headings: str, words: int = 1) -> Table:
     """Return an empty table, its first `words` columns for words and the others for figures."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption_justify="left")
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place < words else "right")
     return table
@@ -79,7 +79,22 @@ def _alone(rows: Sequence[Row]) -> Table:
     theirs = _peers(table, rows, peers.ALONE)
     for row, peer in zip(rows, theirs, strict=True):
         table.add_row(*_cells(row), *peer)
+    _judge(table, rows, within=1)
     return table
+
+
+def _judge(table: Table, rows: Sequence[Row], *, within: float) -> None:
+    """Say below the table how many of its rows are as exact as hetero means to be."""
+    errors = [row.error for row in rows if row.error is not None]
+    seconds = [row.worst for row in rows if row.worst is not None]
+    table.caption = (
+        f"{_count(errors, within)}; from {JUDGED_FROM} % in every second {_count(seconds, 3)}"
+    )
+
+
+def _count(errors: Sequence[float], within: float) -> str:
+    kept = sum(abs(error) <= within for error in errors)
+    return f"{kept} of {len(errors)} within {within:g} points"
 
 
 def _together(runs: Sequence[Sequence[Row]]) -> Table:
@@ -100,6 +115,7 @@ def _together(runs: Sequence[Sequence[Row]]) -> Table:
                 *(peer if same else ("",) * len(peer)),
                 end_section=last,
             )
+    _judge(table, flat, within=1.5)
     return table
 
 

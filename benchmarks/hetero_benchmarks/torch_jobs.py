@@ -118,7 +118,8 @@ def streams() -> Steps:
 
 
 #: The decoder: eight layers as a model of 7 billion parameters has 32, eight sequences at a time.
-LAYERS, WIDTH, HEADS, SEQUENCES, PROMPT, LONGEST, WORDS = 8, 4096, 32, 8, 512, 1024, 32000
+#: Answers are short beside their prompts, so that all steps take nearly as long.
+LAYERS, WIDTH, HEADS, SEQUENCES, PROMPT, LONGEST, WORDS = 8, 4096, 32, 8, 960, 1024, 32000
 
 
 def decode() -> Steps:
@@ -148,6 +149,7 @@ def decode() -> Steps:
         return x + linear(functional.gelu(linear(norm(x), up)), down)
 
     torch.set_grad_enabled(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it would plan anew for every length of the cache
     shapes = ((3 * WIDTH, WIDTH), (WIDTH, WIDTH), (4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH))
     layers = [tuple(weight(*shape) for shape in shapes) for _ in range(LAYERS)]
     embedding = weight(WORDS, WIDTH)

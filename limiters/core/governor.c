@@ -23,7 +23,8 @@ enum { GATE_CLOSED = 0, GATE_OPEN = 1 };
 
 /* How often a running turn is looked at: a neighbour with a higher claim waits no longer than this and what is in
  * flight. */
-#define TICK_NS (MS / 2)
+#define TICK_NS       (MS / 2)
+#define TICK_BRIEF_NS (MS / 10)
 
 /* With nothing in flight for so long the turn ends. Shorter gaps are charged: a program that launches one small kernel
  * after the other keeps the device from others as surely as a long kernel does. */
@@ -42,6 +43,11 @@ enum { GATE_CLOSED = 0, GATE_OPEN = 1 };
 #define IN_FLIGHT     3u
 #define MARK_EVERY_NS MS
 #define STRIDE_MOST   64u
+
+/* Beside a grant of high priority, which waits for all of it at any time: two marks a tenth of that apart. What it
+ * costs is what launchers lose by waiting more often. */
+#define IN_FLIGHT_BRIEF     2u
+#define MARK_EVERY_BRIEF_NS (MS / 10)
 
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THIN_NS (50 * MS)
@@ -81,6 +87,11 @@ static bool lock(struct governor *governor)
 static void unlock(struct governor *governor)
 {
     pthread_mutex_unlock(&governor->lock);
+}
+
+static uint32_t most_in_flight(struct governor *governor)
+{
+    return atomic_load_explicit(&governor->brief, memory_order_relaxed) ? IN_FLIGHT_BRIEF : IN_FLIGHT;
 }
 
 static uint32_t launches(struct governor *governor)
@@ -125,10 +136,10 @@ static void thin(struct governor *governor)
     uint64_t since = governor->engine->now();
     while (lock(governor)) {
         pop_passed(governor);
-        if (governor->backlog >= IN_FLIGHT && governor->engine->now() - since > THIN_NS)
+        if (governor->backlog >= most_in_flight(governor) && governor->engine->now() - since > THIN_NS)
             pop_mark(governor);
         governor->thinned = true;
-        bool enough = governor->backlog < IN_FLIGHT;
+        bool enough = governor->backlog < most_in_flight(governor);
         unlock(governor);
         if (enough)
             return;
@@ -136,7 +147,7 @@ static void thin(struct governor *governor)
     }
 }
 
-/* Let a mark stand for MARK_EVERY_NS. The time between two marks is the device's when launchers had to wait for it,
+/* Let a mark stand for MARK_EVERY_NS, or its brief form. The time between two marks is the device's when launchers had to wait for it,
  * and no less than the device's when all earlier marks had passed; in between, while a queue fills, it says nothing. */
 static void adapt(struct governor *governor, uint64_t now)
 {
@@ -146,7 +157,7 @@ static void adapt(struct governor *governor, uint64_t now)
         return;
     governor->thinned = false;
     uint64_t elapsed = now > since ? now - since : 1;
-    uint64_t fitting = governor->stride * MARK_EVERY_NS / elapsed;
+    uint64_t fitting = governor->stride * (governor->brief ? MARK_EVERY_BRIEF_NS : MARK_EVERY_NS) / elapsed;
     if (fitting > governor->stride * UINT64_C(2))
         fitting = governor->stride * UINT64_C(2);
     governor->stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
@@ -215,7 +226,7 @@ static bool wait_at_gate(struct governor *governor)
 bool governor_enter(struct governor *governor)
 {
     for (;;) {
-        if (__builtin_expect(atomic_load_explicit(&governor->backlog, memory_order_relaxed) >= IN_FLIGHT, 0))
+        if (__builtin_expect(atomic_load_explicit(&governor->backlog, memory_order_relaxed) >= most_in_flight(governor), 0))
             thin(governor);
         /* First inside, then the gate: the thread closes the gate, then looks who is inside. */
         atomic_fetch_add(&governor->traffic, ONE_LAUNCH + 1);
@@ -427,11 +438,13 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
         return true;
     if (terms_priority(terms) == HETERO_PRIORITY_LOW && turn_wanted_by_high(&governor->turn))
         return true;
-    return now >= own_until &&
-           (terms_policy(terms) == HETERO_POLICY_FIXED || turn_wanted(&governor->turn));
+    if (now < own_until)
+        return false;
+    uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_TURN_NS, terms_core(terms));
+    return (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer) || turn_wanted(&governor->turn);
 }
 
-/* How long this turn may be: of no regular length, so that the samples of the card's power, which are taken on a beat,
+/* How long this turn may be when others want theirs: of no regular length, so that the samples of the card's power, which are taken on a beat,
  * do not always meet the same tenant (power.h). */
 static uint64_t turn_length(struct governor *governor)
 {
@@ -445,13 +458,16 @@ static void run(struct governor *governor, bool borrowed)
     const struct engine *engine = governor->engine;
     uint64_t opened = engine->now(), charged = 0, busy = 0, own_until = 0, now;
     uint32_t seen = launches(governor);
+    bool brief = terms_priority(governor->terms) == HETERO_PRIORITY_LOW && turn_beside_high(&governor->turn);
+    uint64_t tick = brief ? TICK_BRIEF_NS : TICK_NS;
+    atomic_store(&governor->brief, brief);
     atomic_store(&governor->first_ns, 0);
     atomic_store(&governor->gate, GATE_OPEN);
     futex_wake(&governor->gate);
     for (;;) {
         now = engine->now();
-        uint64_t left = own_until > now ? own_until - now : TICK_NS;
-        engine->pause(left < TICK_NS ? left : TICK_NS);
+        uint64_t left = own_until > now ? own_until - now : tick;
+        engine->pause(left < tick ? left : tick);
         now = engine->now();
         uint64_t first = atomic_load_explicit(&governor->first_ns, memory_order_relaxed);
         if (first == 0) {
@@ -506,6 +522,7 @@ void governor_round(struct governor *governor)
 {
     bool borrowed;
     look_at_power(governor);
+    turn_announce(&governor->turn, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
     if (!obtain(governor, &borrowed))
         return;
     run(governor, borrowed);

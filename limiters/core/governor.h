@@ -32,6 +32,7 @@ struct governor {
     _Atomic uint32_t backlog;   /* marks set and not yet passed */
     _Atomic uint32_t stride;    /* launches between two marks */
     _Atomic uint32_t marked;    /* the launch count at the last mark */
+    _Atomic bool brief;         /* a high-priority grant may want the device at any time; written by the thread */
 
     pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now and pause */
     bool started;

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 /* The bytes. */
-enum { RUN = 0, WAIT_LOW = 1, WAIT_HIGH = 2 };
+enum { RUN = 0, WAIT_LOW = 1, WAIT_HIGH = 2, HIGH = 3 };
 
 /* The states: nobody runs here; the turn is ours; the waiter waits for it; it still does, but its owner went ahead. */
 enum { NONE = 0, OURS, WANTED, LATE };
@@ -66,6 +66,12 @@ void turn_close(struct turn *turn)
     if (turn->file >= 0)
         close(turn->file);
     turn->file = -1;
+}
+
+void turn_announce(struct turn *turn, bool high)
+{
+    if (turn->file >= 0 && high != turn->announced)
+        turn->announced = lock(turn, HIGH, high ? F_RDLCK : F_UNLCK, F_OFD_SETLK) && high;
 }
 
 static int64_t now_ns(void)
@@ -194,4 +200,9 @@ bool turn_wanted(const struct turn *turn)
 bool turn_wanted_by_high(const struct turn *turn)
 {
     return taken(turn, WAIT_HIGH);
+}
+
+bool turn_beside_high(const struct turn *turn)
+{
+    return taken(turn, HIGH);
 }

@@ -1,9 +1,10 @@
 /* Whose turn it is on a device: a lock in the kernel, shared by all tenants of the device.
  *
- * Three bytes of a file are locked, through open file descriptions, and never read or written:
+ * Four bytes of a file are locked, through open file descriptions, and never read or written:
  *   +0  exclusively by whoever runs on the device
  *   +1  shared by the low-priority grants that wait for it
  *   +2  shared by the high-priority grants that wait for it
+ *   +3  shared by the high-priority grants that use the device at all
  * A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt. One that
  * lives and does not give the turn up (stopped, or hostile) is waited for so long and no longer: after that its
  * card-mates run beside it until it does.
@@ -17,7 +18,8 @@
 
 struct turn {
     int file;               /* -1: no lock could be had, and the device is not shared in turns */
-    int at;                 /* the first of the three bytes */
+    int at;                 /* the first of the four bytes */
+    bool announced;         /* as of high priority; the owner's own */
     bool high;              /* how the waiter is to wait; written before it is asked */
     bool waiter;            /* its thread was started; the owner's own */
     _Atomic uint32_t state; /* futex between the owner and its waiter: turn.c */
@@ -27,6 +29,9 @@ struct turn {
  * can hold the device, bytes of GRANT_DIR/usage, which keep the grant's own processes apart. */
 void turn_open(struct turn *turn, const char *directory, unsigned device);
 void turn_close(struct turn *turn);
+
+/* Tell the others, or no longer, that we are of high priority: they then keep little in flight. */
+void turn_announce(struct turn *turn, bool high);
 
 /* Wait for the turn, a second at most: the longest that honest neighbours keep it together is less. A low-priority
  * waiter lets every high-priority one go first. */
@@ -44,5 +49,8 @@ bool turn_held(const struct turn *turn);
 /* Whether somebody else waits. */
 bool turn_wanted(const struct turn *turn);
 bool turn_wanted_by_high(const struct turn *turn);
+
+/* Whether somebody else is of high priority. */
+bool turn_beside_high(const struct turn *turn);
 
 #endif

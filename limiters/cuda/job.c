@@ -1,5 +1,6 @@
 /* hetero-job-cuda: a small program that keeps a CUDA device busy and says how fast it went, for demonstrations, tests
- * and measurements, on real cards and simulated ones alike. It needs the driver only. */
+ * and measurements, on real cards and simulated ones alike. It needs the driver only. Over 300 lines because it is all
+ * of a program: two kernels, its options, and the ways to run. */
 #include "abi.h"
 
 #include <dlfcn.h>
@@ -289,8 +290,8 @@ static void run(double seconds, bool tell)
     }
     double took = last - start;
     if (tell)
-        printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu}\n", finished, took,
-               (double)finished / took, (unsigned long long)asked.memory);
+        printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu, \"iterations\": %u}\n", finished,
+               took, (double)finished / took, (unsigned long long)asked.memory, iterations);
     empty_queue();
 }
 

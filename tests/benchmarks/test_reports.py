@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hetero_benchmarks.fleet import Cell, Share, Tenant
+from hetero_benchmarks import tables
+from hetero_benchmarks.cells import Cell, Share, Tenant
 from hetero_benchmarks.goals import (
     Results,
     free,
@@ -14,9 +15,10 @@ from hetero_benchmarks.goals import (
     rows,
     unhindered,
 )
-from hetero_benchmarks.isolation import Wanted
+from hetero_benchmarks.isolation import SHORT_FORM, Wanted, judged
 from hetero_benchmarks.overhead import costs
 from hetero_benchmarks.rates import Pace
+from hetero_benchmarks.trial import Machine
 
 
 def _pace(rate: float, *seconds: float, p50: float = 0.1, busy: float = 1) -> Pace:
@@ -162,6 +164,65 @@ def test_a_run_without_a_limit_is_judged_by_the_native_one_of_its_round() -> Non
     assert found is not None
     assert pytest.approx((99, 100, 100, 100)) == found.memory_only
     assert pytest.approx((100, 100, 100, 110)) == found.full
+
+
+def test_the_short_form_measures_every_promise() -> None:
+    report = judged("", MACHINE, SHORT_FORM, 10, _perfect(SHORT_FORM), [])
+
+    assert (40, 6, 1, 1, 4) == (
+        len(report.alone),
+        len(report.together),
+        len(report.elastic),
+        len(report.priority),
+        len(report.free),
+    )
+
+
+def test_the_tables_say_what_was_measured_and_how_much_of_it_is_exact(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wanted = Wanted(
+        jobs=("gemm",),
+        together=(_beside(gemm=60, resnet18=30).tenants,),
+        elastic=("copy",),
+        priority=(("decode", "gemm"),),
+        free=("small",),
+    )
+    tables.show(judged("", MACHINE, wanted, 10, _perfect(wanted), ["graph: no room"]))
+
+    said = capsys.readouterr().out
+    assert "2 of 2 within 1 points; from 25 % in every second 2 of 2 within 3 points" in said
+    assert "2 of 2 within 1.5 points" in said
+    assert "HAMi-core" in said
+    assert "not measured: graph: no room" in said
+    for title in ("One job at a time", "Together", "Elastic", "Priority", "Nothing limited"):
+        assert title in said
+
+
+MACHINE = Machine(
+    card="Card",
+    uuid="CARD-1",
+    memory=1 << 30,
+    driver="1.0",
+    simulated=False,
+    date="2026-01-01T00:00:00+00:00",
+    kernel="6.1",
+    processors=2,
+    versions={},
+)
+
+
+def _perfect(wanted: Wanted) -> Results:
+    """Results in which everybody gets what it asked."""
+    results: dict[Cell, list[tuple[Pace | None, ...]]] = {}
+    for cell in wanted.plan(10):
+        shares = [each.share.core if each.share else 100 for each in cell.tenants]
+        paces = [
+            None if tenant.idle else _pace(share or 100, busy=0.5)
+            for tenant, share in zip(cell.tenants, shares, strict=True)
+        ]
+        results.setdefault(cell, []).append(tuple(paces))
+    return results
 
 
 def test_a_call_costs_the_median_of_its_rounds_beside_the_native_one() -> None:

@@ -24,7 +24,7 @@ def test_one_job_alone_has_the_whole_card(machine: Machine) -> None:
         machine.job("--iterations", "498", "--seconds", "1.5", "--memory", "256MiB")
     )
     assert [1] == [each["second"] for each in seconds]
-    assert {"steps", "seconds", "rate", "memory"} == set(whole)
+    assert {"steps", "seconds", "rate", "memory", "iterations"} == set(whole)
     assert 256 << 20 == whole["memory"]
     assert 2000 == pytest.approx(whole["rate"], rel=0.05)
 

@@ -1,0 +1,81 @@
+"""What is measured at a time: which jobs, under which shares, for how long."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from attrs import evolve, frozen
+
+from hetero.model import Policy, Priority
+
+#: Seconds after the cue that are not measured: the queues fill and the limiter finds its rhythm.
+LEAD = 1.0
+#: The core of a whole card. Nobody else is let in beside it, and nothing can be set to it.
+FULL = 100
+
+
+@frozen(kw_only=True)
+class Share:
+    """What a tenant's grant says beside its memory; `core` None: no share of the core is asked."""
+
+    core: int | None = None
+    policy: Policy = Policy.FIXED
+    priority: Priority = Priority.LOW
+
+    def __str__(self) -> str:
+        core = "memory only" if self.core is None else f"{self.core} %"
+        policy = "" if self.policy is Policy.FIXED else f" {self.policy.value}"
+        return core + policy + (" high" if self.priority is Priority.HIGH else "")
+
+
+@frozen(kw_only=True)
+class Tenant:
+    """One job as it is measured: `share` None is without hetero.
+
+    It rests `rest` seconds after every step; an idle one only stands there.
+    """
+
+    job: str
+    share: Share | None = None
+    rest: float = 0.0
+    idle: bool = False
+
+    def __str__(self) -> str:
+        how = " unlimited" if self.share is None else f" at {self.share}"
+        return self.job + how + (" idle" if self.idle else "")
+
+    @property
+    def program(self) -> Tenant:
+        """Which program this is of: tenants whose shares differ in what `hetero set` can change
+        are the same, with 1 in the place of that.
+        """
+        share = self.share
+        if share is not None and share.core not in (None, FULL):
+            share = evolve(share, core=1)
+        return Tenant(job=self.job, share=share)
+
+
+#: A program: what it was started as, and the how manieth of those alike.
+Key = tuple[Tenant, int]
+
+
+@frozen(kw_only=True)
+class Cell:
+    """Tenants measured at the same time, each for `seconds`."""
+
+    tenants: tuple[Tenant, ...]
+    seconds: float
+    lead: float = LEAD
+
+    def __str__(self) -> str:
+        return " beside ".join(map(str, self.tenants))
+
+    @property
+    def programs(self) -> tuple[Key, ...]:
+        """The program of each tenant."""
+        met: Counter[Tenant] = Counter()
+        named = []
+        for tenant in self.tenants:
+            named.append((tenant.program, met[tenant.program]))
+            met[tenant.program] += 1
+        return tuple(named)
