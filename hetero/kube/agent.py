@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from hetero.errors import BadInput, HeteroError
 from hetero.kube import settings, wire
 from hetero.kube.api import Access, Api, Plain
+from hetero.kube.bring import Bring, Way
 from hetero.kube.kubelet import Kubelet
 from hetero.kube.metrics import Metrics
 from hetero.kube.plugin import Plugin
@@ -44,6 +45,8 @@ class Options:
     key_file: str
     metrics: int | None = None  # the port, on every address of the node
     config: Path | None = None  # the cluster's settings
+    driver: Way = Way.FILES
+    host: Path = Path("/")  # where the node's files are seen
 
     def __attrs_post_init__(self) -> None:
         if not self.name:
@@ -74,6 +77,7 @@ class Agent:
             kubelet=Kubelet(self.options.kubelet),
             libraries=Libraries(self.options.libraries),
             discovery=self.discovery,
+            driver=Bring(way=self.options.driver, root=self.options.host),
         )
         self.metrics = Metrics(self.shares)
 
@@ -188,6 +192,7 @@ class Agent:
         if event != "DELETED":
             about = node["metadata"].get("annotations") or {}
             self._published = about.get(wire.INVENTORY, "")
+            self.shares.driver.meet((node.get("status") or {}).get("nodeInfo") or {})
 
     async def _reconcile(self) -> None:
         while True:

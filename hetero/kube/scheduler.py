@@ -347,9 +347,8 @@ class Scheduler:
         kube-scheduler puts it aside for up to a minute, unless the pod itself changes.
         """
         await asyncio.sleep(1)
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         with suppress(ApiError):  # it is gone, or waits its minute
-            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": {AGAIN: now}}})
+            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": {AGAIN: _now()}}})
 
     async def _bound(self, path: str, uid: str, node: str) -> bool:
         """Return whether a binding was made although its answer was an error or never came."""
@@ -394,7 +393,7 @@ class Scheduler:
         self._later(self._event(metadata, reason, sentence))
 
     async def _event(self, metadata: Mapping[str, Any], reason: str, sentence: str) -> None:
-        namespace = metadata["namespace"]
+        namespace, now = metadata["namespace"], _now()
         event = {
             "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": namespace},
             "involvedObject": {
@@ -408,6 +407,8 @@ class Scheduler:
             "reason": reason,
             "message": sentence,
             "source": {"component": "hetero"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
             "count": 1,
         }
         try:
@@ -419,6 +420,10 @@ class Scheduler:
         made = asyncio.ensure_future(task)
         self._tasks.add(made)
         made.add_done_callback(self._tasks.discard)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _full_name(plain: Plain) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from attrs import define, field, frozen
 
 from hetero.errors import BadInput, HeteroError, Refused
 from hetero.kube.api import Api, ApiError, Plain
+from hetero.kube.bring import Bring
 from hetero.kube.kubelet import Kubelet
 from hetero.kube.wire import Key, assignment, device_of
 from hetero.model import Allocation
@@ -71,6 +72,7 @@ class Shares:
     kubelet: Kubelet
     libraries: Libraries
     discovery: Discovery
+    driver: Bring = field(factory=Bring)
     pods: dict[str, Plain] = field(factory=dict)  # on this node, by UID
 
     # --- what the kubelet asks ------------------------------------------------------------------
@@ -228,6 +230,7 @@ class Shares:
                     keeper={**wanted.keeper, resource: ",".join(sorted(ids))},
                     libraries=self.libraries,
                     beside=partial(self._rests, wanted.pod),
+                    bring=partial(self.driver.into, wanted.pod),
                 )
             except Refused as error:
                 if monotonic() - began > _PATIENCE:

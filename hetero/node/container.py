@@ -82,11 +82,13 @@ def keep(
     keeper: Mapping[str, str],
     libraries: Libraries,
     beside: Callable[[Standing], bool] = lambda _: False,
+    bring: Callable[[Edits], Edits] | None = None,
 ) -> Standing:
     """Make an allocation stand for a container until it is let go, and say what confines it.
 
     One that stands already is answered as it is. `beside` says of a grant that it is
-    not used while this one is. Raises `Refused` when what is free does not cover it.
+    not used while this one is, `bring` how the driver comes in (`without_driver` unless set).
+    Raises `Refused` when what is free does not cover it.
     """
     devices = {device.uuid: device for device in discovery.devices}
     with node.ledger.admission() as own:
@@ -109,7 +111,9 @@ def keep(
                 since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 label=label,
                 keeper=keeper,
-                edits=_real(node, edits).merged(_edits(node, allocation, identity, libraries)),
+                edits=_real(node, edits, bring or without_driver).merged(
+                    _edits(node, allocation, identity, libraries)
+                ),
             )
             node.ledger.keep(standing)
         except BaseException:
@@ -135,19 +139,18 @@ def _expect_room(
             )
 
 
-def _real(node: Node, edits: Edits) -> Edits:
-    """Return what a container can be given of a vendor's edits: simulated cards have no nodes.
+def without_driver(edits: Edits) -> Edits:
+    """Return the edits for a container whose runtime brings the driver: the nodes that are here."""
+    nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
+    return evolve(edits, cdi=(), files=(), device_nodes=nodes)
 
-    A driver that CDI specs describe comes with the runtime that the container's class names. We do
-    not see the node's specs, and a name that is in none of them would stop the container.
-    """
-    if edits.cdi:
-        nodes = tuple(path for path in edits.device_nodes if Path(path).exists())
-        edits = evolve(edits, cdi=(), files=(), device_nodes=nodes)
+
+def _real(node: Node, edits: Edits, bring: Callable[[Edits], Edits]) -> Edits:
+    """Return what a container can be given of a vendor's edits: simulated cards have no nodes."""
     if node.simulation is None:
-        return edits
+        return bring(edits)
     there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
-    return evolve(edits, mounts=there, device_nodes=())
+    return evolve(edits, cdi=(), files=(), mounts=there, device_nodes=())
 
 
 def _edits(node: Node, allocation: Allocation, identity: str, libraries: Libraries) -> Edits:
