@@ -27,10 +27,9 @@ native: ## build the limiter and the fake drivers
 demo: setup ## share a simulated card between two programs and show what they get
 	$(BIN)/hetero demo
 
-# The vendors' tests load fake drivers into their own process, so they have one to themselves; what is measured runs alone.
+# What is measured runs alone.
 test: setup ## run the tests that need no card, no root and no cluster
-	$(BIN)/pytest -n 2 -m "not measured and $(QUICK)" --ignore tests/vendors
-	$(BIN)/pytest -m "not measured and $(QUICK)" tests/vendors
+	$(BIN)/pytest -n 2 -m "not measured and $(QUICK)"
 	$(BIN)/pytest -m "measured and $(QUICK)" --reruns 2
 
 soak: setup ## run the long tests: a million steps of a mixed cluster, kills and mutations of the limiter

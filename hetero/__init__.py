@@ -3,14 +3,18 @@
 This is the front door: the names a vendor plugin may import, and nothing else.
 """
 
+from hetero.binding import Binding
 from hetero.driver import (
     Driver,
     DriverError,
     Library,
     counted,
+    drm_of,
     each_card,
+    first_node,
     linked,
     mark,
+    note,
     numa_of,
     pci_address,
     struct,
@@ -21,6 +25,7 @@ from hetero.hookspecs import hookimpl
 from hetero.model import (
     CORE,
     MEMORY,
+    ONE_POLICY,
     SLOTS,
     Allocation,
     Choice,
@@ -46,8 +51,10 @@ from hetero.vendor import Model, Vendor, Words
 __all__ = [
     "CORE",
     "MEMORY",
+    "ONE_POLICY",
     "SLOTS",
     "Allocation",
+    "Binding",
     "Choice",
     "Device",
     "Driver",
@@ -74,10 +81,13 @@ __all__ = [
     "Whole",
     "Words",
     "counted",
+    "drm_of",
     "each_card",
+    "first_node",
     "hookimpl",
     "linked",
     "mark",
+    "note",
     "numa_of",
     "pci_address",
     "struct",

@@ -106,20 +106,30 @@ class Library:
         )
         raise DriverError(f"{function}({shown}): error {code}{self._meaning(code)}", code)
 
-    def ask(self, function: str, *arguments: Any) -> bool:
-        """Call `function` and return whether it could say.
+    def get(self, function: str, *arguments: Any) -> Any:
+        """Call `function` and return what it fills in: the argument that is a ctypes type.
 
-        False when this version has no such function, or when the code is one of `unsupported`.
+        `get("zephyr_busy", index, c_uint)` is a number, an array of characters comes as bytes.
+        Anything that makes a ctypes object may stand for a type. Raises `DriverError` as `call`.
+        """
+        given = [argument() if callable(argument) else argument for argument in arguments]
+        self.call(function, *given)
+        filled = next(made for made, was in zip(given, arguments, strict=True) if callable(was))
+        return getattr(filled, "value", filled)
+
+    def find(self, function: str, *arguments: Any) -> Any:
+        """Return what `get` would, or None where the library cannot say.
+
+        That is when this version has no such function, or the code is one of `unsupported`.
         """
         if not self.has(function):
-            return False
+            return None
         try:
-            self.call(function, *arguments)
+            return self.get(function, *arguments)
         except DriverError as error:
             if error.code in self.driver.unsupported:
-                return False
+                return None
             raise
-        return True
 
     def value(self, function: str, *arguments: Any, kind: Any) -> Any:
         """Call a function whose result is not a code but the answer, of the ctypes type `kind`."""
@@ -207,18 +217,47 @@ def mark(directory: Path) -> str:
     return f"hetero-{hashlib.sha256(bytes(directory)).hexdigest()[:6]}-"
 
 
+def note(path: Path, text: str = "") -> None:
+    """Write a vendor's note about a slice: all of it or nothing, whenever we are killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    draft.replace(path)
+
+
 def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
     """Return a PCI address as every vendor's device shows it: `0000:18:00.0`."""
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
-def numa_of(pci: str) -> int | None:
+#: Where the kernel says what it knows of each PCI device.
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+
+
+def numa_of(pci: str | None) -> int | None:
     """Return the NUMA node of the card at a PCI address, for drivers that do not say."""
     try:
-        node = int(Path(f"/sys/bus/pci/devices/{pci}/numa_node").read_text())
+        node = int((PCI_DEVICES / (pci or "") / "numa_node").read_text())
     except (OSError, ValueError):
         return None
     return None if node < 0 else node
+
+
+def first_node(mask: int) -> int | None:
+    """Return the first NUMA node in a set of bits, as most drivers give it; None for no node."""
+    return (mask & -mask).bit_length() - 1 if mask else None
+
+
+def drm_of(pci: str | None) -> dict[str, str]:
+    """Return the attributes `card` and `render` of the card at a PCI address.
+
+    They are the nodes that the kernel's graphics subsystem made for it, as far as it did.
+    """
+    found = {
+        name: next((PCI_DEVICES / (pci or "") / "drm").glob(pattern), None)
+        for name, pattern in (("card", "card*"), ("render", "renderD*"))
+    }
+    return {name: f"/dev/dri/{node.name}" for name, node in found.items() if node}
 
 
 _TYPES: dict[str, Any] = {
@@ -249,7 +288,7 @@ def struct(name: str, fields: str) -> Any:
 
 def text(buffer: Any) -> str | None:
     """Return the text in a C character array, None when it is empty. Raises `DriverError`."""
-    said = bytes(buffer).split(b"\0", 1)[0].strip()
+    said = bytes(buffer or b"").split(b"\0", 1)[0].strip()
     if not said.isascii() or not said.decode("ascii").isprintable():
         raise DriverError(f"the driver gave {said!r} where a text was due")
     return said.decode("ascii") or None

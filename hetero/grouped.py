@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hetero.granularity import Portion
 from hetero.model import Device
@@ -55,8 +55,19 @@ def sets(devices: Sequence[Device], offers: Sequence[Offers]) -> Iterator[list[D
             return
 
 
+def owed(devices: Sequence[Device], chosen: Iterable[tuple[Device, Portion]]) -> int:
+    """Return how many devices are still to be taken whole, for the groups of those that are."""
+    whole = {d.uuid: d.group for d, cut in chosen if d.group and _is_all(d, cut)}
+    if not whole:
+        return 0
+    groups = set(whole.values())
+    return sum(device.group in groups and device.uuid not in whole for device in devices)
+
+
 def _all_of(device: Device, offer: Offers) -> bool:
     cut = offer[device.uuid]
-    return isinstance(cut, Portion) and all(
-        cut.takes.get(name, 0) >= amount for name, amount in device.capacity.items()
-    )
+    return isinstance(cut, Portion) and _is_all(device, cut)
+
+
+def _is_all(device: Device, cut: Portion) -> bool:
+    return all(cut.takes.get(name, 0) >= amount for name, amount in device.capacity.items())

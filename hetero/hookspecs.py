@@ -44,15 +44,18 @@ def hetero_discover() -> Iterable[Device | DriverError] | None:
 def hetero_enforce(
     allocation: Allocation, devices: Sequence[Device], directory: Path, container: bool
 ) -> Edits | None:
-    """Return how a container or a process is confined to its grants of this vendor's `devices`.
+    """Return what confines a container or a process to its grants of this vendor's `devices`.
 
-    Allocation and devices hold only what concerns this vendor, in the same order. None means what
-    the declaration implies: the `visible` variables set to the devices, and in a container the
-    vendor's `cdi` devices or, where there are none, its `device_nodes` and `files`.
+    Allocation and devices hold only what concerns this vendor, in the same order. What is returned
+    comes on top of what the declaration implies, and a variable in place of an implied one: the
+    `visible` and `runtime` variables set to the devices, and in a container the vendor's `cdi`
+    devices or, where there are none, its `device_nodes` and `files`. None means nothing more.
 
     A vendor whose hardware is cut into slices makes them here and names them in `Edits.parts`; it
-    may keep notes about them in `directory`, which it creates when it needs it. `container` says
-    that a container runtime, and not this node, starts the program: some make the slice themselves.
+    may keep notes about them in `directory` (`hetero.note`). A grant that names its `part` already
+    has it: bring that to the grant's size, or make it again where it is gone, as after a reboot.
+    `container` says that a container runtime, and not this node, starts the program: some make the
+    slice themselves.
     """
 
 

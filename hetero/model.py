@@ -39,6 +39,16 @@ class Policy(str, Enum):
     OFF = "off"  # no limiter at all
 
 
+def following(policy: Policy) -> str:
+    """Return the counter of shares that follow a policy, on devices that count `ONE_POLICY`."""
+    return f"{policy.value} shares"
+
+
+#: More counters of a device whose shares must all follow one policy: nobody gets a share of it by
+#: a policy while shares by another stand. There is room for more than any device has slots.
+ONE_POLICY: Counters = {following(policy): 1 << 16 for policy in Policy}
+
+
 class Priority(str, Enum):
     """Who goes first when both want the device."""
 

@@ -191,8 +191,17 @@ class Registry:
                 said = self._ask(name, "enforce", _said(Edits, enforce), within=CUT)
             except (Failure, DriverAbsent) as failure:
                 raise NotFound(str(failure)) from None
-            edits = edits.merged(said or _implied(vendor, part, mine))
+            implied = vendor.implied(grants, mine, container=container)
+            edits = edits.merged(implied).merged(said or Edits())
         return edits
+
+    def hidden(self, allocation: Allocation, devices: Iterable[Device]) -> Edits:
+        """Return what keeps a process away from those of `devices` whose vendors it has none of."""
+        granted = {grant.vendor for grant in allocation.grants}
+        others = [self.vendor(name) for name in {device.vendor for device in devices} - granted]
+        return Edits(
+            env={variable: vendor.none for vendor in others for variable in vendor.visible}
+        )
 
     def cuts(self, name: str) -> bool:
         """Whether a vendor's grants may have slices that outlive their processes."""
@@ -278,30 +287,6 @@ def _said(kind: type[T], ask: Callable[[], object]) -> Callable[[], T | None]:
         return answer
 
     return asked
-
-
-def _implied(vendor: Vendor, allocation: Allocation, devices: list[Device]) -> Edits:
-    """What a declaration implies: the granted devices or parts are listed, and can be opened."""
-    names = [
-        grant.part or (device.uuid if vendor.visible_by == "uuid" else str(device.index))
-        for grant, device in zip(allocation.grants, devices, strict=True)
-    ]
-
-    def filled_in(texts: tuple[str, ...]) -> tuple[str, ...]:
-        # What the driver has for itself is the same for every device.
-        facts = [{"index": device.index, **device.attributes} for device in devices]
-        return tuple(dict.fromkeys(text.format_map(each) for text in texts for each in facts))
-
-    return Edits(
-        env={variable: ",".join(names) for variable in vendor.visible},
-        device_nodes=filled_in(vendor.device_nodes),
-        cdi=tuple(
-            f"{vendor.cdi}={grant.part or grant.device}"
-            for grant in allocation.grants
-            if vendor.cdi
-        ),
-        files=filled_in(vendor.files),
-    )
 
 
 def _source(entry: EntryPoint) -> str:

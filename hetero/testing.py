@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from hetero import codec
-from hetero.granularity import portion
+from hetero.granularity import Portion, portion
 from hetero.hookspecs import hookimpl
 from hetero.model import (
     CORE,
@@ -179,6 +179,24 @@ class VendorContract:
         for device in self._registry().discover().devices:
             assert device == codec.loads(codec.dumps(device), Device, source="contract")
 
+    def test_what_a_container_needs_is_named_by_its_kind(self, tmp_path: Path) -> None:
+        """Device nodes are in /dev, files are libraries by name or paths; all names are whole."""
+        registry = self._registry()
+        for device in registry.discover().devices:
+            if not device.usable:
+                continue
+            cut = portion(device, Ask(), count=1, free=device.capacity)
+            assert cut is not None
+            grant = _grant(device, cut)
+            edits = registry.enforce(
+                Allocation(grants=(grant,)), [device], directory=tmp_path, container=True
+            )
+            assert all(node.startswith("/dev/") for node in edits.device_nodes)
+            assert all(file.startswith("/") or "/" not in file for file in edits.files)
+            assert not any("{" in text for text in (*edits.device_nodes, *edits.files))
+            assert all("=" not in variable for variable in edits.env)
+            assert registry.reconcile([device], (), directory=tmp_path) == ()
+
     def test_enforcing_a_whole_card_names_it(self, tmp_path: Path) -> None:
         """Some edit must confine a container to what it was granted, and leave nothing behind."""
         registry = self._registry()
@@ -187,17 +205,21 @@ class VendorContract:
                 continue
             cut = portion(device, Ask(), count=1, free=device.capacity)
             assert cut is not None
-            grant = Grant(
-                device=device.uuid,
-                vendor=device.vendor,
-                takes=cut.takes,
-                core=cut.core,
-                template=cut.template,
-                part=cut.part,
-            )
-            edits = registry.enforce(Allocation(grants=(grant,)), [device], directory=tmp_path)
+            grants = (_grant(device, cut),)
+            edits = registry.enforce(Allocation(grants=grants), [device], directory=tmp_path)
             assert edits != Edits()
             assert registry.reconcile([device], (), directory=tmp_path) == ()
+
+
+def _grant(device: Device, cut: Portion) -> Grant:
+    return Grant(
+        device=device.uuid,
+        vendor=device.vendor,
+        takes=cut.takes,
+        core=cut.core,
+        template=cut.template,
+        part=cut.part,
+    )
 
 
 __all__ = ["MemoryVendor", "VendorContract", "rack"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from attrs import field, frozen
@@ -14,6 +14,8 @@ from hetero.model import (
     Choice,
     Counters,
     Device,
+    Edits,
+    Grant,
     Granularity,
     Link,
     Policy,
@@ -109,14 +111,19 @@ class Words:
 class Vendor:
     """Who a vendor is, how its models divide, and what confines a process to its devices.
 
-    `visible` names the environment variables its runtime reads the visible devices from, listed by
-    UUID or by index (`visible_by`). `limiter` names the driver API the preloaded limiter covers,
-    where there is one. `words` are what a pod asks in.
+    `visible` names the environment variables programs learn their devices from, listed by UUID or
+    by index (`visible_by`); in a container, which has its own devices alone, indices count from 0.
+    `runtime` names those that the vendor's container runtime reads: there a device is called what
+    the machine calls it. Either says `none` where no device of the vendor is to be seen.
+    `limiter` names the driver API the preloaded limiter covers, where there is one. `words` are
+    what a pod asks in.
 
     A container needs more than a variable: `device_nodes` are the /dev entries of a granted device
-    and `files` those of its driver, libraries by the name programs open them by and programs by
-    their path; `{index}` and any `{attribute}` of the device are filled in. `cdi` is the kind of
-    the vendor's own CDI devices, named by UUID: where such are there, they bring both.
+    and `files` those of its driver: libraries by the name programs open them by, programs and
+    directories by their path (`path:place` where it has another place inside). `{index}` and any
+    `{attribute}` of the device are filled in; what names an attribute a device lacks, or is not on
+    the machine, is left out. `cdi` is the kind of the vendor's own CDI devices, named by UUID:
+    where such are there, they bring both.
     """
 
     name: str
@@ -124,6 +131,8 @@ class Vendor:
     models: tuple[Model, ...]
     visible: tuple[str, ...] = ()
     visible_by: str = field(default="uuid")
+    runtime: tuple[str, ...] = ()
+    none: str = "-1"  # an index no device has
     limiter: str | None = None
     device_nodes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -156,14 +165,14 @@ class Vendor:
         numa: int | None = None,
         pci: str | None = None,
         links: tuple[Link, ...] = (),
-        attributes: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str | None] | None = None,
         group: str | None = None,
     ) -> Device:
         """Return the discovered card with its declared granularity and capacity stamped on it.
 
         `memory` is in bytes. `granularity` and `capacity` replace the declared ones on a card
-        whose own state decides them (one that is partitioned already). Raises `ValueError` on what
-        no card can be.
+        whose own state decides them (one that is partitioned already). Attributes that are None
+        are not said. Raises `ValueError` on what no card can be.
         """
         if not uuid or not uuid.isprintable():
             raise ValueError(f"the driver gave {uuid!r} as a UUID")
@@ -188,6 +197,38 @@ class Vendor:
             numa=numa,
             pci=pci,
             links=links,
-            attributes=attributes or {},
+            attributes={n: said for n, said in (attributes or {}).items() if said is not None},
             group=group,
         )
+
+    def implied(
+        self, grants: Sequence[Grant], devices: Sequence[Device], *, container: bool
+    ) -> Edits:
+        """Return what the declaration implies: the granted devices or parts are seen and opened."""
+        if self.visible_by == "uuid":
+            names = [g.part or device.uuid for g, device in zip(grants, devices, strict=True)]
+            seen = names
+        else:
+            names = [str(index) for index in sorted(device.index for device in devices)]
+            seen = [str(place) for place in range(len(devices))] if container else names
+
+        def filled_in(texts: tuple[str, ...]) -> tuple[str, ...]:
+            # What the driver has for itself is the same for every device.
+            found = (_filled_in(text, device) for text in texts for device in devices)
+            return tuple(dict.fromkeys(filter(None, found)))
+
+        return Edits(
+            env=dict.fromkeys(self.runtime, ",".join(names))
+            | dict.fromkeys(self.visible, ",".join(seen)),
+            device_nodes=filled_in(self.device_nodes),
+            cdi=tuple(f"{self.cdi}={grant.part or grant.device}" for grant in grants if self.cdi),
+            files=filled_in(self.files),
+        )
+
+
+def _filled_in(text: str, device: Device) -> str | None:
+    """Return the text with the device's facts in it, None where it lacks one."""
+    try:
+        return text.format_map({"index": device.index, **device.attributes})
+    except KeyError:
+        return None

@@ -1,8 +1,25 @@
-"""What holds for every test: no wall-clock deadlines, which a busy machine would miss."""
+"""What holds for every test: no deadline a busy machine would miss, no driver in this process."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import hetero_limiters
+import pytest
 from hypothesis import settings
 
 settings.register_profile("hetero", deadline=None)
 settings.load_profile("hetero")
+
+_DRIVERS = str(hetero_limiters.fake_drivers())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_driver_is_left() -> Iterator[None]:
+    """A library is loaded once and for good: whoever came next would meet it, its rack and all.
+
+    Simulated drivers belong in a process of their own (`Rack.meet`, a subprocess).
+    """
+    yield
+    assert _DRIVERS not in Path("/proc/self/maps").read_text()

@@ -94,7 +94,7 @@ RANKS = {
     **dict.fromkeys(("units", "errors"), 0),
     "model": 1,
     "question": 1,
-    **dict.fromkeys(("granularity", "codec", "driver", "asks"), 2),
+    **dict.fromkeys(("granularity", "codec", "driver", "binding", "asks"), 2),
     **dict.fromkeys(("vendor", "grouped"), 3),
     "hookspecs": 4,
     "registry": 5,

@@ -268,7 +268,12 @@ def test_each_vendor_confines_its_own_grants_and_the_edits_are_put_together() ->
 
     edits = registry.enforce(granted(ours[1], *theirs), [*ours, *theirs], directory=NOTES)
 
-    assert {"MEMORY_VISIBLE_DEVICES": "memory-1", "RUNTIME_CARDS": "all"} == edits.env
+    # What a vendor says takes the place of what it declared, and the rest of that stands.
+    assert {
+        "MEMORY_VISIBLE_DEVICES": "memory-1",
+        "RUNTIME_CARDS": "all",
+        "RUNTIME_LEGACY": "0,1",
+    } == edits.env
     assert (Mount("/opt/runtime", "/opt/runtime"),) == edits.mounts
     assert ("/dev/runtime0", "/dev/runtime1") == edits.device_nodes
 
@@ -281,6 +286,37 @@ def test_a_vendor_that_says_nothing_is_confined_by_what_it_declared() -> None:
 
     assert {"RUNTIME_CARDS": "1", "RUNTIME_LEGACY": "1"} == by_index.env
     assert {"RUNTIME_CARDS": "runtime-1", "RUNTIME_LEGACY": "runtime-1"} == by_uuid.env
+
+
+def test_a_container_counts_its_own_cards_and_its_runtime_the_machines() -> None:
+    cards = rack(GiB, GiB, GiB, vendor="runtime", attributes={"minor": "7"})
+    runtime = Runtime()
+    runtime._vendor = evolve(
+        runtime._vendor,
+        runtime=("HOST_CARDS",),
+        device_nodes=("/dev/ctl", "/dev/card{index}", "/dev/minor{minor}", "{unknown}"),
+        files=("/opt/{minor}",),
+    )
+    edits = Registry.of(runtime).enforce(granted(cards[2]), cards, directory=NOTES, container=True)
+
+    assert {"RUNTIME_CARDS": "0", "RUNTIME_LEGACY": "0", "HOST_CARDS": "2"} == edits.env
+    assert ("/dev/ctl", "/dev/card2", "/dev/minor7") == edits.device_nodes
+    assert ("/opt/7",) == edits.files
+
+
+def test_cards_of_a_vendor_that_was_not_granted_are_hidden() -> None:
+    ours, theirs = rack(GiB), rack(GiB, vendor="runtime")
+    runtime = Runtime()
+    runtime._vendor = evolve(runtime._vendor, none="nothing")
+    registry = Registry.of(MemoryVendor(ours), runtime)
+
+    both, alone = [*ours, *theirs], [*ours]
+    assert {"RUNTIME_CARDS": "nothing", "RUNTIME_LEGACY": "nothing"} == registry.hidden(
+        granted(*ours), both
+    ).env
+    assert {"MEMORY_VISIBLE_DEVICES": "-1"} == registry.hidden(granted(*theirs), both).env
+    assert {} == registry.hidden(granted(*ours), alone).env
+    assert {} == registry.hidden(granted(*both), both).env
 
 
 def test_a_part_is_named_instead_of_its_card() -> None:

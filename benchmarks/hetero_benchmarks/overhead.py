@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -12,16 +15,24 @@ import hetero_limiters
 from attrs import frozen
 from rich.table import Table
 
+from hetero.errors import HeteroError, NotFound
 from hetero_benchmarks import peers, report
 from hetero_benchmarks.trial import Grant, Machine, Program, find_machine
+
+#: Calls by name, each with its "median" and "p99" in nanoseconds; what is called once has no "p99".
+Timed = Mapping[str, Mapping[str, float]]
+#: How many launches two processes make of which the instructions are counted.
+_COUNTED = (1024, 2048)
 
 NATIVE = "native"
 #: The ways a program meets the driver: its grant, and whether the limiter is preloaded without one.
 _VARIANTS: Mapping[str, tuple[Grant | None, bool]] = {
     NATIVE: (None, False),
     "limiter, no grant": (None, True),
-    "memory only": (Grant(memory="4Gi", core=100), False),
-    "core 60": (Grant(memory="4Gi", core=60), False),
+    "memory only": (Grant(memory="4Gi"), False),
+    "core 100": (Grant(memory="4Gi", core=100), False),
+    # Half of the time the gate is open: the median launch and a row of launches meet it so.
+    "core 50": (Grant(memory="4Gi", core=50), False),
 }
 
 
@@ -29,13 +40,24 @@ _VARIANTS: Mapping[str, tuple[Grant | None, bool]] = {
 class Cost:
     """What one call took under one variant, in nanoseconds: medians over the rounds.
 
-    `p99` is None for a call that a process makes once. `added` is the median beyond the native one.
+    `added` and `added_p99` are medians of what each round's process took beyond the same round's
+    native one. The figures of the 99th percentile are None for a call that a process makes once.
     """
 
     call: str
     variant: str
     median: float
     p99: float | None
+    added: float
+    added_p99: float | None
+
+
+@frozen(kw_only=True)
+class Count:
+    """How many instructions a launch is under one variant, all of the driver's included."""
+
+    variant: str
+    instructions: float
     added: float
 
 
@@ -47,6 +69,7 @@ class Overhead:
     machine: Machine
     rounds: int
     costs: tuple[Cost, ...]
+    counts: tuple[Count, ...]
 
 
 @click.command()
@@ -64,23 +87,50 @@ class Overhead:
     show_default=True,
     help="How many calls of each kind a process times.",
 )
+@click.option(
+    "--at-once",
+    type=click.IntRange(0, 1000),
+    default=0,
+    help="Also time so many processes that start at once; each makes a context on the card.",
+)
+@click.option(
+    "--count",
+    is_flag=True,
+    help="Also count a launch's instructions, with valgrind; simulated cards only.",
+)
 @report.uuid_option
 @report.json_option
 @click.pass_obj
-def overhead(command: str, rounds: int, calls: int, uuid: str | None, file: Path | None) -> None:
-    """Time launches, allocations, memory queries and cuInit natively and behind the limiter.
+def overhead(
+    command: str,
+    rounds: int,
+    calls: int,
+    at_once: int,
+    count: bool,
+    uuid: str | None,
+    file: Path | None,
+) -> None:
+    """Time launches, allocations, memory queries and starts natively and behind the limiter.
 
     The variants take turns, one process each a round, so that a machine that slows down slows all
     of them. A call's median and 99th percentile are taken in each process; shown is the median of
     those over the rounds.
     """
     machine = find_machine(uuid)
-    samples: dict[str, list[Mapping[str, Mapping[str, int]]]] = {name: [] for name in _VARIANTS}
+    if count and (not machine.simulated or not shutil.which("valgrind")):
+        raise NotFound("--count needs valgrind and a simulated card (HETERO_RACK)")
+    samples: dict[str, list[Timed]] = {name: [] for name in _VARIANTS}
     for number in range(1, rounds + 1):
         report.progress(f"round {number} of {rounds}")
         for name in _VARIANTS:
-            samples[name].append(_sample(name, machine, calls))
-    result = Overhead(command=command, machine=machine, rounds=rounds, costs=costs(samples))
+            samples[name].append(_sample(name, machine, calls, at_once))
+    result = Overhead(
+        command=command,
+        machine=machine,
+        rounds=rounds,
+        costs=costs(samples),
+        counts=tuple(_counts(machine)) if count else (),
+    )
     report.save(result, file)
     _show(result)
 
@@ -88,44 +138,75 @@ def overhead(command: str, rounds: int, calls: int, uuid: str | None, file: Path
 main = report.entry(overhead)
 
 
-def _sample(name: str, machine: Machine, calls: int) -> Mapping[str, Mapping[str, int]]:
+def _sample(name: str, machine: Machine, calls: int, at_once: int) -> Timed:
+    timed = dict(_run(name, machine, "--calls", str(calls)))
+    for count in (1, at_once) if at_once else (1,):
+        start = "start" if count == 1 else f"start, {count} at once"
+        timed[start] = _run(name, machine, "--starts", str(count))["start"]
+    return timed
+
+
+def _run(name: str, machine: Machine, *arguments: str, before: Sequence[str] = ()) -> Timed:
     grant, preloaded = _VARIANTS[name]
     preload = ("env", f"LD_PRELOAD={hetero_limiters.library('cuda')}") if preloaded else ()
-    words = (*preload, hetero_limiters.timing("cuda"), str(calls))
+    words = (*preload, *before, hetero_limiters.timing("cuda"), *arguments)
     with Program(words, machine, grant, name=name) as program:
-        timed: Mapping[str, Mapping[str, int]] = json.loads("".join(program.lines()))
+        timed: Timed = json.loads("".join(program.lines()))
         return timed
 
 
-def costs(
-    samples: Mapping[str, Sequence[Mapping[str, Mapping[str, int]]]],
-) -> tuple[Cost, ...]:
+def _counts(machine: Machine) -> Iterator[Count]:
+    """Count what `launch` in the timing program runs, on its thread alone."""
+    native = 0.0
+    for name in _VARIANTS:
+        report.progress(f"counting {name}")
+        few, many = (_instructions(name, machine, launches) for launches in _COUNTED)
+        instructions = (many - few) / (_COUNTED[1] - _COUNTED[0])  # what only the first do is gone
+        native = native or instructions
+        yield Count(variant=name, instructions=instructions, added=instructions - native)
+
+
+def _instructions(name: str, machine: Machine, launches: int) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "profile"
+        valgrind = ("valgrind", "--quiet", "--tool=callgrind", "--toggle-collect=launch")
+        before = (*valgrind, f"--callgrind-out-file={out}")
+        _run(name, machine, "--launches", str(launches), before=before)
+        found = re.search(r"^summary: (\d+)$", out.read_text(), re.MULTILINE)
+    if not found:
+        raise HeteroError(f"valgrind counted nothing for {name}")
+    return int(found[1])
+
+
+def costs(samples: Mapping[str, Sequence[Timed]]) -> tuple[Cost, ...]:
     """Return each call's cost under each variant, from what every process of it timed."""
-    natives = {call: _median(samples[NATIVE], call, "median") for call in samples[NATIVE][0]}
     return tuple(
         Cost(
             call=call,
             variant=variant,
-            median=_median(rounds, call, "median"),
-            p99=_median(rounds, call, "p99") if "p99" in rounds[0][call] else None,
-            added=_median(rounds, call, "median") - native,
+            median=median(timed[call]["median"] for timed in rounds),
+            p99=median(timed[call]["p99"] for timed in rounds) if repeated else None,
+            added=_added(rounds, samples[NATIVE], call, "median"),
+            added_p99=_added(rounds, samples[NATIVE], call, "p99") if repeated else None,
         )
-        for call, native in natives.items()
+        for call, first in samples[NATIVE][0].items()
+        for repeated in ["p99" in first]
         for variant, rounds in samples.items()
     )
 
 
-def _median(rounds: Sequence[Mapping[str, Mapping[str, int]]], call: str, figure: str) -> float:
-    return median(timed[call][figure] for timed in rounds)
+def _added(rounds: Sequence[Timed], natives: Sequence[Timed], call: str, figure: str) -> float:
+    pairs = zip(rounds, natives, strict=True)
+    return median(timed[call][figure] - native[call][figure] for timed, native in pairs)
 
 
 def _show(result: Overhead) -> None:
     compared = not result.machine.simulated
-    title = f"Microseconds a call, median and p99 of {result.rounds} rounds"
+    title = f"Microseconds a call: medians of {result.rounds} rounds, added to native in pairs"
     table = Table(title=title, title_justify="left")
     table.add_column("call")
     table.add_column("variant")
-    for heading in ("median", "p99", "added"):
+    for heading in ("median", "added", "p99", "added"):
         table.add_column(heading, justify="right")
     if compared:
         table.add_column(f"{peers.NAMES[0]}, native → limited", justify="right", style="dim")
@@ -134,10 +215,21 @@ def _show(result: Overhead) -> None:
         table.add_row(
             cost.call,
             cost.variant,
-            f"{cost.median / 1000:.2f}",
-            "" if cost.p99 is None else f"{cost.p99 / 1000:.2f}",
-            "" if native else f"{cost.added / 1000:+.2f}",
+            _microseconds(cost.median),
+            "" if native else _microseconds(cost.added, sign="+"),
+            _microseconds(cost.p99),
+            "" if native else _microseconds(cost.added_p99, sign="+"),
             *([peers.CALLS.get(cost.call, "") if native else ""] if compared else []),
             end_section=cost.variant == list(_VARIANTS)[-1],
         )
-    report.show(result.machine, table, notes=[peers.SOURCE] if compared else [])
+    counts = Table(title="Instructions of a launch, the driver's included", title_justify="left")
+    for heading in ("variant", "instructions", "added"):
+        counts.add_column(heading)
+    for each in result.counts:
+        counts.add_row(each.variant, f"{each.instructions:.1f}", f"{each.added:+.1f}")
+    tables = [table, counts] if result.counts else [table]
+    report.show(result.machine, *tables, notes=[peers.SOURCE] if compared else [])
+
+
+def _microseconds(nanoseconds: float | None, *, sign: str = "") -> str:
+    return "" if nanoseconds is None else f"{nanoseconds / 1000:{sign}.3f}"

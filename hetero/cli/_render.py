@@ -104,7 +104,7 @@ def core_of(share: Share) -> str:
     if share.core is None:
         return "no limit"
     got = "" if share.core_used is None else f"{share.core_used:.1f}/"
-    return f"{got}{share.core:g} %"
+    return f"{got}{share.core:g} %" + (" rest" if share.rest else "")
 
 
 def short(uuid: str) -> str:
@@ -164,5 +164,7 @@ def held_core(held: int, device: Device) -> str:
 
 
 def held_memory(held: int, device: Device) -> str:
-    """Return the memory held of a device."""
-    return memory_of(held, device.capacity[MEMORY])
+    """Return the memory held of a device, and the card's own where the node promises more."""
+    promised, own = device.capacity[MEMORY], device.of_card(MEMORY)
+    beyond = f" (card {format_memory(own)})" if promised > own else ""
+    return memory_of(held, promised) + beyond

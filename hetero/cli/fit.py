@@ -60,11 +60,13 @@ def render(answer: Allocation | Refusal) -> RenderableType:
         "device", "vendor", "shape", "core", "memory", folds=("shape",), right=("core", "memory")
     )
     for grant in answer.grants:
+        core = grant.takes[CORE]
+        shape = "whole card" if core and grant.core is None else "share"
         made.add_row(
             grant.device,
             grant.vendor,
-            grant.template or "share",
-            "no limit" if grant.core is None else str(grant.takes[CORE]),
+            grant.template or shape,
+            str(core) if core else "no limit",
             format_memory(grant.takes[MEMORY]),
         )
     return made

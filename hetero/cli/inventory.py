@@ -51,8 +51,9 @@ def command(*, as_json: bool, watch: bool, cluster: bool) -> None:
       hetero inventory --cluster
       hetero inventory --json | jq '.devices[].device.uuid'
 
-    Core and memory read held/total. The rung says how a share is kept,
-    strongest first: kernel, partition, service, preload, none.
+    Core and memory read held/total, with the card's own memory where the node
+    grants more. The rung says how a share is kept, strongest first: kernel,
+    partition, service, preload, none.
     """
     if cluster:
         from hetero.kube.survey import survey
@@ -157,7 +158,8 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
     for grant in grants:
         for first, share in enumerate(grant.shares):
             number = UNKNOWN if share.number is None else str(share.number)
-            used = [number, core_of(share), memory_of(share.memory_used, share.memory)]
+            memory = memory_of(share.memory_used, share.memory) + (" spills" if share.spill else "")
+            used = [number, core_of(share), memory]
             if known:
                 mib = None if share.overhead is None else share.overhead >> 20
                 used.append(UNKNOWN if mib is None else f"+{mib} MiB")

@@ -31,7 +31,9 @@ def command(*, seconds: float, as_json: bool, watch: bool) -> None:
       hetero ps --json
 
     Core and memory read used/limit; what is not known is a dash. Core in use is
-    counted where it is limited. Driver is what the driver takes on top for the
+    counted where it is limited; rest is what limited neighbours leave to a grant
+    without a limit. Memory that spills may exceed the card: what does
+    not fit lies with the host. Driver is what the driver takes on top for the
     processes of the grant, where it says so: contexts, the code of kernels.
     """
     node = Node.here()

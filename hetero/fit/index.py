@@ -84,8 +84,9 @@ class Index:
             answer = None if number is None else self._sit(number, shape, pod)
         if answer is None:
             counts = self._rows.reasons(shape)
-            if FITS in counts:  # a part of the pod does
-                counts["have no room for all of it"] = counts.pop(FITS)
+            if FITS in counts:  # a part of the pod does, or single devices of groups
+                why = "give devices only in groups" if shape.plain else "have no room for all of it"
+                counts[why] = counts.pop(FITS)
             return Refusal(wanted=1, verdicts={}, counts=counts, of="node")
         return self._over_quota(answer) or answer
 
@@ -159,6 +160,8 @@ class Index:
         node = cluster.nodes[number]
         allocation = None
         if shape.request is not None:
+            if any(device.group for device in node.devices):  # the row knows single devices
+                return self._seat(number, pod) or self._seat_somewhere(shape, pod)
             chosen = self.prices.choose(number, shape)
             assert chosen is not None  # noqa: S101 - the row says so
             devices = [node.devices[position] for position in chosen[1]]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from hetero.granularity import Portion, portion, whole
 from hetero.grouped import agreed, sets
@@ -20,8 +20,10 @@ from hetero.model import (
     Device,
     Grant,
     Inventory,
+    Policy,
     Refusal,
     Request,
+    following,
 )
 from hetero.policy import Order, binpack
 
@@ -150,7 +152,12 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     cut = portion(device, ask, count=len(request.asks), free=free)
     if cut is None:
         return "too small"
-    return whole(device) if request.exclusive else cut
+    if request.exclusive:
+        return whole(device)
+    followers = following(request.policy)
+    if followers in device.capacity:
+        return evolve(cut, takes={followers: 1, **cut.takes})
+    return cut
 
 
 def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:
@@ -160,9 +167,16 @@ def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, 
             return "not empty" if name == SLOTS and amount > 1 else f"lack {_NAMES.get(name, name)}"
     if cut.takes.get(CORE) == 0 and device.capacity[CORE] > 0 and free[CORE] <= 0:
         return "lack core"  # no limit was asked, and all of the core is promised to others
+    if following(request.policy) in cut.takes and _follows_another(device, request.policy, free):
+        return "shared by another policy"
     if request.empty and any(free[name] < amount for name, amount in device.capacity.items()):
         return "not empty"
     return None
+
+
+def _follows_another(device: Device, policy: Policy, free: Mapping[str, int]) -> bool:
+    others = (following(other) for other in Policy if other is not policy)
+    return any(free[name] < device.capacity[name] for name in others)
 
 
 def groups(devices: Sequence[Device], request: Request) -> list[list[Device]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hetero.fit.cluster import Container, Hold, Placement, Pod, total
 from hetero.fit.match import allocate, fit_into, groups, missing, named, offer
 from hetero.granularity import Portion
+from hetero.grouped import owed
 from hetero.model import Allocation, Counters, Device, Refusal, Request
 from hetero.policy import Order, binpack
 
@@ -102,6 +103,8 @@ def _search(
     )
 
     def place(group: list[Device], chosen: list[tuple[Device, Portion]]) -> _Found | None:
+        if owed(devices, chosen) > len(request.asks) - len(chosen):
+            return None
         if len(chosen) == len(request.asks):
             after = _search(devices, free, rest, order, then)
             return None if after is None else [allocate(request, chosen), *after]
@@ -115,7 +118,8 @@ def _search(
                 continue
             left = free[device.uuid]
             cut = offer(device, ask, request, left)
-            alike = device.uuid if told_apart else (device.vendor, device.model, *left.values())
+            alike = (device.vendor, device.model, device.group, *left.values())
+            alike = (device.uuid,) if told_apart else alike
             if isinstance(cut, Portion) and alike not in tried:
                 tried.add(alike)
                 ranked.append((order(device, left, cut), position, device, cut))

@@ -9,12 +9,14 @@ from attrs import define, evolve
 from hetero.errors import BadInput, NotFound
 from hetero.fit.cluster import Node, Placement
 from hetero.fit.mix import ROOM
-from hetero.model import SLOTS, Counters, Device
+from hetero.model import ONE_POLICY, SLOTS, Counters, Device
 
 #: What a node has of a counter it does not declare, and the most one can declare: 16 TiB of memory.
 #: Times a `HostRate`'s 18 bits of points it stays within 64.
 UNLIMITED = 1 << 44
 
+#: Counters of who holds a piece of a card, which say nothing of its size.
+_HEADS = {SLOTS, *ONE_POLICY}
 _SPARE = 1000  # states nobody is in that are not worth forgetting
 
 
@@ -35,7 +37,7 @@ class Kind:
             (
                 free[name] * ROOM // amount
                 for name, amount in self.device.capacity.items()
-                if amount and name != SLOTS
+                if amount and name not in _HEADS
             ),
             default=0,
         )

@@ -39,7 +39,8 @@ class Limit:
 
     `name` is what the driver calls the device: its UUID, or that of the part of it. `spill`: what
     does not fit on the card lies with the host. `context`: what the driver takes for a process
-    counts as its memory.
+    counts as its memory. `rest`: `core` is what limited neighbours leave, in elastic turns
+    (rest.py); no limit was asked for.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Limit:
     core: int
     spill: bool = False
     context: bool = False
+    rest: bool = False
 
 
 def limit_of(grant: Grant, device: Device, *, context: bool) -> Limit:
@@ -72,11 +74,14 @@ def pack(identity: str, limits: Sequence[Limit], *, policy: Policy, priority: Pr
         name = limit.name.encode()
         if len(name) > 63:
             raise BadInput(f"device {limit.name}: a UUID has at most 63 bytes")
-        flags = _flags(limit)
-        policies = (_POLICIES[policy], _PRIORITIES[priority])
-        entries.append(ENTRY.pack(name, limit.memory, limit.core, *policies, flags))
+        words = (limit.core, _policy(limit, policy), _PRIORITIES[priority], _flags(limit))
+        entries.append(ENTRY.pack(name, limit.memory, *words))
     header = HEADER.pack(MAGIC, VERSION, len(limits), identity.encode())
     return (header + b"".join(entries)).ljust(SIZE, b"\0")
+
+
+def _policy(limit: Limit, policy: Policy) -> int:
+    return _POLICIES[Policy.ELASTIC if limit.rest else policy]
 
 
 def _flags(limit: Limit) -> int:
@@ -84,7 +89,10 @@ def _flags(limit: Limit) -> int:
 
 
 def read_limits(path: Path) -> tuple[Limit, ...]:
-    """Return the limits in a grant file. Raises `OSError` or `ValueError` if it holds none."""
+    """Return the limits in a grant file. Raises `OSError` or `ValueError` if it holds none.
+
+    Whether a core limit is the rest that others leave is not to be seen there.
+    """
     contents = path.read_bytes()
     if len(contents) != SIZE:
         raise ValueError(f"{len(contents)} bytes, not {SIZE}")
@@ -106,8 +114,8 @@ def read_limits(path: Path) -> tuple[Limit, ...]:
     )
 
 
-def store_limits(path: Path, limits: Iterable[Limit]) -> None:
-    """Change limits in place, each number by one aligned store into the pages readers map.
+def store_limits(path: Path, limits: Iterable[Limit], *, policy: Policy) -> None:
+    """Change limits in place, each by aligned stores into the pages readers map.
 
     A running program sees the new limit at its next allocation or launch, and never half of one.
     """
@@ -116,8 +124,9 @@ def store_limits(path: Path, limits: Iterable[Limit]) -> None:
         with mmap.mmap(descriptor, SIZE) as mapped:
             for position, limit in enumerate(limits):
                 entry = HEADER.size + position * ENTRY.size
+                core = limit.core | _policy(limit, policy) << 32  # little-endian neighbours
                 ctypes.c_uint64.from_buffer(mapped, entry + _MEMORY_AT).value = limit.memory
-                ctypes.c_uint32.from_buffer(mapped, entry + _CORE_AT).value = limit.core
+                ctypes.c_uint64.from_buffer(mapped, entry + _CORE_AT).value = core
                 ctypes.c_uint32.from_buffer(mapped, entry + _FLAGS_AT).value = _flags(limit)
     finally:
         os.close(descriptor)

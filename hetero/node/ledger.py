@@ -23,7 +23,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from hetero.model import Allocation, Edits, Mount
 from hetero.node import grant
 from hetero.node.grant import Limit
 from hetero.node.locks import is_held, lock, try_lock
+from hetero.node.rest import with_rest
 from hetero.node.state import make, prepare
 from hetero.node.tenant import GRANT, USAGE, create, replace, write, write_tenant
 
@@ -60,9 +61,10 @@ class Container:
 class Standing:
     """One grant that stands: what was allocated, to whom, since when (UTC).
 
-    `limits` is what the grant file says, one for each of the allocation's grants. `container` is
-    the one it was made for, `share` its name where it stands for any container. Where a grant is
-    kept, `keeper` says by what and for whom, and `edits` what its container was given.
+    `limits` is what the grant file says, one for each of the allocation's grants, but for the core
+    of one without a limit beside others that have one (rest.py). `container` is the one it was made
+    for, `share` its name where it stands for any container. Where a grant is kept, `keeper` says by
+    what and for whom, and `edits` what its container was given.
     """
 
     id: str
@@ -166,11 +168,13 @@ class Ledger:
             os.close(descriptor)
             self._remove(standing.id)
             raise HeteroError(f"share {standing.share}: {error.strerror}") from None
+        self._enforce(self._read().standing)
         return Hold(standing, self.directory(standing.id), descriptor)
 
     def keep(self, standing: Standing) -> None:
         """Make `standing` stand under its own id until `let_go`; within `admission`."""
         os.close(self._build(standing))
+        self._enforce(self._read().standing)
 
     def keep_on(self, identity: str) -> None:
         """Keep a grant that stands, though it had been let go; within `admission`."""
@@ -254,7 +258,7 @@ class Ledger:
             replace(entry, codec.dumps(standing).encode(), mode=0o644, durable=bool(standing.share))
         except OSError as error:
             raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
-        grant.store_limits(directory / GRANT, standing.limits)
+        self._enforce(self._read().standing)
 
     def stands(self, identity: str) -> bool:
         """Return whether anybody holds or keeps the grant, or what it was made for is there."""
@@ -329,12 +333,19 @@ class Ledger:
             elif not self.stands(name):
                 self._remove(name)
         look = self._read(self._restore())
-        for entry in look.standing:
-            path = self.directory(entry.id) / GRANT
-            with suppress(OSError, ValueError):
-                if grant.read_limits(path) != entry.limits:
-                    grant.store_limits(path, entry.limits)
+        self._enforce(look.standing)
         return look
+
+    def _enforce(self, standing: Sequence[Standing]) -> None:
+        """Have every grant file say what its entry and its neighbours' come to."""
+        held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in standing})
+        for entry in standing:
+            path, limits = self.directory(entry.id) / GRANT, held[entry.id]
+            terms = entry.allocation
+            right = grant.pack(entry.id, limits, policy=terms.policy, priority=terms.priority)
+            with suppress(OSError, ValueError):
+                if path.read_bytes() != right:
+                    grant.store_limits(path, limits, policy=terms.policy)
 
     def _expect_this_boot(self) -> None:
         """Start afresh in a state directory that outlived a boot: whoever held its grants is gone.

@@ -13,6 +13,7 @@ from attrs import evolve, field, frozen
 from hetero.errors import BadInput, NotFound, Refused
 from hetero.fit import Explanation, explain, fit
 from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
+from hetero.node import slices
 from hetero.node.grant import Limit, limit_of
 from hetero.node.holders import end, holders
 from hetero.node.ledger import ALIVE, Container, Hold, Ledger, Look, Standing
@@ -142,6 +143,8 @@ class Node:
                 limiters = self.limiters(answer)
                 inside = container is not None or share is not None
                 edits = self.enforce(answer, devices, container=inside)
+                if not inside:  # a process sees all of the machine's cards
+                    edits = self.registry.hidden(answer, discovery.devices).merged(edits)
                 answer = with_parts(answer, edits.parts)
                 hold = self.ledger.add(
                     Standing(
@@ -165,10 +168,7 @@ class Node:
         self, allocation: Allocation, devices: Mapping[str, Device], *, container: bool = False
     ) -> Edits:
         """Have the vendors confine `allocation`; within `admission`, since it may cut slices."""
-        granted = [devices[grant.device] for grant in allocation.grants]
-        return self.registry.enforce(
-            allocation, granted, directory=self._slices, container=container
-        )
+        return slices.enforce(self.registry, self.ledger, allocation, devices, container=container)
 
     def sweep(self) -> tuple[str, ...]:
         """Destroy the slices that no standing grant holds; return a sentence about each failure."""
@@ -240,17 +240,10 @@ class Node:
             stale=look.stale,
         )
 
-    @property
-    def _slices(self) -> Path:
-        """Where vendors keep their notes about the slices this node's ledger answers for."""
-        return self.ledger.path / "slices"
-
     def reconcile(self, discovery: Discovery, look: Look) -> tuple[str, ...]:
-        """Destroy slices nobody holds; within `admission`. Return the sentence of each failure."""
-        if look.unreadable:
-            return ()  # they may hold slices, and nobody knows which
-        standing = (entry.allocation for entry in look.standing)
-        return self.registry.reconcile(discovery.devices, standing, directory=self._slices)
+        """Bring slices in line with `look`; within `admission`. Return a sentence per failure."""
+        devices = {device.uuid: device for device in discovery.devices}
+        return slices.reconcile(self.registry, self.ledger, devices, look)
 
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""

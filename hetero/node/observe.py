@@ -9,7 +9,7 @@ from attrs import frozen
 
 from hetero.model import Counters, Device, Policy, Priority, Usage
 from hetero.node.containers import containers
-from hetero.node.grant import CORE_FULL
+from hetero.node.grant import CORE_FULL, Limit, read_limits
 from hetero.node.ledger import Container, Look, Standing, Unreadable
 from hetero.node.node import Node, inventory_of
 from hetero.node.region import Counts, read_counts
@@ -22,15 +22,19 @@ from hetero.registry import VendorRow
 class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
-    `core` and `core_used` are in percent of the card, `core` None where there is no limit; `memory`
-    and `memory_used` are bytes. `denied` counts the allocations that were refused. `overhead` is
-    what the driver counts for the grant's processes on top: contexts, the code of their kernels.
+    `core` and `core_used` are in percent of the card, `core` None where there is no limit; `rest`:
+    none was asked for, and this is what its limited neighbours leave for the time being. `memory`
+    and `memory_used` are bytes. `spill`: what does not fit on the card lies with the host. `denied`
+    counts the allocations that were refused. `overhead` is what the driver counts for the grant's
+    processes on top: contexts, the code of their kernels.
     """
 
     device: str
     number: int | None
     memory: int
     core: float | None
+    rest: bool = False
+    spill: bool = False
     memory_used: int | None = None
     core_used: float | None = None
     denied: int | None = None
@@ -147,6 +151,7 @@ def _views(
             share=entry.share,
             shares=_shares(
                 entry,
+                _in_force(node, entry),
                 numbers,
                 driver={
                     uuid: sum(counts.get(pid, 0) for pid in processes[entry.id])
@@ -172,8 +177,17 @@ def _counts(node: Node, entry: Standing) -> tuple[Counts, ...]:
         return ()  # it ended, is another user's, or its tenant scribbled on it
 
 
+def _in_force(node: Node, entry: Standing) -> tuple[Limit, ...]:
+    """Return what the grant's programs are held to; what was asked where that is not to be read."""
+    try:
+        return read_limits(node.directory(entry.id) / GRANT)
+    except (OSError, ValueError):
+        return entry.limits
+
+
 def _shares(
     entry: Standing,
+    limits: tuple[Limit, ...],
     numbers: dict[str, int],
     *,
     driver: dict[str, int],
@@ -182,8 +196,8 @@ def _shares(
     nanoseconds: float,
 ) -> tuple[Share, ...]:
     shares = []
-    for position, (grant, limit) in enumerate(
-        zip(entry.allocation.grants, entry.limits, strict=True)
+    for position, (grant, asked, limit) in enumerate(
+        zip(entry.allocation.grants, entry.limits, limits, strict=True)
     ):
         counted = position < min(len(before), len(after))
         now = after[position] if counted else None
@@ -199,6 +213,8 @@ def _shares(
                 number=numbers.get(grant.device),
                 memory=limit.memory,
                 core=limit.core * 100 / CORE_FULL if limited else None,
+                rest=limited and asked.core == CORE_FULL,
+                spill=limit.spill,
                 memory_used=now.memory if now else None,
                 core_used=core_used,
                 denied=now.denied if now else None,

@@ -16,8 +16,8 @@ from hetero.node.grant import MAX_DEVICES
 from hetero.node.locks import is_held
 
 MAGIC = 0x3145474153555448
-VERSION = 1
-SLOTS = 256
+VERSION = 2
+SLOTS = 1024
 
 HEADER = struct.Struct("<QII64s48x")
 DEVICE = struct.Struct("<QQQQQqQ8x")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from attrs import evolve
 
 from hetero.errors import NotFound, Refused
 from hetero.granularity import cut
-from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Fractional, Grant, Policy
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Fractional, Grant, Policy
 from hetero.node import grant as grant_file
 from hetero.node import region
 from hetero.node.ledger import Ledger, Look, Standing
 from hetero.node.node import Node, expect_readable, inventory_of, one_of
+from hetero.node.slices import resizing
 from hetero.node.tenant import GRANT, USAGE
 from hetero.units import format_memory
 
@@ -45,11 +47,46 @@ def resize(node: Node, identity: str, ask: Ask) -> Standing:
         )
         allocation = evolve(entry.allocation, grants=grants)
         changed = evolve(entry, allocation=allocation, limits=node.limits_of(allocation, devices))
-        if any(_is_slice(node, grant) for grant in allocation.grants):
-            node.enforce(allocation, devices, container=bool(entry.container or entry.share))
-        _lower(node.ledger, entry, changed)
-        node.ledger.change(changed)
+        try:
+            with _slices_resized(node, entry, allocation, devices):
+                _lower(node.ledger, entry, changed)
+                node.ledger.change(changed)
+        except BaseException:
+            node.ledger.change(entry)
+            node.reconcile(discovery, look)
+            raise
     return changed
+
+
+@contextmanager
+def _slices_resized(
+    node: Node, entry: Standing, allocation: Allocation, devices: Mapping[str, Device]
+) -> Iterator[None]:
+    """Lower slices before the block that records the change, and raise them after it.
+
+    So a slice is never more than the ledger says. The note has whoever looks next finish or undo
+    what is killed half-way.
+    """
+    if not any(_is_slice(node, grant) for grant in allocation.grants):
+        yield
+        return
+    note = resizing(node.ledger, entry.id)
+    note.touch()
+    inside = bool(entry.container or entry.share or entry.keeper)
+    pairs = zip(entry.allocation.grants, allocation.grants, strict=True)
+    least = evolve(allocation, grants=tuple(_least(old, new) for old, new in pairs))
+    if least != entry.allocation:
+        node.enforce(least, devices, container=inside)
+    yield
+    if least != allocation:
+        node.enforce(allocation, devices, container=inside)
+    note.unlink()
+
+
+def _least(old: Grant, new: Grant) -> Grant:
+    """Return the grant with the lower of each counter."""
+    takes = {name: min(amount, new.takes.get(name, 0)) for name, amount in old.takes.items()}
+    return evolve(new, takes=takes, core=takes[CORE] if new.core is not None else None)
 
 
 def _chosen(entry: Standing, name: str | None, devices: Sequence[Device]) -> tuple[Grant, ...]:
@@ -97,7 +134,7 @@ def _recut(
             f"{format_memory(left[MEMORY])} and {left[CORE]} of {device.capacity[CORE]} core "
             f"and {left[SLOTS]} of {device.capacity[SLOTS]} slots for it"
         )
-    return evolve(grant, takes=dict(made.takes), core=made.core)
+    return evolve(grant, takes={**grant.takes, **made.takes}, core=made.core)
 
 
 def _is_slice(node: Node, grant: Grant) -> bool:
@@ -129,12 +166,13 @@ def _lower(ledger: Ledger, entry: Standing, changed: Standing) -> None:
     if all(new.memory >= old.memory for old, new in pairs):
         return
     directory = ledger.directory(entry.id)
-    grant_file.store_limits(directory / GRANT, changed.limits)
+    policy = entry.allocation.policy
+    grant_file.store_limits(directory / GRANT, changed.limits, policy=policy)
     time.sleep(_SETTLING)
     counts = region.read_counts(directory / USAGE, devices=len(pairs))
     for count, (old, new) in zip(counts, pairs, strict=False):
         if new.memory < old.memory and count.memory > new.memory:
-            grant_file.store_limits(directory / GRANT, entry.limits)
+            grant_file.store_limits(directory / GRANT, entry.limits, policy=policy)
             raise Refused(
                 f"grant {entry.id} uses {format_memory(count.memory)} of {new.name}: "
                 f"it cannot be lowered to {format_memory(new.memory)}"

@@ -356,7 +356,9 @@ static void spend(struct governor *governor, struct hetero_region_device *accoun
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
     power_ran(&governor->power, from, to, true);
-    uint64_t priced_ns = power_charge(&governor->power, to - from);
+    uint64_t waived_ns = governor->waived_ns < to - from ? governor->waived_ns : to - from;
+    governor->waived_ns -= waived_ns;
+    uint64_t priced_ns = power_charge(&governor->power, to - from - waived_ns);
     spend(governor, governor->account, to, priced_ns);
     spend(governor, &governor->own, to, priced_ns);
     uint32_t count = launches(governor);
@@ -457,7 +459,7 @@ static void run(struct governor *governor, bool borrowed)
 {
     const struct engine *engine = governor->engine;
     uint64_t opened = engine->now(), charged = 0, busy = 0, own_until = 0, now;
-    uint32_t seen = launches(governor);
+    uint32_t before = launches(governor), seen = before;
     bool brief = terms_priority(governor->terms) == HETERO_PRIORITY_LOW && turn_beside_high(&governor->turn);
     uint64_t tick = brief ? TICK_BRIEF_NS : TICK_NS;
     atomic_store(&governor->brief, brief);
@@ -479,8 +481,10 @@ static void run(struct governor *governor, bool borrowed)
         if (charged == 0) {
             charged = busy = first;
             own_until = first + (borrowed ? 0 : turn_length(governor));
+            pace_begin(&governor->pace, first, before);
         }
         uint32_t count = launches(governor);
+        pace_look(&governor->pace, now, count);
         bool resting = count == seen && (atomic_load(&governor->traffic) & INSIDE) == 0 && settled(governor);
         seen = count;
         if (!resting)
@@ -495,6 +499,8 @@ static void run(struct governor *governor, bool borrowed)
     atomic_store(&governor->gate, GATE_CLOSED);
     bool drained = false;
     uint64_t closed = engine->now();
+    if (charged != 0)
+        governor->waived_ns = pace_end(&governor->pace, closed, launches(governor));
     while (!drained && engine->now() - closed < DRAIN_NS && !atomic_load(&retired)) {
         drained = (atomic_load(&governor->traffic) & INSIDE) == 0 && settled(governor);
         if (!drained) {

@@ -10,6 +10,7 @@
 #include "engine.h"
 #include "grant.h"
 #include "lanes.h"
+#include "pace.h"
 #include "power.h"
 #include "region.h"
 #include "turn.h"
@@ -51,6 +52,8 @@ struct governor {
     uint64_t asked_ns;
     uint32_t launches_seen;
     struct power power;
+    struct pace pace;
+    uint64_t waived_ns; /* of what was not charged yet */
     uint64_t dice;
 };
 

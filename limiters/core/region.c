@@ -23,6 +23,9 @@
 #define LOOK_NS     INT64_C(2000000)
 #define PATIENCE_NS INT64_C(1000000000)
 
+/* Tried by every process that comes; of hundreds that come at once, each then looks elsewhere for the rest. */
+#define FIRST_SLOTS 8u
+
 static bool lock_byte(int file, int command, short type, int byte)
 {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
@@ -123,12 +126,20 @@ static bool may_be_inside(const struct region *region, uint32_t word)
     return slot < HETERO_REGION_SLOTS && (int)slot != region->slot && held_by_another(region->file, (int)slot);
 }
 
+/* How many slots there is something to see in. Most grants are one process, and a sweep should not read a thousand. */
+static unsigned reached(const struct hetero_region *shared)
+{
+    unsigned count = shared->reached;
+    return count < HETERO_REGION_SLOTS ? count : HETERO_REGION_SLOTS;
+}
+
 /* Sum up the slots. A sum too large for 64 bits is garbage, and more than any limit. */
 static void recount(struct hetero_region *shared)
 {
+    unsigned count = reached(shared);
     for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++) {
         uint64_t used = 0;
-        for (unsigned s = 0; s < HETERO_REGION_SLOTS; s++)
+        for (unsigned s = 0; s < count; s++)
             if (__builtin_add_overflow(used, shared->slots[s].used[d], &used))
                 used = UINT64_MAX;
         shared->devices[d].used = used;
@@ -168,12 +179,17 @@ static bool take_slot(struct region *region)
         return true;
     if (region->file < 0 && !open_file(region))
         return false;
-    for (unsigned s = 0; s < HETERO_REGION_SLOTS; s++)
+    unsigned start = 0;
+    for (unsigned tried = 0; tried < HETERO_REGION_SLOTS + FIRST_SLOTS; tried++) {
+        if (tried == FIRST_SLOTS)
+            start = atomic_fetch_add(&region->shared->next, 1) % HETERO_REGION_SLOTS;
+        unsigned s = tried < FIRST_SLOTS ? tried : (start + tried) % HETERO_REGION_SLOTS;
         if (lock_byte(region->file, F_OFD_SETLK, F_WRLCK, (int)s)) {
             region->slot = (int)s;
             region->pid = (uint32_t)getpid();
             return true;
         }
+    }
     log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path,
              HETERO_REGION_SLOTS);
     return false;
@@ -188,6 +204,8 @@ bool region_lock(struct region *region)
     }
     struct hetero_region_slot *slot = region_slot(region);
     slot->pid = region->pid;
+    if (__builtin_expect(region->shared->reached <= (uint32_t)region->slot, 0))
+        region->shared->reached = (uint32_t)region->slot + 1;
     if (__builtin_expect(memcmp(slot->used, region->own, sizeof region->own) != 0, 0)) {
         /* Left by a dead process, or scribbled on. */
         memcpy(slot->used, region->own, sizeof region->own);
@@ -211,7 +229,7 @@ struct hetero_region_slot *region_slot(struct region *region)
 void region_sweep(struct region *region)
 {
     bool swept = false;
-    for (unsigned s = 0; s < HETERO_REGION_SLOTS; s++) {
+    for (unsigned s = 0, count = reached(region->shared); s < count; s++) {
         struct hetero_region_slot *slot = &region->shared->slots[s];
         if (slot->pid == 0 || (int)s == region->slot || held_by_another(region->file, (int)s))
             continue;

@@ -9,7 +9,7 @@
  *
  * Who is alive is the kernel's knowledge: a slot is live exactly while its process holds an open-file-description
  * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted.
- * Bytes past the slots lock other things: 257 + 4 * i is device i's turn, for a grant without turn files (turn.h).
+ * Bytes past the slots lock other things: slots + 1 + 4 * i is device i's turn, for a grant without turn files (turn.h).
  */
 #ifndef HETERO_REGION_H
 #define HETERO_REGION_H
@@ -22,10 +22,10 @@
 #include <stdbool.h>
 
 #define HETERO_REGION_MAGIC   UINT64_C(0x3145474153555448) /* "HTUSAGE1" read as a little-endian integer */
-#define HETERO_REGION_VERSION 1u
-#define HETERO_REGION_SLOTS   256u
+#define HETERO_REGION_VERSION 2u
+#define HETERO_REGION_SLOTS   1024u
 
-#define HETERO_REGION_LOCK_TURN(i) (257 + 4 * (int)(i))
+#define HETERO_REGION_LOCK_TURN(i) ((int)HETERO_REGION_SLOTS + 1 + 4 * (int)(i))
 
 struct hetero_region_device {
     uint64_t used;   /* bytes held by the slots, live or not yet swept; under the lock */
@@ -51,15 +51,17 @@ struct hetero_region {
     uint32_t version;
     uint32_t slot_count;
     _Atomic uint32_t lock; /* futex: the slot + 1 of whoever changes the memory counts, with flags (region.c) */
-    uint32_t reserved32[15];
+    uint32_t reached;      /* slots from here on were never taken; only ever growing; under the lock */
+    _Atomic uint32_t next; /* where the next process to come looks for a slot once it found the first few taken */
+    uint32_t reserved32[13];
     uint64_t reserved[6];
     struct hetero_region_device devices[HETERO_MAX_DEVICES];
     struct hetero_region_slot slots[HETERO_REGION_SLOTS];
-}; /* 128 + 16 * 64 + 256 * 192 = 50304 bytes */
+}; /* 128 + 16 * 64 + 1024 * 192 = 197760 bytes */
 
 _Static_assert(sizeof(struct hetero_region_device) == 64, "region device layout");
 _Static_assert(sizeof(struct hetero_region_slot) == 192, "region slot layout");
-_Static_assert(sizeof(struct hetero_region) == 50304, "region layout");
+_Static_assert(sizeof(struct hetero_region) == 197760, "region layout");
 
 /* One process's hold on a region. */
 struct region {

@@ -27,9 +27,15 @@ extern const struct symbols *const symbols_tables[];
 /* The real function behind a row, from the library that is loaded or else can be; NULL: it has none of that name. */
 void *symbol_resolve(const struct symbols *table, struct symbol *row);
 
+/* The real function as far as somebody has asked for it; NULL otherwise. */
+static inline void *symbol_known(struct symbol *row)
+{
+    return atomic_load_explicit(&row->real, memory_order_acquire);
+}
+
 static inline void *symbol_real(const struct symbols *table, struct symbol *row)
 {
-    void *real = atomic_load_explicit(&row->real, memory_order_acquire);
+    void *real = symbol_known(row);
     return __builtin_expect(real != NULL, 1) ? real : symbol_resolve(table, row);
 }
 

@@ -15,8 +15,9 @@
 
 _Atomic int tenancy_found = TENANCY_UNKNOWN;
 
+const struct hetero_grant *tenant_grant; /* written under `looking` */
+
 /* Written under `looking` before tenancy_found says HELD, then constant. */
-static const struct hetero_grant *grant;
 static char directory[PATH_MAX];
 static uint8_t uuids[HETERO_MAX_DEVICES][16];
 
@@ -107,10 +108,10 @@ static enum tenancy open_grant(const char *path)
         return TENANCY_REFUSED;
     }
     memcpy(directory, path, (size_t)length);
-    grant = mapped;
+    tenant_grant = mapped;
     if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
         log_line(LOG_ERROR, "fork cannot be watched: children share their parent's slot");
-    log_line(LOG_INFO, "grant %s: %u device(s)", grant->id, grant->device_count);
+    log_line(LOG_INFO, "grant %s: %u device(s)", tenant_grant->id, tenant_grant->device_count);
     return TENANCY_HELD;
 }
 
@@ -130,14 +131,9 @@ enum tenancy tenancy_look(void)
     return found;
 }
 
-const struct hetero_grant_device *tenant_terms(int device)
-{
-    return &grant->devices[device];
-}
-
 int tenant_device(const uint8_t uuid[16])
 {
-    for (unsigned d = 0; d < grant->device_count; d++)
+    for (unsigned d = 0; d < tenant_grant->device_count; d++)
         if (memcmp(uuids[d], uuid, 16) == 0)
             return (int)d;
     return DEVICE_FOREIGN;

@@ -24,8 +24,14 @@ static inline enum tenancy tenancy(void)
     return __builtin_expect(found != TENANCY_UNKNOWN, 1) ? (enum tenancy)found : tenancy_look();
 }
 
+/* The grant while tenancy() is TENANCY_HELD; written before that is said, then constant. */
+extern const struct hetero_grant *tenant_grant;
+
 /* The terms of the grant's device `device`. The node changes them in place: read through the functions below. */
-const struct hetero_grant_device *tenant_terms(int device);
+static inline const struct hetero_grant_device *tenant_terms(int device)
+{
+    return &tenant_grant->devices[device];
+}
 
 /* The grant's device with this UUID, as the driver's 16 bytes or as it prints it; or DEVICE_FOREIGN. */
 int tenant_device(const uint8_t uuid[16]);

@@ -7,10 +7,11 @@
 
 enum { NOT_ASKED = 0 };
 
-/* Per ordinal: the grant's device + 3, or NOT_ASKED; `visible`: how many ordinals there are + 1. Constant once asked:
- * the driver fixes both at its first cuInit, so whoever writes writes the same. */
+/* Per ordinal: the grant's device + 3, or NOT_ASKED; `only`: the same of the device that every call means, of
+ * DEVICE_NONE when there are several. Constant once asked: the driver fixes both at its first cuInit, so whoever
+ * writes writes the same. */
 static _Atomic int8_t known[ORDINALS];
-static _Atomic int visible;
+static _Atomic int8_t only;
 
 static int ask(CUdevice device)
 {
@@ -36,16 +37,35 @@ int device_of(CUdevice device)
     return found;
 }
 
+CUdevice ordinal_of(int device)
+{
+    CUdevice ordinal = 0;
+    while (ordinal < ORDINALS - 1 && atomic_load_explicit(&known[ordinal], memory_order_relaxed) != device + 3)
+        ordinal++;
+    return ordinal;
+}
+
 /* With one device there is nothing to ask: its number in the grant, or DEVICE_NONE with several. */
 static int only_device(void)
 {
-    int count = atomic_load_explicit(&visible, memory_order_relaxed) - 1;
-    if (count < 0) {
-        if (REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
-            return DEVICE_NONE;
-        atomic_store_explicit(&visible, count + 1, memory_order_relaxed);
-    }
-    return count == 1 ? device_of(0) : DEVICE_NONE;
+    int seen = atomic_load_explicit(&only, memory_order_relaxed), count;
+    if (__builtin_expect(seen != NOT_ASKED, 1))
+        return seen - 3;
+    if (REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
+        return DEVICE_NONE;
+    int found = count == 1 ? device_of(0) : DEVICE_NONE;
+    if (count != 1 || found != DEVICE_NONE)
+        atomic_store_explicit(&only, (int8_t)(found + 3), memory_order_relaxed);
+    return found;
+}
+
+bool devices_all_ours(void)
+{
+    int count = 0;
+    bool ours = REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && count > 0;
+    for (CUdevice device = 0; ours && device < count; device++)
+        ours = device_of(device) >= 0;
+    return ours;
 }
 
 CUcontext context_current(void)
@@ -64,9 +84,9 @@ int device_current(void)
 
 int device_of_stream(CUstream stream)
 {
-    int only = only_device();
-    if (only != DEVICE_NONE)
-        return only;
+    int device = only_device();
+    if (device != DEVICE_NONE)
+        return device;
     if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         return device_current();
     struct entry entry, previous;
@@ -87,5 +107,5 @@ void device_after_fork(void)
 {
     /* The child may initialise the driver anew, under another CUDA_VISIBLE_DEVICES. */
     memset((void *)known, 0, sizeof known);
-    atomic_store(&visible, 0);
+    atomic_store(&only, NOT_ASKED);
 }

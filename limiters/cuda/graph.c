@@ -1,5 +1,5 @@
 /* Graphs: the memory their allocation nodes will take is charged when they are instantiated, for nobody can be refused
- * at a launch, and given back when the executable graph is destroyed.
+ * at a launch, and given back after the executable graph is destroyed, as far as the device has it again.
  */
 #include "shim.h"
 
@@ -41,7 +41,7 @@ static void refund_bill(const struct bill *bill)
 {
     for (int d = 0; d < (int)HETERO_MAX_DEVICES; d++)
         if (bill->bytes[d] > 0)
-            refund(d, bill->bytes[d]);
+            refund_graphs(d, bill->bytes[d]);
 }
 
 static CUresult charge_graph(CUgraph graph, struct bill *bill)
@@ -57,7 +57,7 @@ static CUresult charge_graph(CUgraph graph, struct bill *bill)
     for (int d = 0; answer == CUDA_SUCCESS && d < (int)HETERO_MAX_DEVICES; d++) {
         if (wanted.bytes[d] == 0)
             continue;
-        answer = charge(d, wanted.bytes[d]);
+        answer = charge_graphs(d, wanted.bytes[d]);
         if (answer == CUDA_SUCCESS)
             bill->bytes[d] = wanted.bytes[d];
     }
@@ -68,10 +68,14 @@ static CUresult charge_graph(CUgraph graph, struct bill *bill)
 
 static CUresult settle_graph(CUresult answer, const CUgraphExec *exec, const struct bill *bill)
 {
-    for (int d = 0; d < (int)HETERO_MAX_DEVICES; d++)
-        if (bill->bytes[d] > 0)
-            settle(answer, HELD_EXEC + (uint32_t)d, answer == CUDA_SUCCESS ? (uintptr_t)*exec : 0, d, bill->bytes[d],
-                   NULL);
+    struct entry previous;
+    if (answer != CUDA_SUCCESS)
+        refund_bill(bill);
+    for (int d = 0; answer == CUDA_SUCCESS && d < (int)HETERO_MAX_DEVICES; d++) {
+        struct entry entry = {.kind = HELD_EXEC + (uint32_t)d, .key = (uintptr_t)*exec, .bytes = bill->bytes[d]};
+        if (entry.bytes > 0 && table_put(&entry, &previous) && previous.kind != 0)
+            refund_graphs(d, previous.bytes);
+    }
     return answer;
 }
 
@@ -109,10 +113,11 @@ CUresult destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)
         ours[d] = table_take(HELD_EXEC + d, (uintptr_t)exec, &held[d]);
     CUresult answer = real(exec);
     for (uint32_t d = 0; d < HETERO_MAX_DEVICES; d++) {
-        if (ours[d] && answer == CUDA_SUCCESS)
-            refund(held[d].device, held[d].bytes);
-        else if (ours[d])
+        if (ours[d] && answer == CUDA_SUCCESS) {
+            refund_graphs((int)d, held[d].bytes);
+        } else if (ours[d]) {
             table_put(&held[d], &previous);
+        }
     }
     return answer;
 }

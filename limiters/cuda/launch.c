@@ -188,6 +188,7 @@ static struct governor *governor_of(int device)
 
 void launch_after_fork(void)
 {
+    atomic_store(&passage_devices, 0); /* the child may come to see other devices */
     making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     atomic_store(&captures, 0);
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
@@ -209,20 +210,42 @@ struct stream_key stream_key(CUstream stream)
     return key;
 }
 
+bool capturing(void)
+{
+    return __builtin_expect(atomic_load_explicit(&captures, memory_order_acquire) > 0, 0);
+}
+
 bool stream_capturing(CUstream stream)
 {
-    if (__builtin_expect(atomic_load_explicit(&captures, memory_order_acquire) == 0, 1))
+    if (!capturing())
         return false;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     /* An error means a capture that forbids the work: the driver will say so itself. */
     return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+_Atomic int passage_devices;
+
+/* What launches have to look at from now on, as far as it can be told. */
+static CUresult look_around(void)
+{
+    if (tenancy() == TENANCY_REFUSED)
+        return CUDA_ERROR_NOT_PERMITTED;
+    if (tenancy() == TENANCY_FREE)
+        atomic_store_explicit(&passage_devices, NO_GRANT, memory_order_release);
+    else if (devices_all_ours())
+        atomic_store_explicit(&passage_devices, (int)tenant_grant->device_count, memory_order_release);
+    return CUDA_SUCCESS;
+}
+
 CUresult passage_enter(struct passage *passage, CUstream stream)
 {
     passage->governor = NULL;
-    if (tenancy() == TENANCY_REFUSED)
-        return CUDA_ERROR_NOT_PERMITTED;
+    if (__builtin_expect(atomic_load_explicit(&passage_devices, memory_order_acquire) <= 0, 0)) {
+        CUresult refused = look_around();
+        if (refused != CUDA_SUCCESS || tenancy() == TENANCY_FREE)
+            return refused;
+    }
     int device = device_of_stream(stream);
     if (device < 0)
         return device == DEVICE_FOREIGN ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
@@ -299,7 +322,7 @@ CUresult wait_event(CUresult (*real)(CUstream, CUevent, unsigned), CUstream none
                     unsigned flags)
 {
     /* Waiting for a captured event makes the stream join the capture. */
-    if (atomic_load_explicit(&captures, memory_order_acquire) > 0)
+    if (capturing())
         before_capture(stream == NULL ? none : stream);
     return real(stream, event, flags);
 }

@@ -7,8 +7,7 @@
  * what it answered. */
 #define PITCH_STEP 512u
 
-/* Whether a device's memory is ours to count. */
-static bool counted(int device)
+bool counted(int device)
 {
     return device >= 0 && terms_policy(tenant_terms(device)) != HETERO_POLICY_OFF;
 }
@@ -25,6 +24,8 @@ CUresult charge(int device, uint64_t bytes)
     if (region == NULL)
         return CUDA_ERROR_NOT_PERMITTED;
     uint64_t limit = terms_memory(tenant_terms(device));
+    if (pools_known() && (bytes > limit || ledger_used(region, (unsigned)device) > limit - bytes))
+        pools_trim(device); /* what they keep of freed memory is better used than refused */
     switch (ledger_reserve(region, (unsigned)device, bytes, limit)) {
     case LEDGER_GRANTED:
         return CUDA_SUCCESS;
@@ -39,7 +40,7 @@ CUresult charge(int device, uint64_t bytes)
 
 void refund(int device, uint64_t bytes)
 {
-    if (device >= 0 && tenant_region() != NULL)
+    if (device >= 0 && bytes > 0 && tenant_region() != NULL)
         ledger_release(tenant_region(), (unsigned)device, bytes);
 }
 
@@ -95,6 +96,12 @@ static CUresult settle_spill(CUdeviceptr *pointer, int device, uint64_t bytes)
     return keep(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, context_current(), &spilled);
 }
 
+CUresult allocate_spilled(CUdeviceptr *pointer, int device, uint64_t bytes)
+{
+    CUresult refused = charge(device, bytes);
+    return refused != CUDA_SUCCESS ? refused : settle_spill(pointer, device, bytes);
+}
+
 static bool lives_in(const struct entry *entry, const void *context)
 {
     return entry->owner == context;
@@ -118,6 +125,7 @@ CUresult memory_info(CUresult (*real)(size_t *, size_t *), size_t *free, size_t 
         return answer;
     uint64_t limit = 0, used = 0;
     if (device != DEVICE_FOREIGN && tenant_region() != NULL) {
+        pools_settle(device);
         limit = terms_memory(tenant_terms(device));
         used = ledger_used(tenant_region(), (unsigned)device);
     }
@@ -196,83 +204,22 @@ CUresult allocate_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t
 
 CUresult release(CUresult (*real)(CUdeviceptr), CUdeviceptr pointer)
 {
+    struct entry pooled;
+    if (table_take(HELD_POOLED, pointer, &pooled))
+        return settle_freed(real(pointer), &pooled);
     FREE(HELD_POINTER, pointer, real(pointer));
-}
-
-/* ------------------------------------------------------------------------------------------ stream-ordered memory */
-
-/* A pool made by the program is in the table; any other is the default pool of some device. */
-static int device_of_pool(CUmemoryPool pool)
-{
-    struct entry entry;
-    if (table_get(POOL_DEVICE, (uintptr_t)pool, &entry))
-        return entry.device;
-    typeof(&cuDeviceGetDefaultMemPool) get = REAL(cuDeviceGetDefaultMemPool);
-    CUmemoryPool own;
-    int count = 0;
-    REAL(cuDeviceGetCount)(&count);
-    for (CUdevice device = 0; get != NULL && device < count; device++)
-        if (get(&own, device) == CUDA_SUCCESS && own == pool)
-            return device_of(device);
-    return device_current();
-}
-
-/* A capture only notes the allocation; the graph is charged when it is instantiated. */
-#define ALLOCATE_ORDERED(device_, stream, call)                                                                        \
-    do {                                                                                                               \
-        if (stream_capturing(stream))                                                                                  \
-            return call;                                                                                               \
-        int device = device_;                                                                                          \
-        CUresult refused = charge(device, bytes);                                                                      \
-        if (refused != CUDA_SUCCESS)                                                                                   \
-            return refused;                                                                                            \
-        CUresult answer = call;                                                                                        \
-        if (spills(answer, device))                                                                                    \
-            return settle_spill(pointer, device, bytes);                                                               \
-        return settle(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, NULL);               \
-    } while (0)
-
-CUresult allocate_async(CUresult (*real)(CUdeviceptr *, size_t, CUstream), CUstream none, CUdeviceptr *pointer,
-                        size_t bytes, CUstream stream)
-{
-    CUstream meant = stream == NULL ? none : stream;
-    ALLOCATE_ORDERED(device_of_stream(meant), meant, real(pointer, bytes, stream));
-}
-
-CUresult allocate_from_pool(CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool, CUstream), CUstream none,
-                            CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-    CUstream meant = stream == NULL ? none : stream;
-    ALLOCATE_ORDERED(device_of_pool(pool), meant, real(pointer, bytes, pool, stream));
 }
 
 CUresult release_async(CUresult (*real)(CUdeviceptr, CUstream), CUstream none, CUdeviceptr pointer, CUstream stream)
 {
-    (void)none;
-    struct entry entry;
-    if (table_get(HELD_POINTER, pointer, &entry) && entry.link == &spilled)
+    struct entry known;
+    if (stream_capturing(stream == NULL ? none : stream))
+        return real(pointer, stream); /* freed when the graph is launched: charged until its name is used again */
+    if (table_take(HELD_POOLED, pointer, &known))
+        return settle_freed(real(pointer, stream), &known);
+    if (table_get(HELD_POINTER, pointer, &known) && known.link == &spilled)
         return release(REAL(cuMemFree_v2), pointer); /* it never was of a pool; this waits for its last use */
     FREE(HELD_POINTER, pointer, real(pointer, stream));
-}
-
-CUresult create_pool(CUresult (*real)(CUmemoryPool *, const CUmemPoolProps *), CUmemoryPool *pool,
-                     const CUmemPoolProps *properties)
-{
-    CUresult answer = real(pool, properties);
-    if (answer == CUDA_SUCCESS) {
-        bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-        struct entry previous, entry = {.key = (uintptr_t)*pool, .kind = POOL_DEVICE,
-                                        .device = on_device ? device_of(properties->location.id) : DEVICE_NONE};
-        table_put(&entry, &previous);
-    }
-    return answer;
-}
-
-CUresult destroy_pool(CUresult (*real)(CUmemoryPool), CUmemoryPool pool)
-{
-    struct entry entry;
-    table_take(POOL_DEVICE, (uintptr_t)pool, &entry);
-    return real(pool);
 }
 
 /* --------------------------------------------------------------------------------------------------------- arrays */

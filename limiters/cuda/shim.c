@@ -37,11 +37,13 @@
         PASS_IF_FREE(real, arguments);                                                                                 \
         return body AFTER(real, AFTER(default_stream, arguments));                                                     \
     }
+/* While no device is limited in core the stub jumps to the driver's function, arguments and stack as they came. */
 #define GATED_IN(name, default_stream, parameters, arguments, stream)                                                  \
-    EXPORT CUresult name parameters                                                                                    \
+    static __attribute__((noinline)) CUresult gated_##name parameters                                                  \
     {                                                                                                                  \
         typeof(&name) real = REAL(name);                                                                               \
-        PASS_IF_FREE(real, arguments);                                                                                 \
+        if (__builtin_expect(real == NULL, 0))                                                                         \
+            return CUDA_ERROR_NOT_FOUND;                                                                               \
         const CUstream none = default_stream;                                                                          \
         struct passage passage;                                                                                        \
         CUresult answer = passage_enter(&passage, stream);                                                             \
@@ -50,6 +52,13 @@
         answer = real arguments;                                                                                       \
         passage_leave(&passage);                                                                                       \
         return answer;                                                                                                 \
+    }                                                                                                                  \
+    EXPORT CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        typeof(&name) real = (typeof(&name))symbol_known(&cuda_rows[ROW_##name]);                                      \
+        if (__builtin_expect(real == NULL || !passage_is_free(), 0))                                                   \
+            real = gated_##name;                                                                                       \
+        return real arguments;                                                                                         \
     }
 #define USED(name)
 #include "api.def"
@@ -73,6 +82,7 @@ static void after_fork_in_child(void)
     launch_after_fork();
     device_after_fork();
     context_after_fork();
+    pool_after_fork();
 }
 
 CUresult initialise(CUresult (*real)(unsigned), unsigned flags)

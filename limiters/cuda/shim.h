@@ -27,24 +27,29 @@ extern const struct symbols cuda_symbols;
 
 /* Kinds of table entries. */
 enum {
-    HELD_POINTER = 1, /* key: address; owner: context, NULL for stream-ordered memory; link: &spilled, or NULL */
+    HELD_POINTER = 1, /* key: address; owner: context; link: &spilled, or NULL */
+    HELD_POOLED,      /* key: address; link: its pool */
     HELD_ARRAY,       /* key: CUarray or CUmipmappedArray */
     HELD_HANDLE,      /* key: VMM handle; bytes: references it stands for; link: block */
     HELD_MAPPING,     /* key: address; bytes: length; link: block */
-    POOL_DEVICE,      /* key: pool; device: where it allocates */
     STREAM_DEVICE,    /* key: stream */
     HELD_EXEC,        /* + device; key: CUgraphExec */
 };
 
 /* --- device.c: which of the grant's devices is meant (or DEVICE_FOREIGN, DEVICE_NONE) */
 int device_of(CUdevice device);
+CUdevice ordinal_of(int device);
 int device_current(void);
 int device_of_stream(CUstream stream);
+/* Whether every device that this process sees is one of the grant's. */
+bool devices_all_ours(void);
 CUcontext context_current(void);
 void device_after_fork(void);
 void context_after_fork(void);
 
 /* --- memory.c */
+/* Whether a device's memory is ours to count. */
+bool counted(int device);
 /* Charge `bytes` to a device before the driver is asked: CUDA_SUCCESS, out of memory, or not permitted. */
 CUresult charge(int device, uint64_t bytes);
 void refund(int device, uint64_t bytes);
@@ -52,17 +57,49 @@ void refund(int device, uint64_t bytes);
 CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *owner);
 /* Whether this answer of the driver means that the host is to hold what was asked of the device. */
 bool spills(CUresult answer, int device);
+/* Memory of the host in place of the device's, charged to the device. */
+CUresult allocate_spilled(CUdeviceptr *pointer, int device, uint64_t bytes);
 /* Give back everything whose life ended with this context. */
 void refund_context(CUcontext context);
+
+/* --- pool.c */
+/* Whether any pool was ever allocated from. */
+bool pools_known(void);
+/* Give back what the pools of a device do not keep any more; or, worse for speed, make them keep nothing. */
+void pools_settle(int device);
+void pools_trim(int device);
+/* The driver answered to the freeing of what `entry` was taken out of the table for. */
+CUresult settle_freed(CUresult answer, const struct entry *entry);
+/* What a graph takes of its device's pool for graphs, and its end. What it allocated and did not free outlives it. */
+CUresult charge_graphs(int device, uint64_t bytes);
+void refund_graphs(int device, uint64_t bytes);
+void pool_after_fork(void);
 
 /* --- launch.c */
 struct passage {
     struct governor *governor; /* NULL: not gated */
     struct stream_key stream;
 };
+/* How many devices' terms a launch has to look at: all of the grant's, once it is known that this process sees no
+ * others; NO_GRANT; or 0 until that is known. Whoever writes writes the same. */
+extern _Atomic int passage_devices;
+enum { NO_GRANT = -1 };
+
+/* Whether nothing that this process could launch to is limited. False where that is not known yet. */
+static inline bool passage_is_free(void)
+{
+    int count = atomic_load_explicit(&passage_devices, memory_order_acquire);
+    for (int device = 0; device < count; device++)
+        if (__builtin_expect(terms_limit_core(tenant_terms(device)), 0))
+            return false;
+    return __builtin_expect(count != 0, 1);
+}
+
 CUresult passage_enter(struct passage *passage, CUstream stream);
 void passage_leave(const struct passage *passage);
 bool stream_capturing(CUstream stream);
+/* Whether any stream of this process is. */
+bool capturing(void);
 struct governor *governor_known(int device);
 void launch_after_fork(void);
 struct stream_key stream_key(CUstream stream);

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define ENGINE_CARDS   64u
-#define ENGINE_TENANTS 64u /* processes on one card */
+#define ENGINE_TENANTS 512u /* processes on one card */
 
 struct engine_card {
     uint64_t memory;      /* bytes */

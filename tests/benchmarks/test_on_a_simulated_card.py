@@ -130,11 +130,21 @@ def test_the_memory_limit_holds_and_what_is_not_installed_is_absent(
 
 
 def test_every_call_is_timed_under_every_variant(bench: Bench) -> None:
-    told = bench("overhead", "--rounds", "1", "--calls", "50")
+    told = bench("overhead", "--rounds", "1", "--calls", "50", "--at-once", "20")
 
     timed = {(cost["call"], cost["variant"]) for cost in told["costs"]}
-    assert 6 * 4 == len(timed)
+    assert 9 * 5 == len(timed)
     assert all(cost["median"] > 0 for cost in told["costs"])
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind counts the instructions")
+def test_a_launch_that_nothing_limits_is_a_few_instructions_longer(bench: Bench) -> None:
+    told = bench("overhead", "--rounds", "1", "--calls", "50", "--count")
+
+    added = {count["variant"]: count["added"] for count in told["counts"]}
+    assert (0, 0) == (added["native"], added["limiter, no grant"])
+    # 30 ns are about a hundred; the clock's are for `hetero bench overhead` on a quiet machine.
+    assert 0 < added["memory only"] == added["core 100"] < 80
 
 
 @pytest.mark.parametrize(

@@ -225,17 +225,17 @@ def _perfect(wanted: Wanted) -> Results:
     return results
 
 
-def test_a_call_costs_the_median_of_its_rounds_beside_the_native_one() -> None:
+def test_a_call_costs_the_median_of_its_rounds_beside_the_native_one_of_the_same_round() -> None:
     def rounds(*medians: int) -> list[dict[str, dict[str, int]]]:
         return [{"launch": {"median": each, "p99": 2 * each}} for each in medians]
 
-    native, limited = costs({"native": rounds(100, 900, 110), "core 60": rounds(120, 121, 5)})
+    native, limited = costs({"native": rounds(100, 900, 110), "core 50": rounds(120, 910, 105)})
 
-    assert (110, 220, 0) == (native.median, native.p99, native.added)
-    assert (120, 240, 10) == (limited.median, limited.p99, limited.added)
+    assert (110, 220, 0, 0) == (native.median, native.p99, native.added, native.added_p99)
+    assert (120, 240, 10, 20) == (limited.median, limited.p99, limited.added, limited.added_p99)
 
 
 def test_a_call_made_once_a_process_has_no_percentile() -> None:
     (cost,) = costs({"native": [{"initialise": {"median": 7}}]})
 
-    assert (7, None) == (cost.median, cost.p99)
+    assert (7, None, None) == (cost.median, cost.p99, cost.added_p99)

@@ -129,6 +129,25 @@ def test_ps_shows_what_the_program_gets(hetero: Run, start: Start) -> None:
     assert (1 << 30, 0) == (seen["memory_used"], seen["denied"])
 
 
+def test_a_program_without_a_limit_leaves_a_limited_neighbour_its_share(
+    hetero: Run, start: Start
+) -> None:
+    free = start("--memory", "2Gi")
+    free.steps()
+    alone = free.steps()
+
+    limited = start("--memory", "2Gi", "--core", "60")
+    limited.steps()
+    seen = share(hetero, free.grant)
+    assert pytest.approx(0.6, abs=0.06) == limited.steps() / alone
+    assert (40, True) == (seen["core"], seen["rest"])
+    assert "/40 % rest" in hetero("ps", "--seconds", "0.1").stdout
+
+    limited.program.kill()
+    limited.program.wait()
+    assert None is share(hetero, free.grant)["core"]
+
+
 def test_over_the_memory_is_the_drivers_own_error_and_is_counted(
     hetero: Run, environ: Mapping[str, str]
 ) -> None:
@@ -193,7 +212,7 @@ def test_a_rack_that_is_not_there_is_one_line(hetero: Run) -> None:
 
 
 def test_a_program_of_one_and_a_half_cards_completes_where_the_node_grants_it(
-    hetero: Run, tmp_path: Path
+    hetero: Run, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "node.toml").write_text("[scale]\nmemory = 1.5\n")
     config = str(tmp_path / "node.toml")
@@ -206,4 +225,10 @@ def test_a_program_of_one_and_a_half_cards_completes_where_the_node_grants_it(
     assert "is granted 1.5 times: what does not fit lies with the host" in " ".join(
         hetero("doctor", HETERO_CONFIG=config).stdout.split()
     )
-    assert "0/48 GiB" in hetero("inventory", HETERO_CONFIG=config).stdout
+    assert "0/48 GiB (card 32 GiB)" in hetero("inventory", HETERO_CONFIG=config).stdout
+    seen = hetero("run", "--memory", "48Gi", "--", *command, "ps", HETERO_CONFIG=config).stdout
+    assert "0/48 GiB spills" in seen
+    for view in ("inventory", "ps"):
+        shown = hetero("run", "--memory", "1Gi", "--", *command, view).stdout
+        assert "spills" not in shown
+        assert "(card" not in shown

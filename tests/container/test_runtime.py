@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from hetero.container import runtime
-from hetero.node.node import Node
+from hetero.node.ledger import Ledger
+from hetero.node.simulation import simulation
+from hetero.registry import Registry
 
 _RACK = """
 [device]
@@ -62,7 +64,11 @@ def call(bundle: Path, *, real: str = "/bin/true") -> subprocess.CompletedProces
 
 
 def grants() -> list[str]:
-    return [entry.id for entry in Node.here().look().standing]
+    # Not by `Node.here`, which would load the simulated drivers into this process for good.
+    simulated = simulation(os.environ)
+    assert simulated
+    look = Ledger(Path(os.environ["HETERO_STATE"]) / simulated.name).look()
+    return [entry.id for entry in look.standing]
 
 
 def test_the_config_gets_what_confines_the_container(bundle: Path) -> None:
@@ -133,7 +139,7 @@ def test_a_runtime_that_cannot_be_started_gives_the_grant_back(bundle: Path) -> 
 
 
 def test_killed_at_any_step_it_leaves_no_grant(bundle: Path) -> None:
-    Node.here()  # what is imported is the same each time
+    Registry.installed()  # what is imported is the same each time
     for lines in range(1, 10_000, 11):
         write(bundle, wish="0:mem=32Gi")
         if not killed_after(lines, bundle):

@@ -115,6 +115,12 @@ def graph_exec_of_child(size: int) -> c_void_p:
     return made
 
 
+def free_in_order(pointer: int, name: str = "cuMemFreeAsync") -> None:
+    """Free in stream order, and wait until the stream is there."""
+    call(name, pointer, None)
+    call("cuCtxSynchronize")
+
+
 # How to take `size` bytes of device memory, how to give them back, and the size's grain.
 PATHS: dict[str, tuple[Any, Any, int]] = {
     "plain": (
@@ -130,17 +136,17 @@ PATHS: dict[str, tuple[Any, Any, int]] = {
     "pitch": (pitched, lambda p: call("cuMemFree_v2", p), 512),
     "async": (
         lambda size: _pointer("cuMemAllocAsync", size, None),
-        lambda p: call("cuMemFreeAsync", p, None),
+        free_in_order,
         1,
     ),
     "async of a thread": (
         lambda size: _pointer("cuMemAllocAsync_ptsz", size, None),
-        lambda p: call("cuMemFreeAsync_ptsz", p, None),
+        lambda p: free_in_order(p, "cuMemFreeAsync_ptsz"),
         1,
     ),
     "pool": (
         lambda size: _pointer("cuMemAllocFromPoolAsync", size, pool(), None),
-        lambda p: call("cuMemFreeAsync", p, None),
+        free_in_order,
         1,
     ),
     "block": (block, lambda h: call("cuMemRelease", h), 2 << 20),

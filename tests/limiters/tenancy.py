@@ -18,7 +18,7 @@ from simulated import MIB as MIB
 from simulated import Machine
 
 LIMITER = hetero_limiters.library("cuda")
-REGION_BYTES = 50304
+REGION_BYTES = 197760
 UUIDS = (
     "GPU-11111111-2222-3333-4444-555555555555",
     "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",

@@ -74,12 +74,6 @@ def test_after_kill_9_at_a_hundred_thousand_points_nothing_is_stuck() -> None:
 
 
 @pytest.mark.soak
-def test_a_million_racing_reservations_are_never_once_over() -> None:
-    for _ in range(7):  # of 8 processes with 20,000 each
-        _run("core_test", "eight_processes_never_reserve_more_than_the_limit")
-
-
-@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("clang") is None, reason="libFuzzer comes with clang")
 def test_libfuzzer_finds_nothing_in_ten_minutes(tmp_path: Path) -> None:
     subprocess.run(["make", "-s", "-C", LIMITERS, "build/libfuzzer"], check=True, timeout=300)

@@ -102,7 +102,7 @@ def test_limits_are_stored_where_the_limiter_reads_them(
         Limit(name="D-1", memory=2, core=9999, context=True),
     ]
 
-    grant.store_limits(path, changed)
+    grant.store_limits(path, changed, policy=Policy.ELASTIC)
 
     assert tuple(changed) == grant.read_limits(path)
     second = layout["hetero_grant.devices"] + layout["hetero_grant_device"]

@@ -22,7 +22,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from hetero import codec
 from hetero.errors import HeteroError, Refused
-from hetero.model import Ask, Request
+from hetero.model import Ask, Policy, Request
 from hetero.node.grant import Limit, read_limits, store_limits
 from hetero.node.ledger import Container, Hold, Ledger, Standing
 from hetero.node.node import Node
@@ -162,7 +162,9 @@ def test_a_grant_file_that_disagrees_with_its_entry_is_mended(make_node: MakeNod
     node = make_node()
     hold = admit(node, request(memory=GiB, core=30))
     (limit,) = hold.standing.limits
-    store_limits(hold.path / "tenant/grant", [evolve(limit, memory=1, core=9000)])
+    store_limits(
+        hold.path / "tenant/grant", [evolve(limit, memory=1, core=9000)], policy=Policy.FIXED
+    )
 
     node.look()
 

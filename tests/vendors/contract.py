@@ -38,7 +38,8 @@ def on_rack(command: list[str], rack: Path, **environment: str) -> str:
 
 def contract_holds(plugin: str, rack: Path) -> str:
     """Run this file over `plugin` and `rack`; return pytest's summary, or fail with its output."""
-    return on_rack(["-m", "pytest", "-p", "no:cacheprovider", __file__], rack, PLUGIN=plugin)
+    alone = ["-p", "no:cacheprovider", "--noconftest"]  # the drivers are this process's own
+    return on_rack(["-m", "pytest", *alone, __file__], rack, PLUGIN=plugin)
 
 
 if "PLUGIN" in os.environ:

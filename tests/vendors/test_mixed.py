@@ -271,14 +271,49 @@ def test_the_limiter_keeps_an_iluvatar_share(tmp_path: Path) -> None:
 def test_one_vendor_that_hangs_does_not_hang_the_node(tmp_path: Path) -> None:
     node = Node(tmp_path, SEVEN, fault("cndevGetDeviceCount", "hang", vendor="cambricon"))
     before = time.monotonic()
-    told = {row["name"]: row for row in json.loads(node.run("vendors", "--json").stdout)["items"]}
-    took = time.monotonic() - before
+    asking = subprocess.Popen(
+        node.command("vendors", "--json"), env=node.environ, stdout=subprocess.PIPE, text=True
+    )
     done = node.run("run", "--vendor", "hygon", "--", "echo", "hi")
+    rows = json.loads(asking.communicate()[0])["items"]
+    took = time.monotonic() - before
+    told = {row["name"]: row for row in rows}
 
     assert "cambricon: discover: no answer within 5 s" == told["cambricon"]["reason"]
     assert {"ok"} == {row["state"] for name, row in told.items() if name != "cambricon"}
     assert took < 20
     assert (0, "hi\n") == (done.returncode, done.stdout), done.stderr
+
+
+#: What programs of each vendor learn their cards from.
+SEEN_BY = {
+    "nvidia": {"CUDA_VISIBLE_DEVICES"},
+    "ascend": {"ASCEND_RT_VISIBLE_DEVICES"},
+    "hygon": {"HIP_VISIBLE_DEVICES"},
+    "cambricon": {"MLU_VISIBLE_DEVICES"},
+    "iluvatar": {"CUDA_VISIBLE_DEVICES"},
+    "mthreads": {"MUSA_VISIBLE_DEVICES"},
+    "metax": {"MACA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"},
+}
+
+
+@pytest.mark.parametrize("vendor", PLUGINS)
+def test_a_program_sees_no_card_of_the_vendors_it_was_not_given(seven: Node, vendor: str) -> None:
+    done = seven.run("run", "--vendor", vendor, "--", "env", CUDA_VISIBLE_DEVICES="0")
+    environ = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    own, others = SEEN_BY[vendor], set().union(*SEEN_BY.values()) - SEEN_BY[vendor]
+
+    assert dict.fromkeys(others, "-1") == {name: environ.get(name) for name in others}
+    assert all(environ[name] not in ("-1", "") for name in own)
+
+
+def test_a_program_that_was_given_a_dcu_cannot_use_the_nvidia_card_by_default(seven: Node) -> None:
+    job = [str(hetero_limiters.job("cuda")), "--alloc", "1MiB"]
+    alone = seven.run("run", "--vendor", "nvidia", "--memory", "1Gi", "--", *job)
+    given = seven.run("run", "--vendor", "hygon", "--memory", "1Gi", "--", *job)
+
+    assert {"allocated": 1 << 20} == json.loads(alone.stdout)
+    assert "CUDA_ERROR_NO_DEVICE" in given.stderr
 
 
 def test_avoiding_and_choosing_over_seven_vendors(tmp_path: Path) -> None:

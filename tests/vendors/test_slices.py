@@ -16,10 +16,14 @@ import hetero_metax
 import hetero_mthreads
 import pytest
 from attrs import evolve
-from racks import LIBRARIES, SHARE, Machine, Rack, card, request
+from racks import LIBRARIES, SHARE, Machine, Rack, card, registry, request
 
+from hetero.driver import DriverError, Library
 from hetero.errors import NotFound
-from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Policy
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Policy, Refusal
+from hetero.node.ledger import Ledger, Standing
+from hetero.node.node import Node
+from hetero.node.resize import resize
 from hetero.units import GiB, MiB
 
 CARDS = {
@@ -170,6 +174,135 @@ def test_a_slice_is_resized_in_place(tmp_path: Path, vendor: str) -> None:
     assert [(4096, 20), (8192, 50)] == Rack(tmp_path, CARDS[vendor]).meet(resize)
 
 
+@pytest.mark.parametrize("vendor", ["hygon", "cambricon", "metax"])
+def test_a_slice_that_a_reboot_took_is_made_again_under_its_name(
+    tmp_path: Path, vendor: str
+) -> None:
+    def again() -> tuple[set[str], set[str], set[str]]:
+        machine = Machine(tmp_path, vendor)
+        (device,) = machine.devices
+        taken = machine.take(SHARE)
+        before = slices(machine, device)
+        machine.standing.clear()
+        machine.reconcile()
+        gone = slices(machine, device)
+        for _ in range(2):
+            machine.registry.enforce(taken, machine.devices, directory=tmp_path)
+        return before, gone, slices(machine, device)
+
+    before, gone, after = Rack(tmp_path, CARDS[vendor]).meet(again)
+
+    assert (1, set()) == (len(before), gone)
+    assert before == after
+
+
+def sizes(vendor: str) -> tuple[int, int]:
+    """The memory in GiB and the core of the first card's only slice, as the driver says."""
+    if vendor == "cambricon":
+        cndev, version = hetero_cambricon._open()
+        (instance,) = hetero_cambricon._instances(cndev, version, 0)
+        return instance.memory[0] // GiB, instance.core[0]
+    found = hetero_metax._MXSML.open().get("mxSmlGetSgpuInfo", 0, 0, hetero_metax._Slice)
+    return found.memory // 1024, found.core
+
+
+#: The calls that resize, and what is written down: a kill may come before or after each of them.
+STEPS = ("Update", "Set")
+
+
+def killed_at(step: int, action: Callable[[], object]) -> bool:
+    """Do it in a process that is killed at that step of it; False when it has no such step."""
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        assert status in (0, signal.SIGKILL)
+        return status != 0
+    left = step
+
+    def stepped() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    call, change = Library.call, Ledger.change
+
+    def counted_call(library: Any, function: str, *arguments: Any) -> None:
+        resizes = any(word in function for word in STEPS)
+        if resizes:
+            stepped()
+        call(library, function, *arguments)
+        if resizes:
+            stepped()
+
+    def counted_change(ledger: Ledger, standing: Standing) -> None:
+        stepped()
+        change(ledger, standing)
+        stepped()
+
+    Library.call = counted_call  # type: ignore[method-assign, assignment]
+    Ledger.change = counted_change  # type: ignore[method-assign, assignment]
+    action()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("vendor", ["cambricon", "metax"])
+@pytest.mark.parametrize(
+    "ask",
+    [Ask(memory=8 * GiB, core=50), Ask(memory=2 * GiB, core=10), Ask(memory=8 * GiB, core=10)],
+    ids=["more", "less", "more of one and less of the other"],
+)
+def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then_as_it_says(
+    tmp_path: Path, vendor: str, ask: Ask
+) -> None:
+    def recorded(node: Node) -> tuple[int, int]:
+        ((grant,),) = (entry.allocation.grants for entry in node.look().standing)
+        return grant.takes[MEMORY] // GiB, grant.takes[CORE]
+
+    def kill_at_each() -> tuple[int, list[tuple[int, int]]]:
+        node = Node(registry=registry(vendor), ledger=Ledger(tmp_path / "state"))
+        hold, _ = node.admit(SHARE, command=["true"])
+        identity = hold.standing.id
+        step, more, seen = 0, True, []
+        while more:
+            more = killed_at(step := step + 1, lambda: resize(node, identity, ask))
+            now, said = sizes(vendor), recorded(node)
+            assert all(map(int.__le__, now, said)), (step, now, said)
+            assert () == node.sweep()
+            assert sizes(vendor) == recorded(node) == said
+            seen.append(said)
+            resize(node, identity, Ask(memory=4 * GiB, core=20))
+        return step, seen
+
+    steps, seen = Rack(tmp_path, CARDS[vendor]).meet(kill_at_each)
+
+    assert steps > 4
+    assert {(4, 20), (ask.memory // GiB, ask.core)} == set(seen)  # type: ignore[operator]
+
+
+def test_a_resize_the_driver_refuses_leaves_all_as_it_was(tmp_path: Path) -> None:
+    def refused() -> tuple[tuple[int, int], list[int], str]:
+        node = Node(registry=registry("cambricon"), ledger=Ledger(tmp_path / "state"))
+        hold, _ = node.admit(SHARE, command=["true"])
+        call = Library.call
+
+        def full(library: Any, function: str, *arguments: Any) -> None:
+            if "Update" in function and arguments[-1].core == 50:
+                raise DriverError(f"{function}: error 7 (no room)", 7)
+            call(library, function, *arguments)
+
+        Library.call = full  # type: ignore[method-assign, assignment]
+        with pytest.raises(NotFound) as error:
+            resize(node, hold.standing.id, Ask(memory=8 * GiB, core=50))
+        said = [g.takes[MEMORY] for e in node.look().standing for g in e.allocation.grants]
+        return sizes("cambricon"), said, str(error.value)
+
+    size, said, why = Rack(tmp_path, CARDS["cambricon"]).meet(refused)
+
+    assert ((4, 20), [4 * GiB]) == (size, said)
+    assert "no room" in why
+
+
 # --- each vendor's own way -----------------------------------------------------------------------
 
 
@@ -212,7 +345,7 @@ def test_in_a_container_the_vendors_runtime_makes_the_vnpu(tmp_path: Path) -> No
         edits = machine.registry.enforce(
             answer, machine.devices, directory=tmp_path, container=True
         )
-        assert "/usr/local/Ascend/driver/lib64" in [mount.target for mount in edits.mounts]
+        assert "/dev/davinci0" not in edits.device_nodes  # which would be all of the card
         return dict(edits.env), slices(machine, machine.devices[0])
 
     env, made = Rack(tmp_path, CARDS["ascend"]).meet(enforce)
@@ -311,17 +444,74 @@ def test_an_smlu_profile_is_reused_and_goes_with_its_last_instance(tmp_path: Pat
     assert [1, 1, 2, 2, 1, 0] == Rack(tmp_path, CARDS["cambricon"]).meet(count)
 
 
+def test_an_smlu_profile_whose_maker_was_killed_goes_and_somebody_elses_stays(
+    tmp_path: Path,
+) -> None:
+    def profiles() -> list[tuple[int, int]]:
+        cndev, version = hetero_cambricon._open()
+        found = hetero_cambricon._profiles(cndev, version, 0)
+        return [(profile.core[0], profile.memory[0] // GiB) for profile in found]
+
+    def crash() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        cndev, version = hetero_cambricon._open()
+        theirs = hetero_cambricon._Quota(version=version, core=5, memory=GiB)
+        cndev.get("cndevCreateSMluProfileInfo", theirs, ctypes.c_int, 0)
+        call = Library.call
+
+        def die_between(library: Any, function: str, *arguments: Any) -> None:
+            if function == "cndevCreateSMluInstanceByProfileId":
+                os.kill(os.getpid(), signal.SIGKILL)
+            call(library, function, *arguments)
+
+        def make() -> None:
+            Library.call = die_between  # type: ignore[method-assign, assignment]
+            Machine(tmp_path, "cambricon").take(SHARE)
+
+        die_after(make)
+        left = profiles()
+        machine = Machine(tmp_path, "cambricon")
+        assert () == machine.reconcile() == machine.reconcile()
+        return left, profiles()
+
+    left, after = Rack(tmp_path, CARDS["cambricon"]).meet(crash)
+
+    assert ([(5, 1), (20, 4)], [(5, 1)]) == (left, after)
+    assert [] == list((tmp_path / "cambricon").iterdir())
+
+
 def test_slices_of_one_metax_card_share_it_alike(tmp_path: Path) -> None:
-    def share() -> str:
+    def share() -> tuple[int, str, str]:
         machine = Machine(tmp_path, "metax")
         machine.take(evolve(SHARE, policy=Policy.ELASTIC))
+        machine.take(SHARE)
+        standing = machine.standing
+        used = {grant.device for allocation in standing for grant in allocation.grants}
+        refusal = machine.fit(evolve(SHARE, policy=Policy.OFF))
+        assert isinstance(refusal, Refusal)
+        # Slices of somebody else's are not in the ledger; the driver knows them.
+        stranger = Machine(tmp_path / "other", "metax")
         with pytest.raises(NotFound) as error:
-            machine.take(SHARE)
-        return str(error.value)
+            stranger.take(evolve(SHARE, policy=Policy.OFF))
+        return len(used), refusal.sentence, str(error.value)
 
-    said = Rack(tmp_path, CARDS["metax"]).meet(share)
+    used, sentence, said = Rack(tmp_path, CARDS["metax"] * 2).meet(share)
 
+    assert (2, "0 of 2 devices fit: 2 shared by another policy") == (used, sentence)
     assert said.startswith("metax: enforce: card 0: its slices share it by another policy")
+
+
+def test_a_resized_slice_still_counts_for_its_policy(tmp_path: Path) -> None:
+    def other() -> str:
+        node = Node(registry=registry("metax"), ledger=Ledger(tmp_path / "state"))
+        hold, _ = node.admit(SHARE, command=["true"])
+        resize(node, hold.standing.id, Ask(memory=8 * GiB))
+        refusal = node.fit(evolve(SHARE, policy=Policy.ELASTIC))
+        assert isinstance(refusal, Refusal)
+        return refusal.sentence
+
+    sentence = Rack(tmp_path, CARDS["metax"]).meet(other)
+
+    assert "0 of 1 device fit: 1 shared by another policy" == sentence
 
 
 def test_an_sgpu_that_was_not_yet_named_is_found_by_its_note(tmp_path: Path) -> None:
@@ -357,7 +547,7 @@ def test_a_metax_card_whose_sgpu_mode_is_off_is_whole(tmp_path: Path) -> None:
 
     env, slots = Rack(tmp_path, card("metax", "MXC500", "64 GiB")).meet(whole)
 
-    assert ({"CUDA_VISIBLE_DEVICES": "0"}, 1) == (env, slots)
+    assert ({"CUDA_VISIBLE_DEVICES": "0", "MACA_VISIBLE_DEVICES": "0"}, 1) == (env, slots)
 
 
 def test_an_s4000_share_is_told_to_the_vendors_runtime(tmp_path: Path) -> None:

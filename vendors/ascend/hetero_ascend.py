@@ -12,7 +12,7 @@ from ctypes import c_char, c_int, c_uint, sizeof
 from pathlib import Path
 
 import hetero
-from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Library, MiB, Mount, Rung
+from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Library, MiB, Rung
 
 #: Model, AI cores, AI CPUs, slots (how often the smallest template fits), then the templates as
 #: name MiB/cores/CPUs: as MindCluster and HAMi's 2.10 chart list them.
@@ -47,35 +47,39 @@ def _model(row: str) -> hetero.Model:
     )
 
 
-def _words(name: str, model: str, other: str | None = None, *, dies: int = 1) -> hetero.Words:
+def _words(model: str) -> hetero.Words:
+    """What HAMi's users write: each model has resources of its own."""
+    longer = {"910B4": ("910B4-1",)}  # names that this one is the beginning of
     return hetero.Words(
-        count=f"huawei.com/{name}",
-        memory=(f"huawei.com/{name}-memory",),
-        core=(f"huawei.com/{name}-core",),
-        models=hetero.Choice(only=(model,), never=(other,) if other else ()),
-        only_uuid=f"hami.io/use-{name}-uuid",
-        never_uuid=f"hami.io/no-use-{name}-uuid",
+        count=f"huawei.com/Ascend{model}",
+        memory=(f"huawei.com/Ascend{model}-memory",),
+        core=(f"huawei.com/Ascend{model}-core",),
+        models=hetero.Choice(only=(model,), never=longer.get(model, ())),
+        only_uuid=f"hami.io/use-Ascend{model}-uuid",
+        never_uuid=f"hami.io/no-use-Ascend{model}-uuid",
         node_order="hami.io/node-scheduler-policy",
         device_order="hami.io/gpu-scheduler-policy",
-        module=dies,
+        module=2 if model == "910C" else 1,  # dies
     )
 
 
-#: What HAMi's users write: each model has resources of its own.
-_WORDS = (
-    _words("Ascend910A", "910A"),
-    _words("Ascend910B2", "910B2"),
-    _words("Ascend910B3", "910B3"),
-    _words("Ascend910B4-1", "910B4-1"),
-    _words("Ascend910B4", "910B4", "910B4-1"),
-    _words("Ascend910C", "910C", dies=2),
-    _words("Ascend310P", "310P3"),
-)
 VENDOR = hetero.Vendor(
     name="ascend",
     title="Huawei Ascend",
     models=tuple(map(_model, _TABLE.strip().splitlines())),
-    words=_WORDS,
+    visible=("ASCEND_RT_VISIBLE_DEVICES",),
+    visible_by="index",
+    # Beside the NPU itself: what Ascend's docker runtime gives and its base.list mounts
+    # (Ascend/mind-cluster, component/ascend-docker-runtime).
+    device_nodes=("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc", "/dev/dvpp_cmdlist"),
+    files=(
+        "/usr/local/Ascend/driver/lib64",
+        "/usr/local/Ascend/driver/version.info",
+        "/usr/local/dcmi",
+        "/usr/local/bin/npu-smi",
+        "/etc/ascend_install.info",
+    ),
+    words=tuple(map(_words, ["910A", "910B2", "910B3", "910B4-1", "910B4", "910C", "310P"])),
 )
 
 #: What a 310P3 of 24 GiB can give out; its driver keeps the rest.
@@ -140,120 +144,100 @@ def hetero_vendor() -> hetero.Vendor:
 @hetero.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the NPUs of every card: a 910C shows its two dies, one group."""
-    dcmi = _DCMI.open()
-    count, cards, chips = c_int(), (c_int * 64)(), c_int()
-    dcmi.call("dcmi_get_card_list", count, cards, 64)
-    places = []
-    for card in (cards[index] for index in hetero.counted(count.value)):
-        dcmi.call("dcmi_get_device_num_in_card", card, chips)
-        places += [
-            (card, chip) for chip in hetero.counted(chips.value) if _is_npu(dcmi, card, chip)
-        ]
+    dcmi, count, cards = _DCMI.open(), c_int(), (c_int * 64)()
+    dcmi.call("dcmi_get_card_list", count, cards, len(cards))
+    places = [
+        (cards[number], chip)
+        for number in hetero.counted(count.value)
+        for chip in hetero.counted(dcmi.get("dcmi_get_device_num_in_card", cards[number], c_int))
+        if dcmi.get("dcmi_get_device_type", cards[number], chip, c_uint) == _NPU
+    ]
 
     def between(here: Device, there: Device) -> str | None:
-        way = c_int()
         ends = (*_place(here), *_place(there))
-        said = dcmi.ask("dcmi_get_topo_info_by_device_id", *ends, way)
-        return _WAYS.get(way.value) if said else None
+        return _WAYS.get(dcmi.find("dcmi_get_topo_info_by_device_id", *ends, c_int))
 
-    return hetero.linked(
-        hetero.each_card(lambda place: _device(dcmi, *place), places), between, _FASTER
-    )
+    found = hetero.each_card(lambda place: _device(dcmi, *place), places)
+    return hetero.linked(found, between, _FASTER)
 
 
 @hetero.hookimpl
 def hetero_enforce(
     allocation: Allocation, devices: Sequence[Device], directory: Path, container: bool
 ) -> Edits:
-    """Name the NPUs, or the vNPU that is made for this grant.
+    """Give the NPUs, or the vNPU that is made for this grant, and nothing of its NPU beside that.
 
-    In a container the vendor's runtime makes the vNPU of the template it is told. Either way the
-    program counts what it sees from 0, which is what tensor parallel jobs expect.
+    In a container the vendor's docker runtime makes the vNPU of the template it is told. A vNPU
+    is the only one its program sees, so that it counts from 0, as tensor parallel jobs expect.
     """
     grant, first = allocation.grants[0], devices[0]
-    devices = sorted(devices, key=lambda device: device.index)
-    physical = [device.attributes["physical"] for device in devices]
-    logical = ",".join(str(n) for n in range(len(devices)))
-    env = {"ASCEND_VISIBLE_DEVICES": ",".join(physical), "ASCEND_RT_VISIBLE_DEVICES": logical}
-    nodes = tuple(f"/dev/davinci{number}" for number in physical)
-    parts = {}
+    numbers = sorted(int(device.attributes["physical"]) for device in devices)
+    env = {"ASCEND_VISIBLE_DEVICES": ",".join(map(str, numbers))}
     if grant.template is None:
-        if not container:  # the host's own numbers
-            env["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(str(device.index) for device in devices)
-    elif container:
-        env["ASCEND_VNPU_SPECS"] = grant.template
-    else:
-        number = _make(_DCMI.open(), first, grant.template, directory)
-        env |= {"ASCEND_VISIBLE_DEVICES": number, "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"}
-        nodes, parts = (f"/dev/vdavinci{number}",), {first.uuid: number}
-    # What a container needs beside the NPU itself, after the vendor's docker runtime.
-    shared = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
-    places = ("/usr/local/Ascend/driver/lib64", "/usr/local/dcmi", "/usr/local/bin/npu-smi")
-    mounts = tuple(Mount(place, place) for place in places) if container else ()
-    return Edits(env=env, mounts=mounts, device_nodes=nodes + shared, parts=parts)
+        return Edits(env=env, device_nodes=tuple(f"/dev/davinci{number}" for number in numbers))
+    if container:
+        return Edits(env={**env, "ASCEND_VNPU_SPECS": grant.template})
+    made = _make(_DCMI.open(), first, grant.template, directory)
+    seen = {"ASCEND_VISIBLE_DEVICES": made, "ASCEND_RT_VISIBLE_DEVICES": "0"}
+    return Edits(
+        env={**seen, "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"},
+        device_nodes=(f"/dev/vdavinci{made}",),
+        parts={first.uuid: made},
+    )
 
 
 @hetero.hookimpl
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy the vNPUs we noted on this chip that no grant holds and no container runs on."""
     dcmi, place = _DCMI.open(), _place(device)
-    for note in _notes(device, directory):
-        if note.name in parts:
+    for number in _numbers(device):
+        note = directory / str(number)
+        if note.name in parts or not note.exists():
             continue
-        if int(note.name) in _vnpus(dcmi, *place):
-            vnpu = _Vnpu(id=int(note.name))
-            size = c_uint(sizeof(vnpu))
-            dcmi.call("dcmi_get_device_info", *place, _VDEVICES, _ONE, vnpu, size)
+        if number in _vnpus(dcmi, *place):
+            vnpu = _Vnpu(id=number)
+            dcmi.call("dcmi_get_device_info", *place, _VDEVICES, _ONE, vnpu, c_uint(sizeof(vnpu)))
             if vnpu.in_container:
                 continue
-            dcmi.call("dcmi_set_destroy_vdevice", *place, int(note.name))
+            dcmi.call("dcmi_set_destroy_vdevice", *place, number)
         note.unlink(missing_ok=True)
 
 
 @hetero.hookimpl
 def hetero_observe(device: Device) -> hetero.Usage:
     """Return the memory in use and the share of time the AI cores were busy."""
-    dcmi, busy = _DCMI.open(), c_uint()
-    place = _place(device)
-    said = dcmi.ask("dcmi_get_device_utilization_rate", *place, _AICORE, busy)
-    return hetero.Usage(memory=_memory(dcmi, *place)[1], core=busy.value / 100 if said else None)
-
-
-def _is_npu(dcmi: Library, card: int, chip: int) -> bool:
-    kind = c_uint()
-    dcmi.call("dcmi_get_device_type", card, chip, kind)
-    return kind.value == _NPU
+    dcmi, place = _DCMI.open(), _place(device)
+    busy = dcmi.find("dcmi_get_device_utilization_rate", *place, _AICORE, c_uint)
+    _, used = _memory(dcmi, *place)
+    return hetero.Usage(memory=used, core=None if busy is None else busy / 100)
 
 
 def _device(dcmi: Library, card: int, chip: int) -> Device:
-    logic, physical, health, info = c_int(), c_uint(), c_uint(), _ChipInfo()
-    die, pcie, driver = (c_uint * 5)(), _Pcie(), (c_char * 64)()
-    dcmi.call("dcmi_get_device_logic_id", logic, card, chip)
-    dcmi.call("dcmi_get_device_phyid_from_logicid", logic.value, physical)
-    dcmi.call("dcmi_get_device_chip_info_v2", card, chip, info)
-    if not dcmi.ask("dcmi_get_device_die_v2", card, chip, _VDIE, die):
-        dcmi.call("dcmi_get_device_die", card, chip, die)  # older drivers
-    name = hetero.text(info.name) or ""
+    logic = dcmi.get("dcmi_get_device_logic_id", c_int, card, chip)
+    physical = dcmi.get("dcmi_get_device_phyid_from_logicid", logic, c_uint)
+    name = hetero.text(dcmi.get("dcmi_get_device_chip_info_v2", card, chip, _ChipInfo).name) or ""
+    words = c_uint * 5
+    die = dcmi.find("dcmi_get_device_die_v2", card, chip, _VDIE, words)
+    die = die or dcmi.get("dcmi_get_device_die", card, chip, words)  # of older drivers
     model = _MODULE if name == _DIE_OF_TWO else name
     memory, _ = _memory(dcmi, card, chip)
-    at = dcmi.ask("dcmi_get_device_pcie_info_v2", card, chip, pcie)
-    known = dcmi.ask("dcmi_get_device_health", card, chip, health)
-    version = dcmi.ask("dcmi_get_driver_version", driver, len(driver))
-    pci = hetero.pci_address(pcie.domain, pcie.bus, pcie.device, pcie.function) if at else None
+    at = dcmi.find("dcmi_get_device_pcie_info_v2", card, chip, _Pcie)
+    pci = hetero.pci_address(at.domain, at.bus, at.device, at.function) if at else None
+    health = dcmi.find("dcmi_get_device_health", card, chip, c_uint)
     return VENDOR.device(
         uuid="-".join(f"{word:X}" for word in die),
         model=model,
-        index=logic.value,
+        index=logic,
         memory=min(memory, _ALLOCATABLE.get(model, memory)),
         rung=Rung.PARTITION,
-        health=_HEALTH.get(health.value, f"alarm {health.value}") if known else None,
+        health=None if health is None else _HEALTH.get(health, f"alarm {health}"),
         pci=pci,
-        numa=hetero.numa_of(pci) if pci else None,
+        numa=hetero.numa_of(pci),
         attributes={
             "card": str(card),
             "chip": str(chip),
-            "physical": str(physical.value),
-            **({"driver": hetero.text(driver) or ""} if version else {}),
+            "physical": str(physical),
+            "driver": hetero.text(dcmi.find("dcmi_get_driver_version", c_char * 64, 64)),
         },
         group=f"card {card}" if model == _MODULE else None,
     )
@@ -261,10 +245,10 @@ def _device(dcmi: Library, card: int, chip: int) -> Device:
 
 def _memory(dcmi: Library, card: int, chip: int) -> tuple[int, int]:
     """Return total and used bytes: chips have HBM or, where that is not supported, DDR."""
-    hbm, ddr = _Hbm(), _Ddr()
-    if dcmi.ask("dcmi_get_device_hbm_info", card, chip, hbm) and hbm.size:
+    hbm = dcmi.find("dcmi_get_device_hbm_info", card, chip, _Hbm)
+    if hbm and hbm.size:
         return hbm.size * MiB, hbm.used * MiB
-    dcmi.call("dcmi_get_device_memory_info_v3", card, chip, ddr)
+    ddr = dcmi.get("dcmi_get_device_memory_info_v3", card, chip, _Ddr)
     return ddr.size * MiB, (ddr.size - ddr.available) * MiB
 
 
@@ -283,10 +267,6 @@ def _vnpus(dcmi: Library, card: int, chip: int) -> set[int]:
     return set(found.ids[: found.count])
 
 
-def _notes(device: Device, directory: Path) -> list[Path]:
-    return [note for number in _numbers(device) if (note := directory / str(number)).exists()]
-
-
 def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
     """Make a vNPU and return its number, noted before it exists: it has no name to mark."""
     place = _place(device)
@@ -294,10 +274,9 @@ def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
     number = next((n for n in _numbers(device) if n not in taken), None)
     if number is None:
         raise DriverError(f"card {place}: all {_PER_CHIP} vNPU numbers are taken")
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / str(number)).touch()
-    made = _Made()
-    dcmi.call("dcmi_create_vdevice", *place, _Wish(id=number, template=template.encode()), made)
+    hetero.note(directory / str(number))
+    wish = _Wish(id=number, template=template.encode())
+    made = dcmi.get("dcmi_create_vdevice", *place, wish, _Made)
     if made.id != number:
         dcmi.call("dcmi_set_destroy_vdevice", *place, made.id)
         raise DriverError(f"card {place}: asked for vNPU {number} and got {made.id}")

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import c_char_p, c_int, create_string_buffer
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,18 @@ VENDOR = hetero.Vendor(
         hetero.Model(match="MLU590*", granularity=_SLICED, slots=16),
         hetero.Model(match="MLU*", granularity=hetero.Whole()),
     ),
-    visible=("MLU_VISIBLE_DEVICES", "CAMBRICON_VISIBLE_DEVICES"),
+    visible=("MLU_VISIBLE_DEVICES",),
     visible_by="index",
+    runtime=("CAMBRICON_VISIBLE_DEVICES",),
+    # After the vendor's device plugin (Cambricon/cambricon-k8s-device-plugin, pkg/mlu); the
+    # libraries are in the image.
+    device_nodes=(
+        "/dev/cambricon_ctl",
+        "/dev/cambricon_gdr",
+        "/dev/cambricon_dev{index}",
+        "/dev/cambricon_ipcm{index}",
+    ),
+    files=("/usr/bin/cnmon",),
     words=(_WORDS,),
 )
 
@@ -95,14 +106,12 @@ def hetero_vendor() -> hetero.Vendor:
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards; one whose sMLU mode is off is given as a whole."""
     cndev, version = _open()
-    count = _Count(version=version)
-    cndev.call("cndevGetDeviceCount", count)
+    count = cndev.get("cndevGetDeviceCount", partial(_Count, version))
 
     def between(here: Device, there: Device) -> str | None:
-        way = _Way(version=version)
         ends = _handle(cndev, here.index), _handle(cndev, there.index)
-        said = cndev.ask("cndevTopologyGetRelationship", way, *ends)
-        return _WAYS.get(way.relation) if said else None
+        way = cndev.find("cndevTopologyGetRelationship", partial(_Way, version), *ends)
+        return _WAYS.get(way.relation) if way else None
 
     cards = hetero.each_card(
         lambda index: _device(cndev, version, index), hetero.counted(count.number)
@@ -112,27 +121,23 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 
 @hetero.hookimpl
 def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
-    """Make an instance for every share, or bring the one it has to its size; name whole cards."""
-    nodes, parts = ["/dev/cambricon_ctl"], {}
+    """Make an instance for every share, or bring the one it has to its size."""
+    nodes, parts = [], {}
     for grant, device in zip(allocation.grants, devices, strict=True):
-        nodes += [f"/dev/cambricon_dev{device.index}", f"/dev/cambricon_ipcm{device.index}"]
         if not device.whole(grant):
             cndev, version = _open()
-            instance = _instance(cndev, version, device, grant, hetero.mark(directory))
+            instance = _instance(cndev, version, device, grant, directory)
             parts[device.uuid] = instance.name.decode()
             nodes.append(instance.node.decode())
-    indices = ",".join(str(device.index) for device in devices)
-    env = dict.fromkeys(VENDOR.visible, indices)
-    return Edits(env=env, device_nodes=tuple(nodes), parts=parts)
+    return Edits(device_nodes=tuple(nodes), parts=parts)
 
 
 @hetero.hookimpl
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
-    """Destroy our instances that no grant holds, and the profiles that nothing is made from."""
+    """Destroy our instances that no grant holds, and our profiles that nothing is made from."""
     cndev, version = _open()
     card = _handle(cndev, device.index)
-    instances = _instances(cndev, version, card)
-    for instance in instances:
+    for instance in _instances(cndev, version, card):
         name = instance.name
         if not name.startswith(hetero.mark(directory).encode()) or name.decode() in parts:
             continue
@@ -141,20 +146,25 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
         except DriverError as error:
             if error.code != _IN_USE:
                 raise
-            continue
-        # Profiles cannot be marked: only one that an instance of ours came from may be ours.
-        if not any(instance.profile == i.profile for i in _instances(cndev, version, card)):
-            cndev.call("cndevDestroySMluProfileInfo", instance.profile, card)
+    used = {instance.profile for instance in _instances(cndev, version, card)}
+    for note in directory.glob(f"{device.uuid}-*"):
+        before = note.read_text().split()
+        of_size = [p.id for p in _profiles(cndev, version, card) if _note(device, p) == note.name]
+        ours = {number for number in of_size if str(number) not in before}
+        for number in ours - used:
+            cndev.call("cndevDestroySMluProfileInfo", number, card)
+        if not ours & used:
+            note.unlink()
 
 
 @hetero.hookimpl
 def hetero_observe(device: Device) -> hetero.Usage:
     """Return the memory in use and the mean utilization of the cores."""
     cndev, version = _open()
-    card, memory, busy = _handle(cndev, device.index), _Memory(), _Busy(version=version)
-    cndev.call("cndevGetMemoryUsageV2", memory, card)
-    said = cndev.ask("cndevGetDeviceUtilizationInfo", busy, card)
-    return hetero.Usage(memory=memory.used * MiB, core=busy.average / 100 if said else None)
+    card = _handle(cndev, device.index)
+    used = cndev.get("cndevGetMemoryUsageV2", _Memory, card).used * MiB
+    busy = cndev.find("cndevGetDeviceUtilizationInfo", partial(_Busy, version), card)
+    return hetero.Usage(memory=used, core=busy.average / 100 if busy else None)
 
 
 def _open() -> tuple[Library, int]:
@@ -162,7 +172,7 @@ def _open() -> tuple[Library, int]:
     cndev = _CNDEV.open()
     for version in _VERSIONS:
         try:
-            cndev.call("cndevGetDeviceCount", _Count(version=version))
+            cndev.get("cndevGetDeviceCount", partial(_Count, version))
         except DriverError as error:
             if error.code == _OTHER_VERSION:
                 continue
@@ -172,32 +182,29 @@ def _open() -> tuple[Library, int]:
 
 
 def _handle(cndev: Library, index: int) -> int:
-    handle = c_int()
-    cndev.call("cndevGetDeviceHandleByIndex", index, handle)
-    return handle.value
+    return int(cndev.get("cndevGetDeviceHandleByIndex", index, c_int))
 
 
 def _device(cndev: Library, version: int, index: int) -> Device:
-    card, memory, pcie = _handle(cndev, index), _Memory(), _Pcie()
-    uuid, numa, health, mode = (t(version=version) for t in (_Uuid, _Numa, _Health, _Mode))
-    cndev.call("cndevGetUUID", uuid, card)
-    cndev.call("cndevGetMemoryUsageV2", memory, card)
+    card = _handle(cndev, index)
+    uuid = cndev.get("cndevGetUUID", partial(_Uuid, version), card)
     name = cndev.value("cndevGetCardNameStringByDevId", card, kind=c_char_p)
-    at = cndev.ask("cndevGetPCIeInfoV2", pcie, card)
-    near = cndev.ask("cndevGetNUMANodeIdByDevId", numa, card) and numa.node >= 0
-    known = cndev.ask("cndevGetCardHealthState", health, card)
-    sliced = cndev.ask("cndevGetSMLUMode", mode, card) and mode.on == 1
+    at = cndev.find("cndevGetPCIeInfoV2", _Pcie, card)
+    numa = cndev.find("cndevGetNUMANodeIdByDevId", partial(_Numa, version), card)
+    health = cndev.find("cndevGetCardHealthState", partial(_Health, version), card)
+    mode = cndev.find("cndevGetSMLUMode", partial(_Mode, version), card)
+    sliced = mode and mode.on == 1
     return VENDOR.device(
         uuid=f"MLU-{hetero.text(uuid.uuid)}",
-        model=hetero.text(name or b"") or "unknown",
+        model=hetero.text(name) or "unknown",
         index=index,
-        memory=memory.total * MiB,
+        memory=cndev.get("cndevGetMemoryUsageV2", _Memory, card).total * MiB,
         rung=Rung.PARTITION if sliced else Rung.NONE,
         granularity=None if sliced else hetero.Whole(),
-        health=("ok" if health.health == 1 else "the driver reports a problem") if known else None,
-        numa=numa.node if near else None,
-        pci=hetero.pci_address(pcie.domain, pcie.bus, pcie.device, pcie.function) if at else None,
-        attributes={} if sliced else {"smlu": "off"},
+        health=("ok" if health.health == 1 else "the driver reports a problem") if health else None,
+        numa=numa.node if numa and numa.node >= 0 else None,
+        pci=hetero.pci_address(at.domain, at.bus, at.device, at.function) if at else None,
+        attributes={"smlu": None if sliced else "off"},
     )
 
 
@@ -210,35 +217,44 @@ def _instances(cndev: Library, version: int, card: int) -> list[Any]:
     return list(found[: count.value])
 
 
-def _instance(cndev: Library, version: int, device: Device, grant: Grant, mark: str) -> Any:
-    """Return the instance of this grant's size: the one it has, resized, or a new one."""
+def _instance(cndev: Library, version: int, device: Device, grant: Grant, directory: Path) -> Any:
+    """Return the instance of this grant's size: the one it names, resized, or a new one."""
     card = _handle(cndev, device.index)
     core = grant.takes[CORE] * 100 // device.capacity[CORE]
     quota = _Quota(version=version, core=core, memory=grant.takes[MEMORY])
-    if grant.part is None:
-        name = mark + secrets.token_hex(4)
-        profile = _profile(cndev, version, card, quota)
-        cndev.call(
-            "cndevCreateSMluInstanceByProfileId",
-            c_int(),
-            profile,
-            card,
-            create_string_buffer(name.encode()),
-        )
+    name = (grant.part or hetero.mark(directory) + secrets.token_hex(4)).encode()
+    if any(instance.name == name for instance in _instances(cndev, version, card)):
+        cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name, quota)
     else:
-        name = grant.part
-        cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name.encode(), quota)
-    return next(i for i in _instances(cndev, version, card) if i.name == name.encode())
+        profile = _profile(cndev, version, device, quota, directory)
+        handle = c_int()  # not needed: instances are addressed by their names
+        writable = create_string_buffer(name)
+        cndev.call("cndevCreateSMluInstanceByProfileId", handle, profile, card, writable)
+    return next(i for i in _instances(cndev, version, card) if i.name == name)
 
 
-def _profile(cndev: Library, version: int, card: int, quota: Any) -> int:
-    """Return the profile of this size, which is reused when it exists."""
-    ids, made = _Ids(version=version), c_int()
-    cndev.call("cndevGetSMluProfileIdInfo", ids, card)
-    for identity in ids.ids[: ids.count]:
-        profile = _Profile(version=version)
-        cndev.call("cndevGetSMluProfileInfo", profile, identity, card)
-        if (profile.core[0], profile.memory[0]) == (quota.core, quota.memory) and profile.left:
-            return int(identity)
-    cndev.call("cndevCreateSMluProfileInfo", quota, made, card)
-    return made.value
+def _profiles(cndev: Library, version: int, card: int) -> list[Any]:
+    ids = cndev.get("cndevGetSMluProfileIdInfo", partial(_Ids, version), card)
+    ask = partial(cndev.get, "cndevGetSMluProfileInfo", partial(_Profile, version))
+    return [ask(number, card) for number in ids.ids[: ids.count]]
+
+
+def _note(device: Device, profile: Any) -> str:
+    return f"{device.uuid}-{profile.core[0]}-{profile.memory[0]}"
+
+
+def _profile(cndev: Library, version: int, device: Device, quota: Any, directory: Path) -> int:
+    """Return the profile of this size, which is reused when it exists.
+
+    Profiles have no name to mark: a note of those there were before tells which are ours.
+    """
+    card = _handle(cndev, device.index)
+    wanted = _Profile(core=(quota.core,), memory=(quota.memory,))
+    name = _note(device, wanted)
+    found = [p for p in _profiles(cndev, version, card) if _note(device, p) == name]
+    for profile in found:
+        if profile.left:
+            return int(profile.id)
+    if not (directory / name).exists():
+        hetero.note(directory / name, " ".join(str(profile.id) for profile in found))
+    return int(cndev.get("cndevCreateSMluProfileInfo", quota, c_int, card))

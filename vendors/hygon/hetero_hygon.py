@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from ctypes import c_char, c_uint16, c_uint32, c_uint64
+from ctypes import c_char, c_int32, c_uint16, c_uint32, c_uint64
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -18,20 +18,7 @@ from pathlib import Path
 from attrs import frozen
 
 import hetero
-from hetero import (
-    CORE,
-    MEMORY,
-    Allocation,
-    Device,
-    DriverAbsent,
-    DriverError,
-    Edits,
-    Grant,
-    Library,
-    MiB,
-    Mount,
-    Rung,
-)
+from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Grant, Library, MiB, Rung
 
 #: Core is counted in compute units, since that is what a mask is made of: 1 % is rounded up to one.
 _SLICED = hetero.Fractional(multi=hetero.Multi.WHOLE, together=True)
@@ -69,6 +56,9 @@ VENDOR = hetero.Vendor(
     ),
     visible=("HIP_VISIBLE_DEVICES",),
     visible_by="index",
+    # After gpustack/runtime (deployer/cdi/hygon.py), and the mounts of HAMi's device plugin.
+    device_nodes=("/dev/kfd", "/dev/mkfd", "{card}", "{render}"),
+    files=("/opt/hyhal", "/opt/dtk:/opt/hygondriver"),
     words=(_WORDS,),
 )
 
@@ -101,44 +91,33 @@ def hetero_vendor() -> hetero.Vendor:
 @hetero.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards ROCm SMI monitors."""
-    rsmi, count = _RSMI.open(), c_uint32()
-    rsmi.call("rsmi_num_monitor_devices", count)
+    rsmi = _RSMI.open()
+    count = rsmi.get("rsmi_num_monitor_devices", c_uint32)
 
     def between(here: Device, there: Device) -> str | None:
-        hops, kind = c_uint64(), c_uint32()
-        said = rsmi.ask("rsmi_topo_get_link_type", here.index, there.index, hops, kind)
-        if not said or kind.value not in (_PCIE, _XGMI):
+        hops = c_uint64()
+        kind = rsmi.find("rsmi_topo_get_link_type", here.index, there.index, hops, c_uint32)
+        if kind not in (_PCIE, _XGMI):
             return None
-        return "XGMI" if kind.value == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
+        return "XGMI" if kind == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
 
-    cards = hetero.each_card(lambda index: _device(rsmi, index), hetero.counted(count.value))
+    cards = hetero.each_card(lambda index: _device(rsmi, index), hetero.counted(count))
     return hetero.linked(cards, between, {"XGMI": 20})
 
 
 @hetero.hookimpl
-def hetero_enforce(
-    allocation: Allocation, devices: Sequence[Device], directory: Path, container: bool
-) -> Edits:
-    """Write a vdev for every share and mount it where the runtime looks; name whole cards."""
+def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
+    """Write a vdev for every share and mount it where the runtime looks."""
     mounts, parts = [], {}
     for grant, device in zip(allocation.grants, devices, strict=True):
         if device.whole(grant):
             continue
-        if grant.part is not None:
-            raise DriverError(f"card {device.index}: a vdev keeps the size it was made with")
         part = _write(device, grant, directory)
         parts[device.uuid] = part
-        mounts.append(Mount(str(directory / part), f"{RUNTIME}/{part}"))
-    if container:
-        mounts += [Mount("/opt/dtk", "/opt/hygondriver"), Mount("/opt/hyhal", "/opt/hyhal")]
-    # The runtime counts the cards of the vdevs it was given, and else those of the host.
-    indices = range(len(devices)) if parts else [device.index for device in devices]
-    return Edits(
-        env={variable: ",".join(map(str, indices)) for variable in VENDOR.visible},
-        mounts=tuple(mounts),
-        device_nodes=("/dev/kfd", "/dev/mkfd", *_nodes(devices)),
-        parts=parts,
-    )
+        mounts.append(hetero.Mount(str(directory / part), f"{RUNTIME}/{part}"))
+    # A process that was given vdevs counts those, and else the cards of the machine.
+    env = dict.fromkeys(VENDOR.visible, ",".join(map(str, range(len(parts))))) if parts else {}
+    return Edits(env=env, mounts=tuple(mounts), parts=parts)
 
 
 @hetero.hookimpl
@@ -152,65 +131,50 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 @hetero.hookimpl
 def hetero_observe(device: Device) -> hetero.Usage:
     """Return the memory in use and the share of time the card was busy."""
-    rsmi, used, busy = _RSMI.open(), c_uint64(), c_uint32()
-    memory = rsmi.ask("rsmi_dev_memory_usage_get", device.index, _VRAM, used)
-    core = rsmi.ask("rsmi_dev_busy_percent_get", device.index, busy)
-    return hetero.Usage(
-        memory=used.value if memory else None, core=busy.value / 100 if core else None
-    )
+    rsmi = _RSMI.open()
+    used = rsmi.find("rsmi_dev_memory_usage_get", device.index, _VRAM, c_uint64)
+    busy = rsmi.find("rsmi_dev_busy_percent_get", device.index, c_uint32)
+    return hetero.Usage(memory=used, core=None if busy is None else busy / 100)
 
 
 def _device(rsmi: Library, index: int) -> Device:
-    kind, memory, place, numa = c_uint16(), c_uint64(), c_uint64(), c_uint32()
-    name, serial = (c_char * 256)(), (c_char * 256)()
-    rsmi.call("rsmi_dev_id_get", index, kind)
-    rsmi.call("rsmi_dev_memory_total_get", index, _VRAM, memory)
-    rsmi.call("rsmi_dev_serial_number_get", index, serial, len(serial))
-    named = rsmi.ask("rsmi_dev_name_get", index, name, len(name))
-    at = rsmi.ask("rsmi_dev_pci_id_get", index, place)
-    near = rsmi.ask("rsmi_topo_numa_affinity_get", index, numa) and numa.value < 2**31
-    model, _ = _CARDS.get(kind.value) or (hetero.text(name) if named else None, 0)
+    kind = rsmi.get("rsmi_dev_id_get", index, c_uint16)
+    serial = hetero.text(rsmi.get("rsmi_dev_serial_number_get", index, c_char * 256, 256))
+    name = hetero.text(rsmi.find("rsmi_dev_name_get", index, c_char * 256, 256))
+    model, _ = _CARDS.get(kind, (name, 0))
     # domain << 32 | bus << 8 | device << 3 | function
-    pci = place.value
-    units = _units(index) if kind.value in _CARDS else None
+    at = rsmi.find("rsmi_dev_pci_id_get", index, c_uint64)
+    pci = None if at is None else hetero.pci_address(at >> 32, at >> 8 & 255, at >> 3 & 31, at & 7)
+    numa = rsmi.find("rsmi_topo_numa_affinity_get", index, c_int32)
+    units = _units(index) if kind in _CARDS else None
     return VENDOR.device(
-        uuid=f"DCU-{hetero.text(serial)}" if hetero.text(serial) else "",
-        model=model or f"{kind.value:04x}",
+        uuid=f"DCU-{serial}" if serial else "",
+        model=model or f"{kind:04x}",
         index=index,
-        memory=memory.value,
-        rung=Rung.PARTITION if kind.value in _CARDS else Rung.NONE,
+        memory=rsmi.get("rsmi_dev_memory_total_get", index, _VRAM, c_uint64),
+        rung=Rung.PARTITION if kind in _CARDS else Rung.NONE,
         capacity={CORE: units} if units else None,
         health=_health(rsmi, index),
-        numa=numa.value if near else None,
-        pci=hetero.pci_address(pci >> 32, pci >> 8 & 0xFF, pci >> 3 & 0x1F, pci & 7)
-        if at
-        else None,
+        numa=None if numa is None or numa < 0 else numa,
+        pci=pci,
+        attributes={**hetero.drm_of(pci)},
     )
 
 
 def _units(index: int) -> int | None:
     """Return how many compute units the card has, where the virtualization library is there."""
-    info = _Info()
     try:
-        said = _HYDMI.open().ask("dmiGetDeviceInfo", index, info)
-    except DriverAbsent:
+        info = _HYDMI.open().find("dmiGetDeviceInfo", index, _Info)
+    except hetero.DriverAbsent:
         return None
-    return int(info.units) if said else None
+    return int(info.units) if info else None
 
 
 def _health(rsmi: Library, index: int) -> str | None:
-    errors = _Errors()
-    if not rsmi.ask("rsmi_dev_ecc_count_get", index, _MEMORY_BLOCK, errors):
-        return None
-    if errors.uncorrected:
+    errors = rsmi.find("rsmi_dev_ecc_count_get", index, _MEMORY_BLOCK, _Errors)
+    if errors and errors.uncorrected:
         return f"{errors.uncorrected} uncorrected memory errors: reset the card"
-    return "ok"
-
-
-def _nodes(devices: Sequence[Device]) -> tuple[str, ...]:
-    """Return the /dev/dri nodes of the cards, as far as this machine has them."""
-    found = (Path(f"/sys/bus/pci/devices/{device.pci}/drm").glob("[cr]*") for device in devices)
-    return tuple(sorted(f"/dev/dri/{node.name}" for nodes in found for node in nodes))
+    return "ok" if errors else None
 
 
 # --- vdev files -----------------------------------------------------------------------------
@@ -241,18 +205,24 @@ def _vdevs(directory: Path) -> list[_Vdev]:
 
 
 def _write(device: Device, grant: Grant, directory: Path) -> str:
-    """Write the vdev of a grant and return its name: whole at once, or not at all.
+    """Write the vdev of a grant, unless it is there, and return its name.
 
     Its units, its number and its pipe are in no other vdev of this node, ours or the host's.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    count = grant.takes[CORE]
+    size = f"cu_count: {count}\nmem: {grant.takes[MEMORY] // MiB} MiB\n"
+    if grant.part is not None and (path := directory / grant.part).exists():
+        if size not in path.read_text():
+            raise DriverError(f"card {device.index}: a vdev keeps the size it was made with")
+        return path.name
     others = _vdevs(directory) + _vdevs(HOST)
     beside = [vdev for vdev in others if vdev.pci == device.pci]
     taken = reduce(or_, (vdev.mask for vdev in beside), 0)
     units = [unit for unit in range(device.capacity[CORE]) if not taken >> unit & 1]
-    number = _free(range(_MOST_VDEVS + 1), (vdev.number for vdev in others))
+    named = re.findall(r"\d+", grant.part or "")
+    numbers = map(int, named) if named else range(_MOST_VDEVS + 1)
+    number = _free(numbers, (vdev.number for vdev in others))
     pipe = _free(range(_MOST_PIPES), (vdev.pipe for vdev in beside))
-    count = grant.takes[CORE]
     if number is None or pipe is None or len(units) < count:
         raise DriverError(
             f"card {device.index}: {len(units)} of {count} compute units, "
@@ -261,21 +231,11 @@ def _write(device: Device, grant: Grant, directory: Path) -> str:
         )
     mask = sum(1 << unit for unit in units[:count])
     words = [mask >> _MASK_BITS * place & (1 << _MASK_BITS) - 1 for place in (0, 1)]
-    lines = [
-        f"PciBusId: {device.pci}",
-        *(f"cu_mask: 0x{word:016x}" for word in words),
-        f"cu_count: {count}",
-        f"mem: {grant.takes[MEMORY] // MiB} MiB",
-        f"device_id: {device.index}",
-        f"vdev_id: {number}",
-        f"pipe_id: {pipe}",
-        "enable: 1",
-    ]
-    path = directory / f"vdev{number}.conf"
-    draft = path.with_suffix(".new")
-    draft.write_text("\n".join(lines) + "\n")
-    draft.replace(path)
-    return path.name
+    masks = "".join(f"cu_mask: 0x{word:016x}\n" for word in words)
+    ids = f"device_id: {device.index}\nvdev_id: {number}\npipe_id: {pipe}\n"
+    name = f"vdev{number}.conf"
+    hetero.note(directory / name, f"PciBusId: {device.pci}\n{masks}{size}{ids}enable: 1\n")
+    return name
 
 
 def _free(numbers: Iterable[int], taken: Iterable[int]) -> int | None:

@@ -7,12 +7,12 @@ header api.h (Deep-Spark/go-ixml, pkg/ixml).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from ctypes import c_char, c_int, c_uint, c_uint64, c_ulong, c_void_p
 
 import hetero
-from hetero import Device, DriverError, Edits, Library, MiB, Rung
+from hetero import Device, DriverError, Library, MiB, Rung
 
 #: What HAMi's users write: each model has resources of its own.
 _WORDS = tuple(
@@ -40,8 +40,12 @@ VENDOR = hetero.Vendor(
             slots=100,
         ),
     ),
-    visible=("CUDA_VISIBLE_DEVICES", "IX_VISIBLE_DEVICES"),
+    visible=("CUDA_VISIBLE_DEVICES",),
+    runtime=("IX_VISIBLE_DEVICES",),
     limiter="cuda",
+    # After the vendor's device plugin (Deep-Spark/ix-device-plugin, pkg/dpm): the libraries are in
+    # the image, or its container runtime brings them.
+    device_nodes=("/dev/itrctl", "/dev/iluvatar{minor}"),
     words=_WORDS,
 )
 
@@ -74,80 +78,60 @@ def hetero_vendor() -> hetero.Vendor:
 @hetero.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards ixml lists."""
-    ixml, count, driver = _IXML.open(), c_uint(), (c_char * 80)()
-    ixml.call("nvmlDeviceGetCount_v2", count)
-    said = ixml.ask("nvmlSystemGetDriverVersion", driver, len(driver))
-    version = {"driver": hetero.text(driver) or ""} if said else {}
+    ixml = _IXML.open()
+    count = ixml.get("nvmlDeviceGetCount_v2", c_uint)
+    version = hetero.text(ixml.find("nvmlSystemGetDriverVersion", c_char * 80, 80))
     rung = _rung()
 
     def between(here: Device, there: Device) -> str | None:
-        way = c_int()
         ends = _handle(ixml, here.index), _handle(ixml, there.index)
-        known = ixml.ask("nvmlDeviceGetTopologyCommonAncestor", *ends, way)
-        return _WAYS.get(way.value) if known else None
+        return _WAYS.get(ixml.find("nvmlDeviceGetTopologyCommonAncestor", *ends, c_int))
 
     def read(index: int) -> Device:
         return _device(ixml, index, rung, version)
 
-    return hetero.linked(hetero.each_card(read, hetero.counted(count.value)), between)
-
-
-@hetero.hookimpl
-def hetero_enforce(devices: Sequence[Device]) -> Edits:
-    """Name the cards; the limiter, where it is preloaded, keeps the shares."""
-    uuids = ",".join(device.uuid for device in devices)
-    minors = [device.attributes.get("minor", str(device.index)) for device in devices]
-    return Edits(
-        env=dict.fromkeys(VENDOR.visible, uuids),
-        device_nodes=("/dev/itrctl", *(f"/dev/iluvatar{minor}" for minor in minors)),
-    )
+    return hetero.linked(hetero.each_card(read, hetero.counted(count)), between)
 
 
 @hetero.hookimpl
 def hetero_observe(device: Device) -> hetero.Usage:
     """Return the memory in use and the share of the last sample in which a kernel ran."""
-    ixml, memory, rates = _IXML.open(), _Memory(), _Rates()
+    ixml = _IXML.open()
     card = _handle(ixml, device.index)
-    ixml.call("nvmlDeviceGetMemoryInfo", card, memory)
-    said = ixml.ask("nvmlDeviceGetUtilizationRates", card, rates)
-    return hetero.Usage(memory=memory.used, core=rates.core / 100 if said else None)
+    rates = ixml.find("nvmlDeviceGetUtilizationRates", card, _Rates)
+    used = ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).used
+    return hetero.Usage(memory=used, core=rates.core / 100 if rates else None)
 
 
 def _handle(ixml: Library, index: int) -> int:
-    handle = c_void_p()
-    ixml.call("nvmlDeviceGetHandleByIndex_v2", index, handle)
-    return handle.value or 0
+    return ixml.get("nvmlDeviceGetHandleByIndex_v2", index, c_void_p) or 0
 
 
-def _device(ixml: Library, index: int, rung: Rung, attributes: dict[str, str]) -> Device:
-    card, memory, pci = _handle(ixml, index), _Memory(), _Pci()
-    uuid, name, minor, nodes = (c_char * 96)(), (c_char * 96)(), c_uint(), c_ulong()
-    ixml.call("nvmlDeviceGetUUID", card, uuid, len(uuid))
-    ixml.call("nvmlDeviceGetName", card, name, len(name))
-    ixml.call("nvmlDeviceGetMemoryInfo", card, memory)
-    at = ixml.ask("nvmlDeviceGetPciInfo_v3", card, pci)
-    numbered = ixml.ask("nvmlDeviceGetMinorNumber", card, minor)
-    near = ixml.ask("nvmlDeviceGetMemoryAffinity", card, 1, nodes, _NODES) and nodes.value
+def _device(ixml: Library, index: int, rung: Rung, version: str | None) -> Device:
+    card = _handle(ixml, index)
+    at = ixml.find("nvmlDeviceGetPciInfo_v3", card, _Pci)
+    minor = ixml.find("nvmlDeviceGetMinorNumber", card, c_uint)
+    nodes = ixml.find("nvmlDeviceGetMemoryAffinity", card, 1, c_ulong, _NODES)
     return VENDOR.device(
-        uuid=hetero.text(uuid) or "",
-        model=hetero.text(name) or "unknown",
+        uuid=hetero.text(ixml.get("nvmlDeviceGetUUID", card, c_char * 96, 96)) or "",
+        model=hetero.text(ixml.get("nvmlDeviceGetName", card, c_char * 96, 96)) or "unknown",
         index=index,
-        memory=memory.total,
+        memory=ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).total,
         rung=rung,
         health=_health(ixml, card),
-        numa=(nodes.value & -nodes.value).bit_length() - 1 if near else None,
-        pci=hetero.pci_address(pci.domain, pci.bus, pci.device) if at else None,
-        attributes={**attributes, **({"minor": str(minor.value)} if numbered else {})},
+        numa=hetero.first_node(nodes or 0),
+        pci=hetero.pci_address(at.domain, at.bus, at.device) if at else None,
+        attributes={"driver": version, "minor": str(index if minor is None else minor)},
     )
 
 
 def _health(ixml: Library, card: int) -> str | None:
-    faults = c_uint64()
-    if not ixml.ask("ixmlDeviceGetHealth", card, faults):
+    faults = ixml.find("ixmlDeviceGetHealth", card, c_uint64)
+    if faults is None:
         return None
-    said = [name for bit, name in enumerate(_HEALTH) if faults.value >> bit & 1]
-    if faults.value and not said:
-        return f"fault {faults.value:#x}"
+    said = [name for bit, name in enumerate(_HEALTH) if faults >> bit & 1]
+    if faults and not said:
+        return f"fault {faults:#x}"
     return f"{', '.join(said)} fault" if said else "ok"
 
 

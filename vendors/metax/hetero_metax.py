@@ -16,20 +16,7 @@ from typing import Any
 from attrs import evolve
 
 import hetero
-from hetero import (
-    CORE,
-    MEMORY,
-    SLOTS,
-    Allocation,
-    Device,
-    DriverError,
-    Edits,
-    Grant,
-    Library,
-    MiB,
-    Policy,
-    Rung,
-)
+from hetero import CORE, MEMORY, SLOTS, Allocation, Device, DriverError, Grant, Library, MiB, Policy
 
 #: What HAMi's users write: whole cards, and slices whose memory is in GiB.
 _WHOLE = hetero.Words(
@@ -64,8 +51,10 @@ VENDOR = hetero.Vendor(
     name="metax",
     title="MetaX",
     models=(hetero.Model(match="*", granularity=hetero.Whole()),),
-    visible=("CUDA_VISIBLE_DEVICES",),
+    visible=("MACA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
     visible_by="index",
+    # After gpustack/runtime (deployer/cdi/metax.py); images bring the libraries.
+    device_nodes=("/dev/mxcd", "/dev/mxnd", "/dev/mxgd", "{card}", "{render}"),
     words=(_WHOLE, _SHARES),
 )
 #: What a card whose sGPU mode is on divides into: 1 % and 128 MiB, at most 16.
@@ -110,17 +99,17 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     count = mxsml.value("mxSmlGetDeviceCount", kind=c_uint)
 
     def between(here: Device, there: Device) -> str | None:
-        way = c_uint()
-        said = mxsml.ask("mxSmlGetDeviceTopology", here.index, there.index, way)
-        return _WAYS.get(way.value) if said else None
+        return _WAYS.get(mxsml.find("mxSmlGetDeviceTopology", here.index, there.index, c_uint))
 
     cards = hetero.each_card(lambda index: _device(mxsml, index), hetero.counted(count))
     return hetero.linked(cards, between, {"MetaXLink": 20})
 
 
 @hetero.hookimpl
-def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
-    """Make a slice on every sliced card, or bring the one it has to its size; name the others."""
+def hetero_enforce(
+    allocation: Allocation, devices: Sequence[Device], directory: Path
+) -> hetero.Edits:
+    """Make a slice on every sliced card, or bring the one it has to its size."""
     slices, parts = [], {}
     for grant, device in zip(allocation.grants, devices, strict=True):
         if device.capacity[SLOTS] == 1:
@@ -131,12 +120,7 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory:
         slices.append(
             f"sgpu={device.pci}#{found.id};compute={found.core};vram={found.memory};alias={alias}"
         )
-    env = dict.fromkeys(VENDOR.visible, ",".join(str(device.index) for device in devices))
-    if slices:
-        env["METAX_SGPUS"] = ",".join(slices)
-    drm = (Path(f"/sys/bus/pci/devices/{device.pci}/drm").glob("[cr]*") for device in devices)
-    nodes = sorted(f"/dev/dri/{node.name}" for found in drm for node in found)
-    return Edits(env=env, device_nodes=("/dev/mxcd", "/dev/mxgd", *nodes), parts=parts)
+    return hetero.Edits(env={"METAX_SGPUS": ",".join(slices)} if slices else {}, parts=parts)
 
 
 @hetero.hookimpl
@@ -161,87 +145,81 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 @hetero.hookimpl
 def hetero_observe(device: Device) -> hetero.Usage:
     """Return the memory in use and the utilization of the compute cores."""
-    mxsml, memory, busy = _MXSML.open(), _Memory(), c_int()
-    mxsml.call("mxSmlGetMemoryInfo", device.index, memory)
-    said = mxsml.ask("mxSmlGetDeviceIpUsage", device.index, _XCORE, busy)
-    return hetero.Usage(memory=memory.used * 1024, core=busy.value / 100 if said else None)
+    mxsml = _MXSML.open()
+    used = mxsml.get("mxSmlGetMemoryInfo", device.index, _Memory).used * 1024
+    busy = mxsml.find("mxSmlGetDeviceIpUsage", device.index, _XCORE, c_int)
+    return hetero.Usage(memory=used, core=None if busy is None else busy / 100)
 
 
 def _device(mxsml: Library, index: int) -> Device:
-    info, memory, nodes, sliced = _Info(), _Memory(), c_uint(), c_uint()
-    mxsml.call("mxSmlGetDeviceInfo", index, info)
-    mxsml.call("mxSmlGetMemoryInfo", index, memory)
-    near = mxsml.ask("mxSmlGetNodeAffinity", index, 1, nodes) and nodes.value
-    on = mxsml.ask("mxSmlGetSgpuToggle", index, sliced) and sliced.value == 1
+    info = mxsml.get("mxSmlGetDeviceInfo", index, _Info)
+    memory = mxsml.get("mxSmlGetMemoryInfo", index, _Memory)
+    nodes = mxsml.find("mxSmlGetNodeAffinity", index, 1, c_uint)
+    pci = hetero.text(info.pci)
+    on = mxsml.find("mxSmlGetSgpuToggle", index, c_uint) == 1
     virtual = "its virtual functions are given out instead"
     return VENDOR.device(
         uuid=hetero.text(info.uuid) or "",
         model=hetero.text(info.name) or "unknown",
         index=index,
         memory=memory.total * 1024,
-        rung=Rung.PARTITION if on else Rung.NONE,
+        rung=hetero.Rung.PARTITION if on else hetero.Rung.NONE,
         granularity=_SLICED if on else None,
-        capacity={SLOTS: _MOST_SLICES} if on else None,
+        capacity={SLOTS: _MOST_SLICES, **hetero.ONE_POLICY} if on else None,
         health=virtual if info.mode == _PHYSICAL else _health(mxsml, index),
-        numa=(nodes.value & -nodes.value).bit_length() - 1 if near else None,
-        pci=hetero.text(info.pci),
+        numa=hetero.first_node(nodes or 0),
+        pci=pci,
+        attributes={**hetero.drm_of(pci)},
     )
 
 
 def _health(mxsml: Library, index: int) -> str | None:
-    state, reason = c_int(), _Reason()
-    if not mxsml.ask("mxSmlGetDeviceState", index, state):
-        return None
-    if state.value:
-        return "ok"
-    said = mxsml.ask("mxSmlGetDeviceUnavailableReason", index, reason)
-    return (hetero.text(reason.said) if said else None) or "not available"
+    state = mxsml.find("mxSmlGetDeviceState", index, c_int)
+    if state != 0:
+        return "ok" if state else None
+    reason = mxsml.find("mxSmlGetDeviceUnavailableReason", index, _Reason)
+    return (hetero.text(reason.said) if reason else None) or "not available"
 
 
 # --- sGPU -----------------------------------------------------------------------------------
 
 
 def _slices(mxsml: Library, card: int) -> list[int]:
-    return [n for n in range(_MOST_SLICES) if mxsml.ask("mxSmlGetSgpuInfo", card, n, _Slice())]
+    return [n for n in range(_MOST_SLICES) if mxsml.find("mxSmlGetSgpuInfo", card, n, _Slice)]
 
 
 def _alias(mxsml: Library, card: int, identity: int) -> str:
-    alias = (c_char * 32)()
-    mxsml.call("mxSmlGetSgpuAlias", card, identity, alias, c_uint(len(alias)))
-    return hetero.text(alias) or ""
+    return (
+        hetero.text(mxsml.get("mxSmlGetSgpuAlias", card, identity, c_char * 32, c_uint(32))) or ""
+    )
 
 
 def _slice(mxsml: Library, device: Device, grant: Grant, policy: Policy, directory: Path) -> Any:
-    """Return the slice of this grant's size: the one it has, resized, or a new one."""
+    """Return the slice of this grant's size: the one it names, resized, or a new one."""
     memory = grant.takes[MEMORY] // MiB // 128 * 128  # all of a card may be no multiple
     core = grant.takes[CORE]
-    slices, made = _slices(mxsml, device.index), c_uint()
-    if grant.part is not None:
-        identity = next(n for n in slices if _alias(mxsml, device.index, n) == grant.part)
+    slices = _slices(mxsml, device.index)
+    alias = grant.part or hetero.mark(directory) + secrets.token_hex(4)
+    identity = next((n for n in slices if _alias(mxsml, device.index, n) == alias), None)
+    if identity is not None:
         mxsml.call("mxSmlSetSgpuVramQuota", device.index, identity, memory)
         mxsml.call("mxSmlSetSgpuComputeQuota", device.index, identity, core)
     else:
         _share_as(mxsml, device, policy, alone=not slices)
         # A slice gets its name only once it exists: until then the note tells it from others.
-        directory.mkdir(parents=True, exist_ok=True)
-        note, draft = directory / device.uuid, directory / f"{device.uuid}.new"
-        draft.write_text(" ".join(map(str, slices)))
-        draft.replace(note)
-        mxsml.call("mxSmlCreateSgpu", device.index, memory, core, made)
-        identity = made.value
-        alias = create_string_buffer((hetero.mark(directory) + secrets.token_hex(4)).encode())
-        mxsml.call("mxSmlSetSgpuAlias", device.index, identity, alias)
+        note = directory / device.uuid
+        hetero.note(note, " ".join(map(str, slices)))
+        identity = mxsml.get("mxSmlCreateSgpu", device.index, memory, core, c_uint)
+        name = create_string_buffer(alias.encode())
+        mxsml.call("mxSmlSetSgpuAlias", device.index, identity, name)
         note.unlink()
-    found = _Slice()
-    mxsml.call("mxSmlGetSgpuInfo", device.index, identity, found)
-    return found
+    return mxsml.get("mxSmlGetSgpuInfo", device.index, identity, _Slice)
 
 
 def _share_as(mxsml: Library, device: Device, policy: Policy, *, alone: bool) -> None:
     """Have the card's slices share it as the policy says; all of a card's do it alike."""
-    wanted, now = _CLASSES[policy], c_uint()
-    mxsml.call("mxSmlGetDeviceSchedClass", device.index, now)
-    if now.value == wanted:
+    wanted = _CLASSES[policy]
+    if mxsml.get("mxSmlGetDeviceSchedClass", device.index, c_uint) == wanted:
         return
     if not alone:
         raise DriverError(

@@ -6,7 +6,7 @@ initialised and not before. What MTML will not say of a card is None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,13 @@ VENDOR = hetero.Vendor(
         hetero.Model(match="MTT S4000*", granularity=_S4000, core=16, slots=16),
         hetero.Model(match="*", granularity=hetero.Whole()),
     ),
-    visible=("MTHREADS_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES"),
+    visible=("MUSA_VISIBLE_DEVICES",),
     visible_by="index",
+    runtime=("MTHREADS_VISIBLE_DEVICES",),
+    # The paths of a card are what MTML says they are; beside them, what the vendor's container
+    # runtime brings of the driver.
+    device_nodes=("{node}", "{card}", "{render}"),
+    files=("libmusa.so.1", "libmtml.so", "/usr/bin/mthreads-gmi"),
     words=(_WORDS,),
 )
 
@@ -51,8 +56,16 @@ SGPU = Path("/proc/sgpu_km")
 #: What the module calls what a grant's policy means: strong, weak and no bounds between tenants.
 _POLICIES = {Policy.FIXED: "2", Policy.ELASTIC: "1", Policy.OFF: "0"}
 
-_ABSENT = (mtml.MTML_ERROR_DRIVER_NOT_LOADED, mtml.MTML_ERROR_LIBRARY_NOT_FOUND)
-_UNSAID = (mtml.MTML_ERROR_NOT_SUPPORTED, mtml.MTML_ERROR_FUNCTION_NOT_FOUND)
+_MTML = hetero.Binding(
+    library="libmtml.so",
+    start=mtml.mtmlLibraryInit,
+    stop=mtml.mtmlLibraryShutDown,
+    error=mtml.MTMLError,
+    absent=(mtml.MTML_ERROR_DRIVER_NOT_LOADED, mtml.MTML_ERROR_LIBRARY_NOT_FOUND),
+    unsupported=(mtml.MTML_ERROR_NOT_SUPPORTED, mtml.MTML_ERROR_FUNCTION_NOT_FOUND),
+    hint="see `mthreads-gmi -q` and the kernel log",
+)
+_get, _find = _MTML.get, _MTML.find
 _WAYS = {
     mtml.MTML_TOPOLOGY_INTERNAL: "board",
     mtml.MTML_TOPOLOGY_SINGLE: "PIX",
@@ -73,20 +86,20 @@ def hetero_vendor() -> hetero.Vendor:
 @hetero.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards MTML lists."""
-    with _library():
-        count = _call(mtml.mtmlLibraryCountDevice)
+    with _MTML.open():
+        count = _get(mtml.mtmlLibraryCountDevice)
         cards = hetero.each_card(_device, hetero.counted(count))
         yield from hetero.linked(cards, _between, {_MTLINK: 20})
 
 
 @hetero.hookimpl
 def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
-    """Name the cards and, for shares, the limits that the vendor's runtime makes instances of.
+    """Say the limits of shares, which the vendor's runtime makes instances of.
 
     The memory limit is in bytes; the weight is relative to those of the card's other tenants, so
     core groups serve as well as any unit.
     """
-    env = dict.fromkeys(VENDOR.visible, ",".join(str(device.index) for device in devices))
+    env = {}
     for grant, device in zip(allocation.grants, devices, strict=True):
         if device.whole(grant):
             continue
@@ -95,42 +108,23 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
             policy.write_text(_POLICIES[allocation.policy])
         env["MTHREADS_QOS_MEMORY_LIMIT"] = str(grant.takes[MEMORY])
         env["MTHREADS_QOS_COMPUTING_POWER_WEIGHT"] = str(grant.takes[CORE])
-    nodes = (device.attributes.get(name) for device in devices for name in ("node", "render"))
-    return Edits(env=env, device_nodes=tuple(node for node in nodes if node))
+    return Edits(env=env)
 
 
 @hetero.hookimpl
 def hetero_observe(device: Device) -> hetero.Usage:
     """Return the memory in use and the utilization of the card."""
-    with _library(), _card(device.index) as card:
+    with _MTML.open(), _card(device.index) as card:
         with mtml.mtmlMemoryContext(card) as memory:
-            used = _call(mtml.mtmlMemoryGetUsed, memory)
+            used = _get(mtml.mtmlMemoryGetUsed, memory)
         with mtml.mtmlGpuContext(card) as gpu:
-            busy = _said(mtml.mtmlGpuGetUtilization, gpu)
+            busy = _find(mtml.mtmlGpuGetUtilization, gpu)
     return hetero.Usage(memory=used, core=None if busy is None else busy / 100)
 
 
 @contextmanager
-def _library() -> Iterator[None]:
-    try:
-        mtml.mtmlLibraryInit()
-    except OSError as error:
-        raise hetero.DriverAbsent(
-            f"libmtml.so not found (is the driver installed?): {str(error).splitlines()[0]}"
-        ) from None
-    except mtml.MTMLError as error:
-        if error.value in _ABSENT:
-            raise hetero.DriverAbsent(f"mtmlLibraryInit: {error} (is the driver loaded?)") from None
-        raise
-    try:
-        yield
-    finally:
-        mtml.mtmlLibraryShutDown()
-
-
-@contextmanager
 def _card(index: int) -> Iterator[Any]:
-    card = _call(mtml.mtmlLibraryInitDeviceByIndex, index)
+    card = _get(mtml.mtmlLibraryInitDeviceByIndex, index)
     try:
         yield card
     except mtml.MTMLError as error:  # of freeing what belonged to a card that is gone
@@ -140,56 +134,37 @@ def _card(index: int) -> Iterator[Any]:
             mtml.mtmlLibraryFreeDevice(card)
 
 
-def _call(ask: Callable[..., Any], *of: Any) -> Any:
-    """Return MTML's answer. Raises `DriverError` that names the call and its code."""
-    try:
-        return ask(*of)
-    except mtml.MTMLError as error:
-        raise DriverError(f"{ask.__name__}: error {error.value} ({error})", error.value) from None
-
-
-def _said(ask: Callable[..., Any], *of: Any) -> Any:
-    """Return MTML's answer, None where this driver or card has none."""
-    try:
-        return _call(ask, *of)
-    except DriverError as error:
-        if error.code in _UNSAID:
-            return None
-        raise
-
-
 def _device(index: int) -> Device:
     with _card(index) as card:
         with mtml.mtmlMemoryContext(card) as memory:
-            total = _call(mtml.mtmlMemoryGetTotal, memory)
-            pending = _said(mtml.mtmlMemoryGetRetiredPagesPendingStatus, memory)
-        pci = _said(mtml.mtmlDeviceGetPciInfo, card)
-        nodes = _said(mtml.mtmlDeviceGetMemoryAffinityWithinNode, card, 1)
-        mask = nodes[0] if nodes else 0
-        paths = {
-            "node": _said(mtml.mtmlDeviceGetPrimaryPath, card),
-            "render": _said(mtml.mtmlDeviceGetRenderPath, card),
-        }
+            total = _get(mtml.mtmlMemoryGetTotal, memory)
+            pending = _find(mtml.mtmlMemoryGetRetiredPagesPendingStatus, memory)
+        pci = _find(mtml.mtmlDeviceGetPciInfo, card)
+        nodes = _find(mtml.mtmlDeviceGetMemoryAffinityWithinNode, card, 1)
         return VENDOR.device(
-            uuid=_call(mtml.mtmlDeviceGetUUID, card),
-            model=_call(mtml.mtmlDeviceGetName, card),
+            uuid=_get(mtml.mtmlDeviceGetUUID, card),
+            model=_get(mtml.mtmlDeviceGetName, card),
             index=index,
             memory=total,
             rung=Rung.PARTITION if SGPU.exists() else Rung.NONE,
             health=None if pending is None else "memory repair pending" if pending else "ok",
-            numa=(mask & -mask).bit_length() - 1 if mask else None,
+            numa=hetero.first_node(nodes[0]) if nodes else None,
             pci=hetero.pci_address(pci.segment, pci.bus, pci.device) if pci else None,
-            attributes={name: path for name, path in paths.items() if path},
+            attributes={
+                "node": _find(mtml.mtmlDeviceGetGpuPath, card) or None,
+                "card": _find(mtml.mtmlDeviceGetPrimaryPath, card) or None,
+                "render": _find(mtml.mtmlDeviceGetRenderPath, card) or None,
+            },
         )
 
 
 def _between(here: Device, there: Device) -> str | None:
     with _card(here.index) as one, _card(there.index) as other:
-        links = _said(mtml.mtmlDeviceGetMtLinkSpec, one)
+        links = _find(mtml.mtmlDeviceGetMtLinkSpec, one)
         for link in range(links.linkNum if links else 0):
-            if _call(mtml.mtmlDeviceGetMtLinkState, one, link) != mtml.MTML_MTLINK_STATE_UP:
+            if _get(mtml.mtmlDeviceGetMtLinkState, one, link) != mtml.MTML_MTLINK_STATE_UP:
                 continue
-            end = _call(mtml.mtmlDeviceGetMtLinkRemoteDevice, one, link)
-            if _call(mtml.mtmlDeviceGetUUID, end) == there.uuid:
+            end = _get(mtml.mtmlDeviceGetMtLinkRemoteDevice, one, link)
+            if _get(mtml.mtmlDeviceGetUUID, end) == there.uuid:
                 return _MTLINK
-        return _WAYS.get(_said(mtml.mtmlDeviceGetTopologyLevel, one, other))
+        return _WAYS.get(_find(mtml.mtmlDeviceGetTopologyLevel, one, other))

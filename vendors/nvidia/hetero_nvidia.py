@@ -7,15 +7,15 @@ is initialised and not before. What NVML will not say of a card is None.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pynvml
 from attrs import evolve
 
 import hetero
-from hetero import CORE, MEMORY, SLOTS, Device, Link, MiB, Policy, Rung, Template
+from hetero import CORE, MEMORY, SLOTS, Device, DriverError, MiB, Policy, Rung, Template
 
 #: What HAMi's users write, and below it Volcano's. HAMi's own default policy is the cluster's.
 _WORDS = hetero.Words(
@@ -95,19 +95,30 @@ VENDOR = hetero.Vendor(
     words=(_WORDS, _VOLCANO, *_INSTANCES),
 )
 
-_ABSENT = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded)
-_UNSAID = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
-_LOST = (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired)
-
-#: What two cards share on PCIe, in the words of `nvidia-smi topo`; the nearer, the heavier.
+_NVML = hetero.Binding(
+    library="libnvidia-ml.so.1",
+    start=pynvml.nvmlInit,
+    stop=pynvml.nvmlShutdown,
+    error=pynvml.NVMLError,
+    absent=(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED),
+    unsupported=(
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_NOT_FOUND,
+    ),
+    hint="see `nvidia-smi -q` and the kernel log",
+)
+_get, _find = _NVML.get, _NVML.find
+_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 _LEVELS = {
-    pynvml.NVML_TOPOLOGY_INTERNAL: ("board", 6),
-    pynvml.NVML_TOPOLOGY_SINGLE: ("PIX", 5),
-    pynvml.NVML_TOPOLOGY_MULTIPLE: ("PXB", 4),
-    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: ("PHB", 3),
-    pynvml.NVML_TOPOLOGY_NODE: ("NODE", 2),
-    pynvml.NVML_TOPOLOGY_SYSTEM: ("SYS", 1),
+    pynvml.NVML_TOPOLOGY_INTERNAL: "board",
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
+_NVLINKS = {f"NV{count}": 10 * count for count in range(1, pynvml.NVML_NVLINK_MAX_LINKS + 1)}
 _SWITCH = "switch"  # the far end of an NVLink that leads to every card on the same switches
 
 
@@ -118,32 +129,43 @@ def hetero_vendor() -> hetero.Vendor:
 
 
 @hetero.hookimpl
-def hetero_discover() -> list[Device]:
+def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards NVML lists, with the links between those that answer."""
-    with _driver() as version:
-        devices, handles = [], {}
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                device = _device(handle, index, version)
-                handles[device.uuid] = handle
-            except _LOST as error:
-                device = _lost(index, error)
-            except pynvml.NVMLError as error:
-                advice = f"see `nvidia-smi -q -i {index}` and the kernel log"
-                raise RuntimeError(f"card {index}: {error} ({advice})") from error
-            devices.append(device)
-        links = _links(handles)
-        return [evolve(device, links=links.get(device.uuid, ())) for device in devices]
+    handles: dict[str, Any] = {}
+    ends = cache(lambda uuid: _nvlinks(handles[uuid]))
+
+    def read(index: int) -> Device:
+        try:
+            handle = _get(pynvml.nvmlDeviceGetHandleByIndex, index)
+            device = _device(handle, index)
+        except DriverError as error:
+            if error.code not in _LOST:
+                raise
+            return _lost(index, error)
+        handles[device.uuid] = handle
+        return device
+
+    def between(here: Device, there: Device) -> str | None:
+        if not {here.uuid, there.uuid} <= handles.keys():
+            return None
+        one, other = ends(here.uuid), ends(there.uuid)
+        if count := one[there.pci] or min(one[_SWITCH], other[_SWITCH]):
+            return f"NV{count}"
+        pair = handles[here.uuid], handles[there.uuid]
+        return _LEVELS.get(_find(pynvml.nvmlDeviceGetTopologyCommonAncestor, *pair))
+
+    with _NVML.open():
+        cards = hetero.each_card(read, hetero.counted(_get(pynvml.nvmlDeviceGetCount)))
+        yield from hetero.linked(cards, between, _NVLINKS)
 
 
 @hetero.hookimpl
 def hetero_observe(device: Device) -> hetero.Usage:
     """Return the bytes in use, also by process, and the share of the last sample that was busy."""
-    with _driver():
-        handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-        busy = _said(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        running = _said(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    with _NVML.open():
+        handle = _get(pynvml.nvmlDeviceGetHandleByUUID, device.uuid)
+        busy = _find(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        running = _find(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
         known = None if running is None else {p.pid: p.usedGpuMemory for p in running}
         return hetero.Usage(
             memory=_memory(handle).used,
@@ -152,37 +174,15 @@ def hetero_observe(device: Device) -> hetero.Usage:
         )
 
 
-@contextmanager
-def _driver() -> Iterator[str]:
-    """Hold NVML open and give the driver's version. Raises `DriverAbsent` without a driver."""
-    try:
-        pynvml.nvmlInit()
-    except _ABSENT as error:
-        advice = "is the driver loaded, and mounted if this is a container?"
-        raise hetero.DriverAbsent(f"libnvidia-ml.so.1: {error} ({advice})") from None
-    try:
-        yield pynvml.nvmlSystemGetDriverVersion()
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _said(ask: Callable[..., Any], *of: Any) -> Any:
-    """Return NVML's answer, None where this driver or card has none."""
-    try:
-        return ask(*of)
-    except _UNSAID:
-        return None
-
-
-def _device(handle: Any, index: int, driver: str) -> Device:
-    mode = _said(pynvml.nvmlDeviceGetMigMode, handle)
+def _device(handle: Any, index: int) -> Device:
+    mode = _find(pynvml.nvmlDeviceGetMigMode, handle)
     mig = mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
     menu = _instances(handle) if mig else ()
-    compute = _said(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    minor = _said(pynvml.nvmlDeviceGetMinorNumber, handle)
+    compute = _find(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    minor = _find(pynvml.nvmlDeviceGetMinorNumber, handle)
     return VENDOR.device(
-        uuid=pynvml.nvmlDeviceGetUUID(handle),
-        model=pynvml.nvmlDeviceGetName(handle),
+        uuid=_get(pynvml.nvmlDeviceGetUUID, handle),
+        model=_get(pynvml.nvmlDeviceGetName, handle),
         index=index,
         memory=_memory(handle).total,
         rung=Rung.PARTITION if mig else _rung(handle),
@@ -190,18 +190,21 @@ def _device(handle: Any, index: int, driver: str) -> Device:
         capacity=_slices(handle, menu) if mig else None,
         health="MIG is on without an instance" if mig and not menu else _health(handle),
         numa=_numa(handle),
-        pci=_address(_said(pynvml.nvmlDeviceGetPciInfo, handle)),
-        attributes={"driver": driver, "minor": str(index if minor is None else minor)}
-        | ({"compute-capability": f"{compute[0]}.{compute[1]}"} if compute else {}),
+        pci=_address(_find(pynvml.nvmlDeviceGetPciInfo, handle)),
+        attributes={
+            "driver": _get(pynvml.nvmlSystemGetDriverVersion),
+            "minor": str(index if minor is None else minor),
+            "compute-capability": f"{compute[0]}.{compute[1]}" if compute else None,
+        },
     )
 
 
 def _lost(index: int, error: Exception) -> Device:
     """A card that fell off the bus: shown by what NVML still knows of it, never given out."""
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        uuid, model = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
-    except pynvml.NVMLError:
+        handle = _get(pynvml.nvmlDeviceGetHandleByIndex, index)
+        uuid, model = _get(pynvml.nvmlDeviceGetUUID, handle), _get(pynvml.nvmlDeviceGetName, handle)
+    except DriverError:
         uuid, model = f"lost-{index}", "unknown"
     return VENDOR.device(
         uuid=uuid, model=model, index=index, memory=0, rung=Rung.NONE, health=str(error)
@@ -210,8 +213,8 @@ def _lost(index: int, error: Exception) -> Device:
 
 def _memory(handle: Any) -> Any:
     """Version 2 keeps the driver's own reserve out of `used`; drivers before r510 lack it."""
-    newer = _said(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    return newer or pynvml.nvmlDeviceGetMemoryInfo(handle)
+    newer = _find(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    return newer or _get(pynvml.nvmlDeviceGetMemoryInfo, handle)
 
 
 def _address(pci: Any) -> str | None:
@@ -220,26 +223,26 @@ def _address(pci: Any) -> str | None:
 
 def _numa(handle: Any) -> int | None:
     """The nearest node; `nvmlDeviceGetNumaNodeId` is another thing, the card's memory as a node."""
-    nodes = _said(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
-    return (nodes[0] & -nodes[0]).bit_length() - 1 if nodes and nodes[0] else None
+    nodes = _find(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
+    return hetero.first_node(nodes[0]) if nodes else None
 
 
 def _rung(handle: Any) -> Rung:
     """Kernel limits came with r615: an answer, or "no limit set", says this card can have them."""
     limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=b"/sys/fs/cgroup")
     try:
-        pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
-    except pynvml.NVMLError as error:
-        return Rung.KERNEL if isinstance(error, pynvml.NVMLError_NotFound) else Rung.PRELOAD
+        _get(pynvml.nvmlDeviceGetMemoryLimits_v1, handle, limits)
+    except DriverError as error:
+        return Rung.KERNEL if error.code == pynvml.NVML_ERROR_NOT_FOUND else Rung.PRELOAD
     return Rung.KERNEL
 
 
 def _health(handle: Any) -> str | None:
     """What NVML's error records say: "ok", what is wrong, or None where it keeps none."""
-    rows = _said(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
-    pages = _said(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)  # before Ampere
+    rows = _find(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
+    pages = _find(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)  # before Ampere
     uncorrected = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
-    errors = _said(pynvml.nvmlDeviceGetTotalEccErrors, handle, *uncorrected)
+    errors = _find(pynvml.nvmlDeviceGetTotalEccErrors, handle, *uncorrected)
     if rows and rows[3]:
         return "row remapping failed: replace the card"
     if (rows and rows[2]) or pages:
@@ -255,17 +258,21 @@ def _instances(handle: Any) -> tuple[Template, ...]:
     Compute instances of one GPU instance share its memory, so only the largest of them is given.
     """
     largest: dict[int, Template] = {}
-    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-        except pynvml.NVMLError_NotFound:
+    for index in range(_get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
+        part = _find(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        if part is None:
             continue  # indices may have gaps
-        shape, uuid = pynvml.nvmlDeviceGetAttributes(part), pynvml.nvmlDeviceGetUUID(part)
-        name = pynvml.nvmlDeviceGetName(part).rpartition("MIG ")[2]  # "NVIDIA H200 MIG 1g.18gb"
+        shape, uuid = (
+            _get(pynvml.nvmlDeviceGetAttributes, part),
+            _get(pynvml.nvmlDeviceGetUUID, part),
+        )
+        name = _get(pynvml.nvmlDeviceGetName, part).rpartition("MIG ")[
+            2
+        ]  # "NVIDIA H200 MIG 1g.18gb"
         size = {MEMORY: shape.memorySizeMB * MiB, CORE: shape.computeInstanceSliceCount}
         # The profile's counter names what ran out in a refusal; the part's own gives it once.
         template = Template(name=name, takes={**size, name: 1, uuid: 1}, part=uuid)
-        instance = pynvml.nvmlDeviceGetGpuInstanceId(part)
+        instance = _get(pynvml.nvmlDeviceGetGpuInstanceId, part)
         if instance not in largest or largest[instance].takes[CORE] < size[CORE]:
             largest[instance] = template
     return tuple(sorted(largest.values(), key=lambda t: (t.takes[MEMORY], t.takes[CORE], t.part)))
@@ -273,26 +280,8 @@ def _instances(handle: Any) -> tuple[Template, ...]:
 
 def _slices(handle: Any, menu: tuple[Template, ...]) -> dict[str, int]:
     """A partitioned card counts its core in slices, and its instances by profile and singly."""
-    slices = {CORE: pynvml.nvmlDeviceGetMaxMigDeviceCount(handle), SLOTS: len(menu)}
+    slices = {CORE: _get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle), SLOTS: len(menu)}
     return slices | Counter(template.name for template in menu) | {str(t.part): 1 for t in menu}
-
-
-def _links(handles: Mapping[str, Any]) -> dict[str, tuple[Link, ...]]:
-    """Return every card's ways to the others, by UUID."""
-    ends = {uuid: _nvlinks(handle) for uuid, handle in handles.items()}
-    pci = {uuid: _said(pynvml.nvmlDeviceGetPciInfo, handle) for uuid, handle in handles.items()}
-
-    def link(here: str, there: str) -> Link | None:
-        direct = ends[here][_address(pci[there])]
-        if count := direct or min(ends[here][_SWITCH], ends[there][_SWITCH]):
-            return Link(there, f"NV{count}", 10 * count)
-        level = _said(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[here], handles[there])
-        return Link(there, *_LEVELS[level]) if level in _LEVELS else None
-
-    return {
-        here: tuple(way for there in handles if there != here and (way := link(here, there)))
-        for here in handles
-    }
 
 
 def _nvlinks(handle: Any) -> Counter[str | None]:
@@ -300,12 +289,15 @@ def _nvlinks(handle: Any) -> Counter[str | None]:
     ends: Counter[str | None] = Counter()
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
-            if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
-                continue
-        except (*_UNSAID, pynvml.NVMLError_InvalidArgument):
-            break  # past the last link of this card
-        kind = _said(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-        remote = _said(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+            active = _find(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        except DriverError as error:
+            if error.code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
+                break  # past the last link of this card
+            raise
+        if not active:
+            continue
+        kind = _find(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        remote = _find(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
         ends[_SWITCH if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else _address(remote)] += 1
     ends.pop(None, None)  # a link whose other end NVML does not name
     return ends
