@@ -35,11 +35,11 @@ test: setup ## run the tests that need no card, no root and no cluster
 soak: setup ## run the long tests: a million steps of a mixed cluster, kills and mutations of the limiter
 	$(BIN)/pytest -m soak
 
-test-containers: setup ## run the tests with real containers: root, podman, runc and containerd
-	$(BIN)/pytest -m containers --timeout 300 tests/containers
+test-containers: setup ## run the tests with real containers; root, and what they say when they skip
+	$(BIN)/pytest -m containers --timeout 300 -rs tests/containers
 
 test-cluster: setup ## run the tests on a real cluster; root, and what they say when they skip
-	$(BIN)/pytest -m cluster -rs
+	$(BIN)/pytest -m "cluster and not soak" --timeout 300 -rs tests/kube tests/cluster
 
 check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .

@@ -8,7 +8,6 @@ older driver lacks as "not said", and naming the call, its card and its code whe
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -214,6 +213,8 @@ def mark(directory: Path) -> str:
 
     Two ledgers of one machine, root's and a user's, must not take each other's slices for orphans.
     """
+    import hashlib  # loads a library of cryptography; most starts do without
+
     return f"hetero-{hashlib.sha256(bytes(directory)).hexdigest()[:6]}-"
 
 

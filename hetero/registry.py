@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from attrs import evolve, frozen
 
 from hetero import hookspecs
 from hetero.driver import DriverError
+from hetero.entries import entries
 from hetero.errors import DriverAbsent, NotFound
 from hetero.model import Allocation, Device, Edits, Inventory, Usage
 from hetero.question import Failure, Question, guarded
@@ -78,8 +78,8 @@ class Registry:
     def installed(cls) -> Registry:
         """Return a registry of every vendor installed in this environment."""
         registry = cls()
-        for entry in sorted(entry_points(group=hookspecs.GROUP), key=lambda entry: entry.name):
-            registry._add(entry.name, _source(entry), entry.load)
+        for entry in entries(hookspecs.GROUP):
+            registry._add(entry.name, entry.source, entry.load)
         return registry
 
     @classmethod
@@ -287,7 +287,3 @@ def _said(kind: type[T], ask: Callable[[], object]) -> Callable[[], T | None]:
         return answer
 
     return asked
-
-
-def _source(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

@@ -9,6 +9,8 @@ import hetero_limiters
 import pytest
 from hypothesis import settings
 
+from tests.kube.binaries import binaries
+
 settings.register_profile("hetero", deadline=None)
 settings.load_profile("hetero")
 
@@ -23,3 +25,9 @@ def no_driver_is_left() -> Iterator[None]:
     """
     yield
     assert _DRIVERS not in Path("/proc/self/maps").read_text()
+
+
+@pytest.fixture(scope="session")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of Kubernetes' binaries."""
+    return binaries(tmp_path_factory.mktemp("kubernetes"))

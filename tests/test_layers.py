@@ -93,7 +93,7 @@ def test_a_vendor_imports_the_front_door_and_nothing_else_of_ours() -> None:
 RANKS = {
     **dict.fromkeys(("units", "errors"), 0),
     "model": 1,
-    "question": 1,
+    **dict.fromkeys(("question", "entries"), 1),
     **dict.fromkeys(("granularity", "codec", "driver", "binding", "asks"), 2),
     **dict.fromkeys(("vendor", "grouped"), 3),
     "hookspecs": 4,

@@ -45,8 +45,9 @@ def show(
     *,
     as_json: bool,
     watch: bool = False,
+    period: float = _WATCH_PERIOD,
 ) -> None:
-    """Print what `query` finds, once or, with `watch`, again and again."""
+    """Print what `query` finds, once or, with `watch`, again and again, `period` seconds apart."""
     # What goes to a file or a pipe is wide enough to be cut nowhere.
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     console = Console(width=160 if wide else None, highlight=False)
@@ -64,11 +65,11 @@ def show(
         if as_json or not console.is_terminal:
             while True:
                 put(query())
-                time.sleep(_WATCH_PERIOD)
+                time.sleep(period)
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 live.update(render(query()), refresh=True)
-                time.sleep(_WATCH_PERIOD)
+                time.sleep(period)
     except KeyboardInterrupt:
         pass  # the way a watch ends
 

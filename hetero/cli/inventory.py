@@ -30,6 +30,7 @@ from hetero.cli._render import (
     watch_option,
 )
 from hetero.model import CORE, MEMORY, SLOTS
+from hetero.node.ledger import Container
 from hetero.node.node import Node
 from hetero.node.observe import DeviceView, GrantView, NodeView, observe_node
 from hetero.units import format_memory
@@ -173,8 +174,8 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
                 grant.user,
                 age(grant.since),
                 few(grant.processes),
-                *((_containers(grant),) if named else ()),
-                one_line(_what(grant)),
+                *((", ".join(map(container_of, grant.containers)) or UNKNOWN,) if named else ()),
+                one_line(what(grant)),
             )
     past = [
         Text(f"process {pid} of grant {grant.id} holds memory past its limiter", "red")
@@ -184,16 +185,12 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
     return Group(made, *past)
 
 
-def _containers(grant: GrantView) -> str:
-    """Return the containers that have a grant: id, name and image."""
-    told = (
-        " ".join(filter(None, (one.id[:12], one.name if one.name != one.id else "", one.image)))
-        for one in grant.containers
-    )
-    return ", ".join(told) or UNKNOWN
+def container_of(one: Container) -> str:
+    """Return a container's id, name and image, as far as they are known."""
+    return " ".join(filter(None, (one.id[:12], one.name if one.name != one.id else "", one.image)))
 
 
-def _what(grant: GrantView) -> str:
+def what(grant: GrantView) -> str:
     """Return what a grant is for: the share, the label its user gave it, or the command."""
     if grant.share:
         return f"share {grant.share}"

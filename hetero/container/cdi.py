@@ -14,6 +14,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+from hetero.container.preload import TARGET, hook
 from hetero.errors import BadInput, HeteroError, Refused
 from hetero.model import Edits
 from hetero.node.tenant import replace
@@ -105,6 +106,8 @@ def _text(share: str, edits: Edits) -> str:
         container["env"] = [f"{name}={value}" for name, value in edits.env.items()]
     if edits.device_nodes:
         container["deviceNodes"] = [{"path": path} for path in edits.device_nodes]
+    if any(mount.target == TARGET for mount in edits.mounts):
+        container["hooks"] = [hook()]
     document = {
         "cdiVersion": _VERSION,
         "kind": KIND,

@@ -13,31 +13,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hetero.container.cdi import Specs
+from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.model import Edits, Mount
+from hetero.node.ledger import Standing
 from hetero.node.node import Node
 from hetero.node.tenant import GRANT, PRELOAD, TENANT, USAGE, replace
 
-#: Where the limiter looks for a container's grant (limiters/core/grant.h).
-PLACE = "/etc/hetero"
-PRELOAD_TARGET = "/etc/ld.so.preload"
 #: Where the dynamic linker looks for libraries by itself: Debian's place, and everybody else's.
 _SEARCHED = (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64")
 
 
 def confine(
     node: Node,
-    directory: Path,
+    standing: Standing,
     edits: Edits,
     *,
-    limiters: Sequence[Path],
-    preload: Iterable[str] = (),
+    limiters: Sequence[Mount],
     specs: Specs | None = None,
 ) -> Edits:
-    """Return all that makes a container hold the grant in `directory`.
+    """Return all that makes a container hold a grant: `edits` are the vendors' for it.
 
-    `edits` are the vendors' for it, `preload` what the image preloads by itself.
+    `limiters` are the mounts of the libraries that hold it to its limits, and of what loads them.
     """
     specs = specs or Specs()
+    directory = node.ledger.directory(standing.id)
     env = dict(edits.env)
     mounts = list(edits.mounts)
     nodes: tuple[str, ...] = ()
@@ -48,32 +47,32 @@ def confine(
         nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
     if node.simulation:
         env["HETERO_RACK"] = str(node.simulation.rack)
-        mounts += (
-            Mount(str(node.simulation.rack), str(node.simulation.rack)),
-            Mount("/dev/shm", "/dev/shm", writable=True),  # noqa: S108 - the cards' state
-        )
+        mounts += node.simulation.cards()
     # Without a limiter nothing reads it; it still says whose the container is.
     mounts.append(Mount(str(directory / GRANT), f"{PLACE}/grant"))
     if limiters:
-        inside = [f"{PLACE}/{path.name}" for path in limiters]
-        _say(directory / PRELOAD, dict.fromkeys([*inside, *preload]))
+        turns = (f"{TENANT}/turn.{position}" for position in range(len(standing.limits)))
         mounts += (
-            *map(Mount, map(str, limiters), inside),
-            Mount(str(directory / USAGE), f"{PLACE}/usage", writable=True),
-            *(
-                Mount(str(turn), f"{PLACE}/{turn.name}", writable=True)
-                for turn in sorted((directory / TENANT).glob("turn.*"))
-            ),
-            Mount(str(directory / PRELOAD), PRELOAD_TARGET),
+            Mount(str(path), f"{PLACE}/{path.name}", writable=True)
+            for path in (directory / name for name in (USAGE, *turns))
         )
-    return Edits(env=env, mounts=tuple(mounts), device_nodes=nodes)
+    return Edits(env=env, mounts=tuple(dict.fromkeys([*mounts, *limiters])), device_nodes=nodes)
 
 
-def _say(path: Path, lines: Iterable[str]) -> None:
-    """Write the lines; a container that has the file mounted must never see it empty."""
-    text = "".join(f"{line}\n" for line in lines)
+def in_place(directory: Path, limiters: Sequence[Path], own: Iterable[str] = ()) -> list[Mount]:
+    """Return the mounts of limiters as they are installed here, for the grant in `directory`.
+
+    What loads them names what the image preloads by itself, `own`, after them.
+    """
+    if not limiters:
+        return []
+    mounts = [Mount(str(path), f"{PLACE}/{path.name}") for path in limiters]
+    text = preloading((mount.target for mount in mounts), own)
+    path = directory / PRELOAD
+    # A container that has the file mounted must never see it empty.
     if not path.exists() or path.read_text() != text:
         replace(path, text.encode(), mode=0o644)
+    return [*mounts, Mount(str(path), TARGET)]
 
 
 def driver_files(

@@ -134,7 +134,7 @@ def _script(real: str, environ: Mapping[str, str]) -> str:
         for name in _PASSED
         if environ.get(name)
     )
-    command = shlex.join([sys.executable, "-I", runtime.__file__, os.path.abspath(real)])
+    command = shlex.join([sys.executable, "-IS", runtime.__file__, os.path.abspath(real)])
     return f'#!/bin/sh\n# Made by `hetero runtime install`.\n{settings}exec {command} "$@"\n'
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from hetero import codec
 from hetero.errors import BadInput
@@ -33,7 +34,9 @@ def tell(node: Node, subject: str, says: str) -> None:
     if kept is None:
         return
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    line = " ".join(codec.dumps(Event(at=now, subject=subject, says=says)).split()) + "\n"
+    # As the codec writes it, in a line; a container that starts waits for no codec here.
+    event = asdict(Event(at=now, subject=subject, says=says))
+    line = json.dumps({"version": codec.VERSION, **event}) + "\n"
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         make(kept, mode=0o755)

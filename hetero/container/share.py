@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from hetero import codec
 from hetero.container.cdi import KIND, Specs, check_name
-from hetero.container.edits import confine
+from hetero.container.edits import confine, in_place
 from hetero.container.log import tell
-from hetero.errors import HeteroError, NotFound, Refused
-from hetero.model import Ask, Device, Request
+from hetero.errors import BadInput, HeteroError, NotFound, Refused
+from hetero.model import Ask, Device, Edits, Grant, Request, Templated
 from hetero.node.containers import containers
 from hetero.node.grant import CORE_FULL
-from hetero.node.ledger import Container, Standing
-from hetero.node.node import Node
+from hetero.node.ledger import EDITS, Container, Standing
+from hetero.node.node import Node, with_parts
 from hetero.node.resize import resize
-from hetero.node.tenant import GRANT
+from hetero.node.tenant import GRANT, replace
 from hetero.units import format_memory
 
 
@@ -56,8 +58,8 @@ def create(node: Node, name: str, request: Request, *, specs: Specs | None = Non
         raise
     entry = taken.hold.standing
     try:
-        edits = confine(node, taken.hold.path, taken.edits, limiters=taken.limiters, specs=specs)
-        specs.put(name, edits, owner=node.ledger.path)
+        _note(node, entry, taken.edits)
+        _put(node, name, entry, taken.edits, specs=specs)
     except BaseException as error:
         with node.ledger.admission():
             node.ledger.drop(entry.id)
@@ -71,31 +73,38 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
     """Bring the specs in line with the shares and the cards there are, as after a reboot."""
     specs = specs or Specs()
     _expect_root(node)
-    devices = {device.uuid: device for device in node.discover().devices}
+    discovery = node.discover()
+    devices = {device.uuid: device for device in discovery.devices}
     views, words = [], []
     with node.ledger.admission() as look:
         standing = {entry.share: entry for entry in look.standing if entry.share}
+        if any(_noted(node, entry) is None for entry in standing.values()):
+            node.reconcile(discovery, node.with_system(look))  # what an interrupted one had cut
         for name in specs.owned(node.ledger.path):
             if name not in standing:
                 specs.remove(name)
                 words.append(f"removed the spec of {name}: no such share stands")
         for name, entry in sorted(standing.items()):
-            granted = [devices.get(grant.device) for grant in entry.allocation.grants]
-            well = [device for device in granted if device and device.usable]
-            gone: tuple[str, ...] = ()
-            if len(well) == len(granted):
-                _put(node, name, entry, devices=devices, specs=specs)
-            else:
-                there = {device.uuid for device in well}
-                gone = tuple(
-                    grant.device for grant in entry.allocation.grants if grant.device not in there
+            gone = tuple(
+                grant.part or grant.device
+                for grant in entry.allocation.grants
+                if not _there(node, grant, devices.get(grant.device))
+            )
+            fault = f"{', '.join(gone)} is gone or not well" if gone else None
+            if fault is None:
+                try:
+                    entry, edits = _confined(node, entry, devices)
+                    _put(node, name, entry, edits, specs=specs)
+                except HeteroError as error:
+                    fault = str(error)
+            if fault is not None and name in specs.owned(node.ledger.path):
+                specs.remove(name)
+                words.append(
+                    f"removed the spec of {name}: {fault}; "
+                    f"`hetero share rm {name}` removes the share, too"
                 )
-                if name in specs.owned(node.ledger.path):
-                    specs.remove(name)
-                    words.append(
-                        f"removed the spec of {name}: {', '.join(gone)} is gone or not well; "
-                        f"`hetero share rm {name}` removes the share, too"
-                    )
+            elif fault is not None and not gone:
+                words.append(f"share {name} cannot be used: {fault}")
             views.append(_view(node, entry, specs, gone=gone))
     for word in words:
         tell(node, "shares", word)
@@ -119,24 +128,71 @@ def remove(node: Node, name: str, *, specs: Specs | None = None) -> None:
     tell(node, name, "share removed")
 
 
-def change(node: Node, name: str, ask: Ask) -> Standing:
+def change(node: Node, name: str, ask: Ask, *, specs: Specs | None = None) -> Standing:
     """Give a share the memory and core `ask` names; containers that run meet it at once."""
+    specs = specs or Specs()
     entry = resize(node, _named(node.ledger.look().standing, name).id, ask)
+    devices = {device.uuid: device for device in node.discover().devices}
+    with node.ledger.admission():
+        # A vendor may tell its runtime a slice's size: the next container is to hear the new one.
+        edits = node.enforce(entry.allocation, devices, container=True)
+        _note(node, entry, edits)
+        _put(node, name, entry, edits, specs=specs)
     tell(node, name, f"share changed: {_limits(entry)}")
     return entry
 
 
-def _put(
-    node: Node, name: str, entry: Standing, *, devices: Mapping[str, Device], specs: Specs
-) -> None:
-    edits = confine(
-        node,
-        node.ledger.directory(entry.id),
-        node.enforce(entry.allocation, devices, container=True),
-        limiters=node.limiters(entry.allocation),
-        specs=specs,
+def _there(node: Node, grant: Grant, device: Device | None) -> bool:
+    """Whether the device of a grant is here and well, and so is its part if others cut it."""
+    if device is None or not device.usable:
+        return False
+    if grant.part is None or node.registry.cuts(grant.vendor):
+        return True
+    menu = device.granularity.menu if isinstance(device.granularity, Templated) else ()
+    return any(template.part == grant.part for template in menu)
+
+
+def _confined(node: Node, entry: Standing, devices: Mapping[str, Device]) -> tuple[Standing, Edits]:
+    """Return a share with the vendors' edits for it; within `admission`.
+
+    What the vendors said is noted where a reboot takes it away, as it takes the slices they cut:
+    then they are asked to cut new ones. Killed half-way, the next look cuts again, and what was cut
+    for nothing is nobody's.
+    """
+    edits = _noted(node, entry)
+    if edits is not None:
+        return entry, edits
+    allocation = evolve(
+        entry.allocation,
+        grants=tuple(
+            evolve(grant, part=None) if node.registry.cuts(grant.vendor) else grant
+            for grant in entry.allocation.grants
+        ),
     )
-    specs.put(name, edits, owner=node.ledger.path)
+    edits = node.enforce(allocation, devices, container=True)
+    entry = evolve(entry, allocation=with_parts(allocation, edits.parts))
+    node.ledger.change(entry)
+    _note(node, entry, edits)
+    return entry, edits
+
+
+def _note(node: Node, entry: Standing, edits: Edits) -> None:
+    path = node.ledger.directory(entry.id) / EDITS
+    replace(path, codec.dumps(edits).encode(), mode=0o644)
+
+
+def _noted(node: Node, entry: Standing) -> Edits | None:
+    path = node.ledger.directory(entry.id) / EDITS
+    with suppress(FileNotFoundError, BadInput):  # one that says nothing is as good as none
+        return codec.loads(path.read_text(), Edits, source=str(path))
+    return None
+
+
+def _put(node: Node, name: str, entry: Standing, edits: Edits, *, specs: Specs) -> None:
+    """Write the spec that gives a container the share."""
+    limiters = in_place(node.ledger.directory(entry.id), node.limiters(entry.allocation))
+    confined = confine(node, entry, edits, limiters=limiters, specs=specs)
+    specs.put(name, confined, owner=node.ledger.path)
 
 
 def _view(node: Node, entry: Standing, specs: Specs, *, gone: tuple[str, ...]) -> ShareView:

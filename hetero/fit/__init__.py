@@ -1,17 +1,27 @@
-"""The packing core: pure, deterministic and exact, knowing no vendor."""
+"""The packing core: pure, deterministic and exact, knowing no vendor.
 
-from hetero.fit.cluster import Container, Hold, Node, Placement, Pod, Quota
-from hetero.fit.index import Index
+What places pods over a cluster is imported when it is first asked for: an admission on one machine
+does not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from hetero.fit.match import Explanation, Verdict, explain, fit
-from hetero.fit.plan import (
-    Defragmentation,
-    Move,
-    Preemption,
-    defragment,
-    gang,
-    preempt,
-    what_if,
-)
+
+if TYPE_CHECKING:
+    from hetero.fit.cluster import Container, Hold, Node, Placement, Pod, Quota
+    from hetero.fit.index import Index
+    from hetero.fit.plan import (
+        Defragmentation,
+        Move,
+        Preemption,
+        defragment,
+        gang,
+        preempt,
+        what_if,
+    )
 
 __all__ = [
     "Container",
@@ -33,3 +43,13 @@ __all__ = [
     "preempt",
     "what_if",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from hetero.fit import cluster, index, plan
+
+        for module in (cluster, index, plan):
+            if name in vars(module):
+                return vars(module)[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

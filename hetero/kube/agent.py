@@ -14,6 +14,7 @@ from aiohttp import web
 from attrs import define, evolve, field, frozen
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from hetero.container.keep import Libraries
 from hetero.errors import BadInput, HeteroError
 from hetero.kube import settings, wire
 from hetero.kube.api import Access, Api, Plain
@@ -23,7 +24,6 @@ from hetero.kube.metrics import Metrics
 from hetero.kube.plugin import Plugin
 from hetero.kube.shares import Shares
 from hetero.model import SLOTS, Device
-from hetero.node.container import Libraries
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
 from hetero.registry import Discovery

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Mapping
 from enum import Enum
@@ -13,9 +12,9 @@ from attrs import define, evolve, field
 
 from hetero.container.cdi import Specs
 from hetero.container.edits import driver_files
+from hetero.container.keep import without_driver
 from hetero.kube.api import Plain
 from hetero.model import Edits
-from hetero.node.container import without_driver
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +50,8 @@ class Bring:
             return without_driver(edits)
         if self.way is Way.CDI and self._described(edits):
             return evolve(edits, files=(), device_nodes=())
-        nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
         files = tuple(driver_files(edits.files, root=self.root))
-        return evolve(edits, cdi=(), files=(), device_nodes=nodes, mounts=edits.mounts + files)
+        return evolve(edits, cdi=(), files=(), mounts=edits.mounts + files)
 
     def _described(self, edits: Edits) -> bool:
         """Return whether CDI brings all the cards; why not is logged, since files do then."""

@@ -145,7 +145,7 @@ class Scheduler:
             self.roster.enter(name, wire.devices(text, node=name))
         except BadInput as error:
             log.error("%s", error)
-            self.roster.enter(name, (), fault="publish an inventory that cannot be read")
+            self.roster.enter(name, (), fault="publish an inventory that this version cannot read")
 
     def _pods_listed(self, pods: list[Plain]) -> None:
         uids = {pod["metadata"]["uid"] for pod in pods}
@@ -153,6 +153,8 @@ class Scheduler:
             self._forget(uid)
         for pod in pods:
             self._pod_changed("ADDED", pod)
+        if "pods" not in self._ready:
+            self._later(self._wake())
         self._ready.add("pods")
 
     def _pod_changed(self, event: str, pod: Plain) -> None:
@@ -306,6 +308,7 @@ class Scheduler:
             await self._give(plain, pod, node, path)
         try:
             self._check()
+            log.info("pod %s/%s: binding to %s", namespace, name, node)
             await self.api.post(f"{path}/binding", _binding(plain, node))
         except HeteroError:
             if not await self._bound(path, uid, node):
@@ -347,6 +350,21 @@ class Scheduler:
         kube-scheduler puts it aside for up to a minute, unless the pod itself changes.
         """
         await asyncio.sleep(1)
+        await self._touch(path, uid)
+
+    async def _wake(self) -> None:
+        """Have all pods tried again that were asked about before there was anybody to answer."""
+        while not self.ready:
+            await asyncio.sleep(_PAUSE)
+        waiting = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
+        with suppress(HeteroError):
+            for pod in (await self.api.get("/api/v1/pods", waiting))["items"]:
+                with suppress(BadInput):
+                    if self.vocabulary.pod(pod) is not None:
+                        await self._touch(_path(pod), pod["metadata"]["uid"])
+
+    async def _touch(self, path: str, uid: str) -> None:
+        """Change a pod in what means nothing: kube-scheduler tries whatever changed again."""
         with suppress(ApiError):  # it is gone, or waits its minute
             await self.api.patch(path, {"metadata": {"uid": uid, "annotations": {AGAIN: _now()}}})
 

@@ -17,13 +17,13 @@ from time import monotonic
 
 from attrs import define, field, frozen
 
+from hetero.container.keep import Libraries, keep
 from hetero.errors import BadInput, HeteroError, Refused
 from hetero.kube.api import Api, ApiError, Plain
 from hetero.kube.bring import Bring
 from hetero.kube.kubelet import Kubelet
 from hetero.kube.wire import Key, assignment, device_of
 from hetero.model import Allocation
-from hetero.node.container import Libraries, keep
 from hetero.node.ledger import Standing
 from hetero.node.node import Node
 from hetero.registry import Discovery

@@ -160,6 +160,7 @@ class Vocabulary:
         words, vendor = meant[0]
         ask = self._ask(words, amounts)
         count = _count(words, ask, quantity(amounts, words.count) or self.defaults.count)
+        _expect_no_contradiction(words, notes)
         wanted = names(_first(notes, [DEVICE_ORDER, words.device_order]))
         policy = self._policy(container, words, notes)
         grade = _grade(words, notes, count)
@@ -313,6 +314,15 @@ def _models(notes: Mapping[str, str], name: str | None, words: Words) -> tuple[s
     for theirs, ours in words.spelling.items():
         listed = listed.replace(theirs, ours)
     return names(listed)
+
+
+def _expect_no_contradiction(words: Words, notes: Mapping[str, str]) -> None:
+    """Raise `BadInput` if annotations choose and exclude the same."""
+    pairs = ((words.only_model, words.never_model), (words.only_uuid, words.never_uuid))
+    for only, never in pairs:
+        both = set(names(notes.get(only or ""))) & set(names(notes.get(never or "")))
+        if both:
+            raise BadInput(f"{only} and {never} both name {min(both)}: leave one of them out")
 
 
 def _true(notes: Mapping[str, str], name: str | None) -> bool:

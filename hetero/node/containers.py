@@ -22,7 +22,15 @@ _STATES = ("run/runc", "run/crun", "run/containerd/runc/*", "run/docker/runtime-
 
 
 def containers(grants: Mapping[str, Path]) -> dict[str, tuple[Container, ...]]:
-    """Return the containers that see each grant file, in one walk over /proc."""
+    """Return the containers that see each grant file."""
+    return {grant: tuple(seen.values()) for grant, seen in containers_by_space(grants).items()}
+
+
+def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, Container]]:
+    """Return the containers that see each grant file by their mount namespaces (`space_of`).
+
+    That is one walk over /proc.
+    """
     wanted: dict[tuple[int, int], str] = {}
     for identity, path in grants.items():
         with suppress(OSError):
@@ -33,17 +41,25 @@ def containers(grants: Mapping[str, Path]) -> dict[str, tuple[Container, ...]]:
         for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
             with suppress(OSError):
                 inside = os.stat(f"/proc/{pid}/{_INSIDE}")
-                space = os.readlink(f"/proc/{pid}/ns/mnt")
                 if (inside.st_dev, inside.st_ino) in wanted:
-                    seeing[wanted[inside.st_dev, inside.st_ino]].setdefault(space, pid)
+                    seen = seeing[wanted[inside.st_dev, inside.st_ino]]
+                    seen.setdefault(os.readlink(f"/proc/{pid}/ns/mnt"), pid)
     known = dict(_known()) if any(seeing.values()) else {}
     return {
-        identity: tuple(
-            known.get(space) or Container(id=str(pid), name=f"with process {pid}")
+        identity: {
+            space: known.get(space) or Container(id=str(pid), name=f"with process {pid}")
             for space, pid in spaces.items()
-        )
+        }
         for identity, spaces in seeing.items()
     }
+
+
+def space_of(pid: int) -> str | None:
+    """Return the name of a process's mount namespace; None when it is gone or another user's."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return None
 
 
 def describe(identity: str, bundle: Path, *, state: str | None = None) -> Container:

@@ -36,6 +36,22 @@ def holders(files: Mapping[str, Iterable[Path]]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(pids)) for name, pids in holding.items()}
 
 
+def locked(pid: int, path: Path) -> frozenset[int]:
+    """Return the single bytes of a file that the process holds locked, as the kernel says."""
+    found: set[int] = set()
+    with suppress(OSError):
+        wanted = path.stat()
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(OSError):  # closed since
+                target = entry.stat()
+                if (target.st_dev, target.st_ino) == (wanted.st_dev, wanted.st_ino):
+                    said = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text()
+                    # lock:  1: OFDLCK  ADVISORY  WRITE -1 00:1a:1234 5 5       (proc(5))
+                    locks = (line.split() for line in said.splitlines() if "lock:" in line)
+                    found |= {int(words[-1]) for words in locks if words[-1] == words[-2]}
+    return frozenset(found)
+
+
 def _held(pid: int, wanted: Collection[_File]) -> set[_File]:
     """Return which of the wanted files the process has open for writing or mapped writable."""
     held: set[_File] = set()

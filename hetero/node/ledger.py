@@ -6,6 +6,7 @@
     grants/<id>/tenant/           what the limiter maps (tenant.py); turns/<device> is shared
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
+    grants/<id>/edits.json        what the vendors said of a share (container/share.py)
     grants/<id>/kept              there while something that is no process, a pod say, keeps it
     grants/.<id>/                 a grant on its way in or out; nothing in it counts
 
@@ -40,6 +41,7 @@ from hetero.node.state import make, prepare
 from hetero.node.tenant import GRANT, USAGE, create, replace, write, write_tenant
 
 ALLOCATION, ALIVE, CONTAINER, KEPT = "allocation.json", "alive", "container", "kept"
+EDITS = "edits.json"
 
 #: An admission takes milliseconds; a thousand in a row stay well below this.
 PATIENCE = 60.0

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from attrs import frozen
 
-from hetero.model import Counters, Device, Policy, Priority, Usage
-from hetero.node.containers import containers
+from hetero.model import Counters, Device, Policy, Priority, Rung, Usage
+from hetero.node.containers import containers_by_space, space_of
 from hetero.node.grant import CORE_FULL, Limit, read_limits
+from hetero.node.holders import locked
 from hetero.node.ledger import Container, Look, Standing, Unreadable
-from hetero.node.node import Node, inventory_of
-from hetero.node.region import Counts, read_counts
+from hetero.node.node import Node, inventory_of, program
+from hetero.node.region import Counts, read_counts, read_slots
 from hetero.node.tenant import GRANT, USAGE
 from hetero.node.uncovered import uncovered
 from hetero.registry import VendorRow
@@ -26,7 +28,8 @@ class Share:
     none was asked for, and this is what its limited neighbours leave for the time being. `memory`
     and `memory_used` are bytes. `spill`: what does not fit on the card lies with the host. `denied`
     counts the allocations that were refused. `overhead` is what the driver counts for the grant's
-    processes on top: contexts, the code of their kernels.
+    processes on top: contexts, the code of their kernels. `rung` is how the
+    limits are kept.
     """
 
     device: str
@@ -39,13 +42,28 @@ class Share:
     core_used: float | None = None
     denied: int | None = None
     overhead: int | None = None
+    rung: Rung | None = None
+
+
+@frozen(kw_only=True)
+class Process:
+    """A process of a grant: the container it is in, by its id, and what it holds of each device.
+
+    `memory` goes with the grant's shares, in bytes; empty for one that uses no device.
+    """
+
+    pid: int
+    program: str
+    container: str | None = None
+    memory: tuple[int, ...] = ()
 
 
 @frozen(kw_only=True)
 class GrantView:
     """A grant that stands: whose, since when (UTC), its processes, its share of each device.
 
-    `containers` are those that have it, `share` its name where it is one.
+    `containers` are those that have it, `share` its name where it is one. `running` says more of
+    each of its `processes`.
     `uncovered` are those of its processes that hold memory past the limiter.
     """
 
@@ -60,6 +78,7 @@ class GrantView:
     shares: tuple[Share, ...]
     containers: tuple[Container, ...] = ()
     share: str | None = None
+    running: tuple[Process, ...] = ()
     uncovered: tuple[int, ...] = ()
 
 
@@ -85,8 +104,11 @@ class NodeView:
     simulated: str | None
 
 
-def observe_node(node: Node) -> NodeView:
-    """Return every device, how busy it is, and who holds what."""
+def observe_node(node: Node, *, seconds: float = 0) -> NodeView:
+    """Return every device, how busy it is, and who holds what; core in use over `seconds`, if any.
+
+    What the drivers say and what stands is from the start of that time.
+    """
     discovery = node.discover()
     look = node.look()
     free = inventory_of(discovery, look).free()
@@ -107,7 +129,7 @@ def observe_node(node: Node) -> NodeView:
     )
     return NodeView(
         devices=devices,
-        grants=_views(node, look, usages, seconds=0),
+        grants=_views(node, look, usages, seconds=seconds),
         unreadable=look.unreadable,
         vendors=discovery.rows,
         simulated=str(node.simulation.rack) if node.simulation else None,
@@ -133,7 +155,7 @@ def _views(
     elapsed = time.monotonic() - began
     after = {entry.id: _counts(node, entry) for entry in look.standing} if seconds else before
     processes = node.processes(entry.id for entry in look.standing)
-    inside = containers(
+    inside = containers_by_space(
         {entry.id: node.directory(entry.id) / GRANT for entry in look.standing if entry.share}
     )
     past = uncovered(node, look, usages)
@@ -147,8 +169,11 @@ def _views(
             policy=entry.allocation.policy,
             priority=entry.allocation.priority,
             processes=processes[entry.id],
-            containers=(entry.container,) if entry.container else inside.get(entry.id, ()),
+            containers=(entry.container,)
+            if entry.container
+            else tuple(inside.get(entry.id, {}).values()),
             share=entry.share,
+            running=_running(node, entry, processes[entry.id], inside.get(entry.id, {})),
             shares=_shares(
                 entry,
                 _in_force(node, entry),
@@ -160,11 +185,36 @@ def _views(
                 before=before[entry.id],
                 after=after[entry.id],
                 nanoseconds=elapsed * 1e9 if seconds else 0,
+                rungs={device.uuid: device.rung for device, _ in usages},
             ),
             uncovered=tuple(found.pid for found in past if found.grant == entry.id),
         )
         for entry in look.standing
     )
+
+
+def _running(
+    node: Node, entry: Standing, pids: Sequence[int], inside: Mapping[str, Container]
+) -> tuple[Process, ...]:
+    path = node.directory(entry.id) / USAGE
+    slots: Mapping[int, tuple[int, ...]] = {}
+    if entry.allocation.policy is not Policy.OFF:
+        with suppress(OSError, ValueError):
+            slots = read_slots(path)
+    found = []
+    for pid in pids:
+        container = entry.container or inside.get(space_of(pid) or "")
+        # A PID in the region is what the process calls itself; the slot it locks is its own.
+        mine = [slots[slot] for slot in locked(pid, path) if slot in slots] if slots else []
+        found.append(
+            Process(
+                pid=pid,
+                program=program(pid),
+                container=container.id if container else None,
+                memory=mine[0][: len(entry.limits)] if mine else (),
+            )
+        )
+    return tuple(found)
 
 
 def _counts(node: Node, entry: Standing) -> tuple[Counts, ...]:
@@ -194,6 +244,7 @@ def _shares(
     before: tuple[Counts, ...],
     after: tuple[Counts, ...],
     nanoseconds: float,
+    rungs: Mapping[str, Rung],
 ) -> tuple[Share, ...]:
     shares = []
     for position, (grant, asked, limit) in enumerate(
@@ -219,6 +270,7 @@ def _shares(
                 core_used=core_used,
                 denied=now.denied if now else None,
                 overhead=max(0, held - now.memory) if held and now else None,
+                rung=rungs.get(grant.device),
             )
         )
     return tuple(shares)

@@ -48,6 +48,11 @@ def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
     return tuple(counts)
 
 
+def read_slots(path: Path) -> dict[int, tuple[int, ...]]:
+    """Return the bytes the process in each live slot holds of each device."""
+    return {slot: used for (slot, _), used in _read(path)[1].items()}
+
+
 def read_processes(path: Path) -> dict[int, tuple[int, ...]]:
     """Return the bytes each live process holds of each device, by the PID it knows itself by."""
     return {pid: used for (_, pid), used in _read(path)[1].items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,8 @@ class Simulation:
     @property
     def name(self) -> str:
         """A name for state that belongs to this rack alone."""
+        import hashlib  # loads a library of cryptography; most starts do without
+
         return "sim-" + hashlib.sha256(bytes(self.rack)).hexdigest()[:12]
 
     def enter(self) -> None:
@@ -47,13 +48,10 @@ class Simulation:
             "LD_LIBRARY_PATH": f"{self.drivers}:{path}" if path else str(self.drivers),
         }
 
-    def mounts(self) -> tuple[Mount, ...]:
+    def cards(self) -> tuple[Mount, ...]:
         """Return what a container needs of this machine to meet the same simulated cards."""
         state = "/dev/shm"  # noqa: S108 - where the drivers keep what is on the cards
-        return (
-            *(Mount(path, path) for path in (str(self.rack), str(self.drivers))),
-            Mount(state, state, writable=True),
-        )
+        return Mount(str(self.rack), str(self.rack)), Mount(state, state, writable=True)
 
 
 def simulation(environ: Mapping[str, str]) -> Simulation | None:

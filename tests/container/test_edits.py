@@ -7,52 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve
 
 from hetero.container.cdi import Specs, check_name
-from hetero.container.edits import confine
-from hetero.container.share import create, remove, settle
-from hetero.errors import BadInput, NotFound, Refused
-from hetero.hookspecs import hookimpl
-from hetero.model import MEMORY, Ask, Edits, Mount, Request
-from hetero.node.ledger import Ledger
+from hetero.container.edits import confine, in_place
+from hetero.container.share import create
+from hetero.errors import BadInput
+from hetero.model import Ask, Edits, Mount, Request
 from hetero.node.node import Node
-from hetero.registry import Registry
-from hetero.testing import MemoryVendor, rack
 from hetero.units import GiB
-from hetero.vendor import Vendor
 
 ASK = Request(asks=(Ask(memory=GiB, core=30),))
-
-
-class Carded(MemoryVendor):
-    """A vendor that says what a container needs of it."""
-
-    @hookimpl
-    def hetero_vendor(self) -> Vendor:
-        """Return the declaration, with a node that every machine has."""
-        return evolve(
-            super().hetero_vendor(),
-            device_nodes=("/dev/full", "/dev/of-{index}"),
-            files=("/bin/sh", "libabsent.so.1"),
-            cdi="memory.com/card",
-        )
-
-
-@pytest.fixture
-def vendor() -> Carded:
-    return Carded(rack(16 * GiB))
-
-
-@pytest.fixture
-def node(tmp_path: Path, vendor: Carded) -> Node:
-    ledger = Ledger(tmp_path / "state", kept=tmp_path / "kept")
-    return Node(registry=Registry.of(vendor), ledger=ledger)
-
-
-@pytest.fixture
-def specs(tmp_path: Path) -> Specs:
-    return Specs((tmp_path / "lasting", tmp_path / "run"))
 
 
 def spec(specs: Specs, name: str) -> dict[str, Any]:
@@ -106,6 +70,19 @@ def test_a_share_leaves_the_device_to_the_vendor_s_own_spec(
     ]
 
 
+def test_a_spec_s_hook_inherits_nothing_and_is_there_for_the_preload_file_alone(
+    node: Node, limited: Node, specs: Specs
+) -> None:
+    create(node, "plain", ASK, specs=specs)
+    create(limited, "held", ASK, specs=specs)
+
+    assert "hooks" not in spec(specs, "plain")
+    (hook,) = spec(specs, "held")["hooks"]
+    assert ("createContainer", hook["path"]) == (hook["hookName"], hook["args"][0])
+    assert ["PATH"] == [variable.partition("=")[0] for variable in hook["env"]]
+    assert not any("LD_" in variable for variable in spec(specs, "held").get("env", ()))
+
+
 def test_a_spec_of_another_card_is_not_taken_for_ours(node: Node, specs: Specs) -> None:
     specs.directories[0].mkdir()
     for name in ("memory-00", "xmemory-0", "memory-0-1"):
@@ -116,97 +93,21 @@ def test_a_spec_of_another_card_is_not_taken_for_ours(node: Node, specs: Specs) 
 
 
 def test_the_limiter_gets_in_by_files_only(node: Node, tmp_path: Path) -> None:
-    taken = node.take(ASK, share="train")
-    directory = taken.hold.path
+    hold = node.take(ASK, share="train").hold
+    limiters = in_place(hold.path, [tmp_path / "liblimit.so"], ["/opt/own.so"])
 
-    edits = confine(
-        node,
-        directory,
-        Edits(env={"A": "b"}),
-        limiters=[tmp_path / "liblimit.so"],
-        preload=["/opt/own.so"],
-    )
+    edits = confine(node, hold.standing, Edits(env={"A": "b"}), limiters=limiters)
 
     assert {"A": "b"} == edits.env
     assert {
         Mount(str(tmp_path / "liblimit.so"), "/etc/hetero/liblimit.so"),
-        Mount(f"{directory}/tenant/grant", "/etc/hetero/grant"),
-        Mount(f"{directory}/tenant/usage", "/etc/hetero/usage", writable=True),
-        Mount(f"{directory}/tenant/turn.0", "/etc/hetero/turn.0", writable=True),
-        Mount(f"{directory}/tenant/ld.so.preload", "/etc/ld.so.preload"),
+        Mount(f"{hold.path}/tenant/grant", "/etc/hetero/grant"),
+        Mount(f"{hold.path}/tenant/usage", "/etc/hetero/usage", writable=True),
+        Mount(f"{hold.path}/tenant/turn.0", "/etc/hetero/turn.0", writable=True),
+        Mount(f"{hold.path}/tenant/ld.so.preload", "/etc/ld.so.preload"),
     } == set(edits.mounts)
-    said = (directory / "tenant/ld.so.preload").read_text()
+    said = (hold.path / "tenant/ld.so.preload").read_text()
     assert "/etc/hetero/liblimit.so\n/opt/own.so\n" == said
-
-
-def test_a_share_stands_until_it_is_removed_and_after_a_reboot(node: Node, specs: Specs) -> None:
-    create(node, "train", ASK, specs=specs)
-    with pytest.raises(Refused, match="share train is there already"):
-        create(node, "train", ASK, specs=specs)
-    (before,) = node.look().standing
-    (node.ledger.path / "boot").write_text("another\n")
-    specs.remove("train")
-
-    (view,) = settle(node, specs=specs).shares
-
-    assert before == view.entry
-    assert specs.path("train").exists()
-    remove(node, "train", specs=specs)
-    assert ((), ()) == (node.look().standing, settle(node, specs=specs).shares)
-    assert not specs.path("train").exists()
-    with pytest.raises(NotFound, match="no share 'train'"):
-        remove(node, "train", specs=specs)
-
-
-def test_a_share_that_is_refused_takes_nothing(node: Node, specs: Specs) -> None:
-    with pytest.raises(Refused, match="0 of 1 device"):
-        create(node, "large", Request(asks=(Ask(memory=17 * GiB),)), specs=specs)
-
-    assert ((), False) == (node.look().standing, specs.path("large").exists())
-
-
-def test_the_spec_of_a_card_that_is_gone_goes_with_a_word(
-    node: Node, vendor: Carded, specs: Specs
-) -> None:
-    create(node, "train", ASK, specs=specs)
-    cards = list(vendor.devices)
-    vendor.devices.clear()
-
-    settled = settle(node, specs=specs)
-
-    assert ("memory-0",) == settled.shares[0].gone
-    assert settled.words[0].startswith("removed the spec of train: memory-0 is gone")
-    assert () == settle(node, specs=specs).words
-    vendor.devices += cards
-    assert () == settle(node, specs=specs).shares[0].gone
-    assert specs.path("train").exists()
-
-
-def test_a_spec_without_a_share_is_removed_and_another_ledger_s_is_not(
-    node: Node, vendor: Carded, specs: Specs, tmp_path: Path
-) -> None:
-    other = evolve(node, ledger=Ledger(tmp_path / "other", kept=tmp_path / "other-kept"))
-    limited = (Mount(f"{other.ledger.path}/grants/1/tenant/grant", "/etc/hetero/grant"),)
-    specs.put("theirs", Edits(mounts=limited), owner=other.ledger.path)
-    ours = (Mount(f"{node.ledger.path}/grants/1/tenant/grant", "/etc/hetero/grant"),)
-    specs.put("ours", Edits(mounts=ours), owner=node.ledger.path)
-
-    settled = settle(node, specs=specs)
-
-    assert ("removed the spec of ours: no such share stands",) == settled.words
-    assert (True, False) == (specs.path("theirs").exists(), specs.path("ours").exists())
-    with pytest.raises(Refused, match="choose another name"):
-        create(node, "theirs", ASK, specs=specs)
-    assert () == node.look().standing
-
-
-def test_a_share_s_memory_is_counted(node: Node, specs: Specs) -> None:
-    create(node, "train", ASK, specs=specs)
-
-    with pytest.raises(Refused, match="lack memory"):
-        node.take(Request(asks=(Ask(memory=16 * GiB),)))
-    assert [GiB] == [entry.limits[0].memory for entry in node.look().standing]
-    assert GiB == node.look().standing[0].allocation.grants[0].takes[MEMORY]
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a/b", "a b", "1a", "a-", "a" * 65, "../x"])

@@ -54,7 +54,7 @@ def call(bundle: Path, *, real: str = "/bin/true") -> subprocess.CompletedProces
     states = ("--root", str(bundle / "states"))
     return subprocess.run(
         [
-            *(sys.executable, "-I", runtime.__file__, real),
+            *(sys.executable, "-IS", runtime.__file__, real),
             *(*states, *log, "create", "--bundle", str(bundle), "one"),
         ],
         capture_output=True,
@@ -210,5 +210,5 @@ def test_a_pipe_in_the_image_does_not_hold_the_runtime_up(bundle: Path) -> None:
 
     done = call(bundle)
 
-    assert (1, True) == (done.returncode, "is not a file" in done.stderr)
+    assert (1, True) == (done.returncode, "ld.so.preload: is not a file" in done.stderr)
     assert stat.S_ISFIFO((bundle / "rootfs/etc/ld.so.preload").stat().st_mode)

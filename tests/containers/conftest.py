@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -93,8 +94,8 @@ class Podman:
 
     def _global(self, runtime: str | None) -> list[str]:
         return [
-            *("podman", "--cgroup-manager=cgroupfs", "--root", str(self.storage / "root")),
-            *("--runroot", str(self.storage / "run"), "--runtime", runtime or self.machine.runtime),
+            *(*_stored(self.storage), "--cgroup-manager=cgroupfs"),
+            *("--runtime", runtime or self.machine.runtime),
         ]
 
     def __call__(self, *arguments: str) -> Done:
@@ -129,6 +130,25 @@ class Podman:
             self("rm", "--force", "--time", "0", name)
 
 
+def load(storage: Path, archive: Path) -> None:
+    done = run([*_stored(storage), "load", "--input", str(archive)])
+    assert 0 == done.returncode, done.stderr
+
+
+def _stored(storage: Path) -> list[str]:
+    return ["podman", "--root", str(storage / "root"), "--runroot", str(storage / "run")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _engines() -> None:
+    missing = [name for name in ("podman", "runc", "ctr", "busybox") if shutil.which(name) is None]
+    if os.geteuid() != 0 or missing:
+        lacks = f"; not installed: {', '.join(missing)}" if missing else ""
+        pytest.skip(
+            f"needs root{lacks} (.ci/packages podman runc containerd busybox-static installs them)"
+        )
+
+
 @pytest.fixture(scope="session")
 def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root_filesystem(tmp_path_factory.mktemp("image"))
@@ -153,14 +173,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 @pytest.fixture(scope="session")
 def storage(archive: Path) -> Iterator[Path]:
     path = archive.parent / "storage"
-    podman = Podman(Machine(path), path)
-    podman_root = ["podman", "--root", str(path / "root"), "--runroot", str(path / "run")]
-    done = run([*podman_root, "load", "--input", str(archive)])
-    assert 0 == done.returncode, done.stderr
-    yield podman.storage
-    run([*podman_root, "unshare", "true"])
-    with suppress(OSError), ExitStack():
-        run(["podman", "--root", str(path / "root"), "--runroot", str(path / "run"), "rmi", "-af"])
+    load(path, archive)
+    yield path
+    run([*_stored(path), "rmi", "--all", "--force"])
 
 
 @pytest.fixture

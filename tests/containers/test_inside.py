@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Machine, Podman
+from .conftest import Machine, Podman, load
 from .image import root_filesystem, write_image
 
 pytestmark = pytest.mark.containers
@@ -99,21 +99,40 @@ def test_nothing_that_limits_can_be_written_from_inside(podman: Podman, granted:
     assert ["hetero/turn.0", "hetero/usage"] == said.split()
 
 
-def test_an_image_keeps_what_it_preloads_by_itself(
-    podman: Podman, machine: Machine, rootfs: Path, tmp_path: Path
-) -> None:
-    own = root_filesystem(tmp_path)
+@pytest.fixture(scope="module")
+def preloading(storage: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image that preloads a library of its own; another, `/link`, by a symbolic link."""
+    directory = tmp_path_factory.mktemp("preloading")
+    own = root_filesystem(directory)
     (own / "etc/ld.so.preload").write_text("# ours\n/opt/own.so\n")
-    write_image(own, tmp_path / "own.tar", name="local/own:1")
-    assert 0 == podman("load", "--input", str(tmp_path / "own.tar")).returncode
+    write_image(own, directory / "own.tar", name="local/own:1")
+    (own / "etc/ld.so.preload").rename(own / "opt/preload")
+    (own / "etc/ld.so.preload").symlink_to("/opt/preload")
+    write_image(own, directory / "link.tar", name="local/link:1")
+    for name in ("own", "link"):
+        load(storage, directory / f"{name}.tar")
+    return "local/own:1"
 
-    said = podman.said(
-        ["--env", "HETERO=count=1,mem=3276Mi"],
-        *("sh", "-c", "nvidia-smi; marked"),
-        image="local/own:1",
-    )
+
+@pytest.mark.parametrize(
+    "options", [[], ["--read-only"], ["--cap-drop=all", "--user", "1000"]], ids=" ".join
+)
+def test_an_image_keeps_what_it_preloads_by_itself(
+    podman: Podman, granted: list[str], preloading: str, options: list[str]
+) -> None:
+    words = ("sh", "-c", "nvidia-smi; marked; (: >>/etc/ld.so.preload) 2>&- && echo written; :")
+    said = podman.said([*granted, *options], *words, image=preloading)
 
     assert f"{SHOWN}kept\n" == said
+
+
+def test_an_image_that_preloads_by_a_link_is_refused_with_a_word(
+    podman: Podman, granted: list[str], preloading: str
+) -> None:
+    done = podman.run(granted, "true", image="local/link:1")
+
+    assert 126 == done.returncode
+    assert "the image's /etc/ld.so.preload: is a symbolic link" in done.stderr
 
 
 def test_no_descriptor_of_ours_is_left_in_the_container(podman: Podman) -> None:

@@ -49,6 +49,27 @@ def test_ps_names_the_containers_of_a_share(podman: Podman) -> None:
     assert {"docker.io/local/job:1"} == {one["image"] for one in grant["containers"]}
 
 
+def test_top_tells_the_containers_of_a_share_apart(podman: Podman) -> None:
+    busy = ("job", "--seconds", "100", "--iterations", "1000", "--memory")
+    with (
+        podman.machine.share("--memory", "8Gi") as name,
+        podman.standing(device(name), *busy, "1GiB", name="small") as small,
+        podman.standing(device(name), *busy, "2GiB", name="large") as large,
+    ):
+        assert until(lambda: _used(podman.machine) == 3 << 30)
+        (grant,) = json.loads(podman.machine.said("top", "--once", "--json"))["grants"]
+        said = podman.machine.said("top", "--once", "--interval", "0.2")
+
+    names = {container["id"]: container["name"] for container in grant["containers"]}
+    # Each calls itself process 1.
+    held = {names[one["container"]]: one["memory"] for one in grant["running"] if one["memory"]}
+    assert {small: [1 << 30], large: [2 << 30]} == held
+    for line, size in ((small, "1 GiB"), (large, "2 GiB")):
+        (told,) = [row for row in said.splitlines() if f" {line} " in row]
+        assert size in told
+        assert "docker.io/local/job:1 job" in " ".join(told.split())
+
+
 def test_containers_of_one_share_have_its_memory_together(podman: Podman) -> None:
     busy = ("job", "--seconds", "100", "--memory", "3000MiB", "--iterations", "1000")
     with (

@@ -61,8 +61,8 @@ def extender_settings(url: str, authority: Authority, caller: tuple[Path, Path])
 
 
 @pytest.fixture
-def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    with control_plane(tmp_path) as made:
+def plane(tmp_path: Path, kubernetes: Path) -> Iterator[ControlPlane]:
+    with control_plane(tmp_path, binaries=kubernetes) as made:
         yield made
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import ssl
 import subprocess
@@ -18,7 +17,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-import pytest
 from attrs import define, field
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -204,15 +202,8 @@ class ControlPlane:
 
 
 @contextmanager
-def control_plane(folder: Path) -> Iterator[ControlPlane]:
-    """Run etcd and kube-apiserver; skip where they are not to be had."""
-    binaries = Path(os.environ.get("KUBE_ASSETS", "/nowhere"))
-    etcd = shutil.which("etcd")
-    if etcd is None or not (binaries / "kube-apiserver").exists():
-        pytest.skip(
-            "needs etcd (Debian: etcd-server) and KUBE_ASSETS naming a folder with kube-apiserver "
-            "and kube-scheduler"
-        )
+def control_plane(folder: Path, *, binaries: Path) -> Iterator[ControlPlane]:
+    """Run etcd and kube-apiserver."""
     made = ControlPlane(folder=folder, port=free_port(), binaries=binaries)
     client, peer = free_port(), free_port()
     (folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
@@ -240,7 +231,7 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
     )
     try:
         made.start(
-            "etcd", etcd, "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync",
+            "etcd", "etcd", "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync",
             "--listen-client-urls", f"http://127.0.0.1:{client}",
             "--advertise-client-urls", f"http://127.0.0.1:{client}",
             "--listen-peer-urls", f"http://127.0.0.1:{peer}",

@@ -16,14 +16,14 @@ from tests.kube.test_agent import run, until, world
 
 EDITS = Edits(
     env={"VISIBLE": "card-1"},
-    device_nodes=("/dev/full", "/dev/of-a-card-that-is-not-here"),
+    device_nodes=("/dev/card-1",),
     files=("/usr/bin/smi", "/opt/driver:/opt/inside", "/usr/bin/absent", "libabsent.so.1"),
     cdi=("vendor.com/card=card-1",),
 )
 MOUNTS = (Mount("/usr/bin/smi", "/usr/bin/smi"), Mount("/opt/driver", "/opt/inside"))
-BY_FILES = evolve(EDITS, device_nodes=("/dev/full",), files=(), cdi=(), mounts=MOUNTS)
+BY_FILES = evolve(EDITS, files=(), cdi=(), mounts=MOUNTS)
 BY_NAME = evolve(EDITS, device_nodes=(), files=())
-BY_RUNTIME = evolve(EDITS, device_nodes=("/dev/full",), files=(), cdi=())
+BY_RUNTIME = evolve(EDITS, files=(), cdi=())
 SPEC = '{"kind": "vendor.com/card", "devices": [{"name": "card-1"}]}'
 
 
@@ -101,7 +101,9 @@ def test_the_kubelet_is_told_of_the_nodes_and_files_of_a_share() -> None:
     async def story() -> None:
         async with world() as at:
             declared = evolve(
-                at.vendor._vendor, device_nodes=("/dev/full",), files=("/bin/sh", "libnone.so")
+                at.vendor._vendor,
+                device_nodes=("/dev/full", "/dev/of-a-card-that-is-not-here"),
+                files=("/bin/sh", "libnone.so"),
             )
             at.agent.node.registry._vendors["memory"] = at.vendor._vendor = declared
             await until(lambda: at.api.writes)

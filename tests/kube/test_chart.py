@@ -34,13 +34,15 @@ def test_the_plain_manifests_are_those_of_the_chart() -> None:
     assert render.render(namespace="hetero-system", values={}) == plain
 
 
-def test_kube_scheduler_leaves_every_word_to_us_but_for_the_counts() -> None:
+def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> None:
     config = yaml.safe_load(of("ConfigMap", "hetero")["data"]["scheduler.yaml"])
     (extender,) = config["extenders"]
-    ignored = {one["name"]: one["ignoredByScheduler"] for one in extender["managedResources"]}
-    counts = {words.count for words in WORDS.words()}
+    counted = {
+        one["name"] for one in extender["managedResources"] if not one.get("ignoredByScheduler")
+    }
 
-    assert {name: name not in counts for name in WORDS.resources} == ignored
+    assert set(WORDS.resources) == {one["name"] for one in extender["managedResources"]}
+    assert {words.count for vendor in WORDS.vendors for words in vendor.words} == counted
 
 
 def test_every_service_starts_anew_with_new_settings_and_the_agent_reads_them() -> None:

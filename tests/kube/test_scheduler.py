@@ -237,7 +237,7 @@ def test_a_node_whose_inventory_cannot_be_read_is_told_so_and_others_serve() -> 
         answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
 
         assert ["n1"] == answer["NodeNames"]
-        assert {"n2": "publish an inventory that cannot be read"} == answer["FailedNodes"]
+        assert {"n2": "publish an inventory that this version cannot read"} == answer["FailedNodes"]
 
     scenario(play, n1=(card("GPU-1"),))
 

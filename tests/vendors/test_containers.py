@@ -15,11 +15,11 @@ from racks import PLUGINS, SHARE, Machine, Rack, card, request
 
 import hetero.driver
 from hetero.container.edits import confine
+from hetero.container.keep import Libraries, keep
 from hetero.kube.bring import Bring
 from hetero.kube.plugin import answered
 from hetero.model import Allocation, Ask, Edits
-from hetero.node.container import Libraries, keep
-from hetero.node.ledger import Ledger
+from hetero.node.ledger import Ledger, Standing
 from hetero.node.node import Node
 from hetero.units import GiB
 
@@ -159,7 +159,10 @@ def test_a_share_and_a_runtime_give_a_container_all_of_that(tmp_path: Path, vend
         edits, _ = second_card(tmp_path, vendor)
         installed(nodes | {path for path, _ in files})
         node = Node(registry=Machine(tmp_path, vendor).registry, ledger=Ledger(tmp_path / "state"))
-        given = confine(node, tmp_path / "grant", edits, limiters=())
+        grant = Standing(
+            id="one", allocation=Allocation(grants=()), limits=(), command=(), user="", since=""
+        )
+        given = confine(node, grant, edits, limiters=())
         return set(given.device_nodes), {(mount.source, mount.target) for mount in given.mounts}
 
     given, mounts = Rack(tmp_path, CARDS[vendor]).meet(give)

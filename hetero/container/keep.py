@@ -1,9 +1,4 @@
-"""Gives a container its grant: entered in the ledger until it is let go, with the edits it needs.
-
-Everything is mounted under /etc/hetero, where the limiter looks first and no variable can override
-it, and /etc/ld.so.preload puts the limiter in front of the driver in every process, whatever its
-environment.
-"""
+"""Keeps a grant for a container that somebody else starts, as the kubelet does, until let go."""
 
 from __future__ import annotations
 
@@ -15,6 +10,8 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
+from hetero.container.edits import confine
+from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.errors import HeteroError, NotFound, Refused
 from hetero.model import Allocation, Edits, Mount
 from hetero.node.ledger import Look, Standing
@@ -25,12 +22,7 @@ from hetero.node.node import (
     user,
     with_parts,
 )
-from hetero.node.tenant import GRANT, TENANT, USAGE
 from hetero.registry import Discovery
-
-#: Where containers see their grant and the limiter.
-INSIDE = "/etc/hetero"
-_PRELOAD = "/etc/ld.so.preload"
 
 
 @frozen
@@ -54,10 +46,10 @@ class Libraries:
             mounts = []
             for source in sources:
                 copy = self._put(source.name, source.read_bytes(), mode=0o755)
-                mounts.append(Mount(str(copy), f"{INSIDE}/{source.name}"))
-            preload = "".join(f"{mount.target}\n" for mount in mounts).encode()
+                mounts.append(Mount(str(copy), f"{PLACE}/{source.name}"))
+            preload = preloading((mount.target for mount in mounts), ()).encode()
             if mounts:
-                mounts.append(Mount(str(self._put("preload", preload, mode=0o644)), _PRELOAD))
+                mounts.append(Mount(str(self._put("preload", preload, mode=0o644)), TARGET))
             return tuple(mounts)
         except OSError as error:
             raise HeteroError(f"limiters for containers: {self.path}: {error.strerror}") from None
@@ -111,10 +103,11 @@ def keep(
                 since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 label=label,
                 keeper=keeper,
-                edits=_real(node, edits, bring or without_driver).merged(
-                    _edits(node, allocation, identity, libraries)
-                ),
             )
+            limiters = libraries.put(node.limiters(allocation))
+            edits = _real(node, edits, bring or without_driver)
+            confined = confine(node, standing, evolve(edits, cdi=()), limiters=limiters)
+            standing = evolve(standing, edits=evolve(confined, cdi=edits.cdi))
             node.ledger.keep(standing)
         except BaseException:
             node.reconcile(discovery, look)  # what was cut for it is nobody's now
@@ -141,8 +134,7 @@ def _expect_room(
 
 def without_driver(edits: Edits) -> Edits:
     """Return the edits for a container whose runtime brings the driver: the nodes that are here."""
-    nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
-    return evolve(edits, cdi=(), files=(), device_nodes=nodes)
+    return evolve(edits, cdi=(), files=())
 
 
 def _real(node: Node, edits: Edits, bring: Callable[[Edits], Edits]) -> Edits:
@@ -150,24 +142,12 @@ def _real(node: Node, edits: Edits, bring: Callable[[Edits], Edits]) -> Edits:
     if node.simulation is None:
         return bring(edits)
     there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
-    return evolve(edits, cdi=(), files=(), mounts=there, device_nodes=())
-
-
-def _edits(node: Node, allocation: Allocation, identity: str, libraries: Libraries) -> Edits:
-    """Return what the grant, the limiter and a simulation add to what the vendors said."""
-    directory = node.ledger.directory(identity)
-    mounts: tuple[Mount, ...] = ()
-    limiters = node.limiters(allocation)
-    if limiters:
-        turns = [f"{TENANT}/turn.{position}" for position in range(len(allocation.grants))]
-        mounts = (
-            Mount(str(directory / GRANT), f"{INSIDE}/grant"),
-            *(
-                Mount(str(path), f"{INSIDE}/{path.name}", writable=True)
-                for path in (directory / name for name in (USAGE, *turns))
-            ),
-            *libraries.put(limiters),
-        )
-    if node.simulation is None:
-        return Edits(mounts=mounts)
-    return Edits(env=node.simulation.environment({}), mounts=mounts + node.simulation.mounts())
+    drivers = str(node.simulation.drivers)
+    return evolve(
+        edits,
+        env={**edits.env, **node.simulation.environment({})},
+        mounts=(*there, Mount(drivers, drivers)),
+        device_nodes=(),
+        cdi=(),
+        files=(),
+    )

@@ -5,21 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from attrs import evolve
 
-from hetero import Vendor, hookimpl
+from hetero.container.keep import Libraries, keep
 from hetero.errors import Refused
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Grant
-from hetero.node.container import Libraries, keep
 from hetero.node.holders import holders
-from hetero.node.ledger import Ledger, Standing
+from hetero.node.ledger import Standing
 from hetero.node.locks import try_lock
 from hetero.node.node import Node
 from hetero.node.tenant import USAGE
-from hetero.registry import Registry
-from hetero.testing import MemoryVendor, rack
 from hetero.units import GiB
-from tests.node.conftest import MakeNode
 
 
 def allocation(memory: int = GiB) -> Allocation:
@@ -39,28 +34,13 @@ def kept(node: Node, path: Path, identity: str = "one", *, memory: int = GiB) ->
     )
 
 
-class Carded(MemoryVendor):
-    """A vendor whose cards CDI specs describe."""
-
-    @hookimpl
-    def hetero_vendor(self) -> Vendor:
-        """Return the declaration, with a node that every machine has and one that none has."""
-        return evolve(
-            super().hetero_vendor(),
-            device_nodes=("/dev/full", "/dev/of-{index}"),
-            files=("/bin/sh",),
-            cdi="memory.com/card",
-        )
-
-
 def ids(node: Node) -> list[str]:
     return [entry.id for entry in node.look().standing]
 
 
 def test_a_kept_grant_stands_without_a_process_until_it_is_let_go(
-    make_node: MakeNode, tmp_path: Path
+    node: Node, tmp_path: Path
 ) -> None:
-    node = make_node()
     given = kept(node, tmp_path)
 
     assert {"one": ()} == holders({"one": [node.directory("one") / USAGE]})
@@ -69,22 +49,19 @@ def test_a_kept_grant_stands_without_a_process_until_it_is_let_go(
     assert [] == ids(node)
 
 
-def test_what_was_let_go_stands_while_a_process_uses_it(
-    make_node: MakeNode, tmp_path: Path
-) -> None:
-    node = make_node(limiter="cuda")
-    kept(node, tmp_path)
-    with (node.directory("one") / USAGE).open("r+b") as usage:
+def test_what_was_let_go_stands_while_a_process_uses_it(limited: Node, tmp_path: Path) -> None:
+    kept(limited, tmp_path)
+    with (limited.directory("one") / USAGE).open("r+b") as usage:
         assert try_lock(usage.fileno())  # as the limiter does in every process of the container
-        node.ledger.let_go("one")
-        assert ["one"] == ids(node)
-    assert [] == ids(node)
+        limited.ledger.let_go("one")
+        assert ["one"] == ids(limited)
+    assert [] == ids(limited)
 
 
 def test_a_containers_user_may_write_the_usage_and_the_turns_alone(
-    make_node: MakeNode, tmp_path: Path
+    limited: Node, tmp_path: Path
 ) -> None:
-    given = kept(make_node(limiter="cuda"), tmp_path)
+    given = kept(limited, tmp_path)
     modes = {
         mount.target: (mount.writable, Path(mount.source).stat().st_mode & 0o777)
         for mount in given.edits.mounts
@@ -98,25 +75,23 @@ def test_a_containers_user_may_write_the_usage_and_the_turns_alone(
     } == modes
 
 
-def test_no_container_is_given_a_cdi_name_that_may_be_in_no_spec(tmp_path: Path) -> None:
-    vendor = Carded(rack(16 * GiB))
-    node = Node(registry=Registry.of(vendor), ledger=Ledger(tmp_path / "state"))
+def test_no_container_is_given_a_cdi_name_that_may_be_in_no_spec(
+    node: Node, tmp_path: Path
+) -> None:
     edits = kept(node, tmp_path).edits
 
     assert ((), (), ("/dev/full",)) == (edits.cdi, edits.files, edits.device_nodes)
 
 
-def test_a_grant_is_given_again_as_it_is(make_node: MakeNode, tmp_path: Path) -> None:
-    node = make_node()
+def test_a_grant_is_given_again_as_it_is(node: Node, tmp_path: Path) -> None:
 
     assert kept(node, tmp_path) == kept(node, tmp_path)
     assert ["one"] == ids(node)
 
 
 def test_a_grant_beyond_what_is_free_is_refused_and_nothing_is_taken(
-    make_node: MakeNode, tmp_path: Path
+    node: Node, tmp_path: Path
 ) -> None:
-    node = make_node(16 * GiB)
     kept(node, tmp_path, memory=10 * GiB)
     with pytest.raises(Refused, match="device memory-0 has not enough memory left"):
         kept(node, tmp_path, "two", memory=7 * GiB)
@@ -137,8 +112,7 @@ def test_limiters_are_copied_once_and_a_new_version_beside_the_old(tmp_path: Pat
     assert ["/etc/hetero/libx.so", "/etc/ld.so.preload"] == [mount.target for mount in second]
 
 
-def test_a_kept_grant_is_released_by_force_alone(make_node: MakeNode, tmp_path: Path) -> None:
-    node = make_node()
+def test_a_kept_grant_is_released_by_force_alone(node: Node, tmp_path: Path) -> None:
     kept(node, tmp_path)
     with pytest.raises(Refused, match="grant one is kept for default/one/main"):
         node.release("one")

@@ -1,0 +1,105 @@
+"""What admission adds to a container's start: the same runc command with and without the runtime.
+
+    python benchmarks/admission.py [--rounds 20] [--standing 0]       (root, runc, busybox-static)
+
+Each round starts three containers that end at once, in turn: by runc, by the runtime with nothing
+asked, and by the runtime with a share of a simulated card asked. What is printed are medians, and
+of what the runtime adds, the median of the differences within a round. `--standing` many other
+containers hold shares of the same cards meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+CARD = "[device]\nvendor = nvidia\nmodel = Card 32GB\nmemory = 32 GiB\n"
+
+
+def bundle(directory: Path, root: Path, *command: str, wish: str | None) -> Path:
+    """Make a bundle of busybox without what small build machines lack: cgroups, a network."""
+    directory.mkdir()
+    subprocess.run(["runc", "spec"], cwd=directory, check=True)
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    config["process"] |= {"terminal": False, "args": ["/bin/busybox", *command], "rlimits": []}
+    config["process"]["env"] = ["PATH=/bin", *([f"HETERO={wish}"] if wish else [])]
+    config["root"] = {"path": str(root), "readonly": True}
+    spaces = config["linux"]["namespaces"]
+    config["linux"]["namespaces"] = [space for space in spaces if space["type"] != "network"]
+    mounts = config["mounts"]
+    config["mounts"] = [mount for mount in mounts if mount["type"] not in ("mqueue", "cgroup")]
+    path.write_text(json.dumps(config))
+    return directory
+
+
+def started(command: list[str]) -> float:
+    """Return the milliseconds a command takes."""
+    before = time.monotonic()
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return 1000 * (time.monotonic() - before)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--standing", type=int, default=0)
+    options = parser.parse_args()
+    runc = shutil.which("runc")
+    busybox = shutil.which("busybox")
+    if os.geteuid() != 0 or runc is None or busybox is None:
+        sys.exit("admission: root, runc and busybox-static are needed")
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        (place / "four.rack").write_text(4 * CARD)
+        os.environ |= {
+            "HETERO_RACK": str(place / "four.rack"),
+            "HETERO_STATE": str(place / "state"),
+        }
+        install = [sys.executable, "-m", "hetero", "runtime", "install", "--yes"]
+        subprocess.run([*install, "--prefix", name], check=True, stdout=subprocess.DEVNULL)
+        root = place / "rootfs"
+        for folder in ("bin", "dev", "proc", "sys", "etc", "usr"):
+            (root / folder).mkdir(parents=True)
+        shutil.copy(busybox, root / "bin/busybox")
+        hetero = str(place / "usr/local/bin/hetero-runtime")
+        states = ("--root", str(place / "states"))
+        others = []
+        try:
+            for number in range(options.standing):
+                others.append(f"other{number}")
+                made = bundle(place / others[-1], root, "sleep", "1000", wish="count=1,mem=1Gi")
+                started([hetero, *states, "create", "--bundle", str(made), others[-1]])
+            kinds = (
+                ("runc", runc, None),
+                ("nothing asked", hetero, None),
+                ("share asked", hetero, "count=1,mem=1Gi,core=10"),
+            )
+            took: dict[str, list[float]] = {kind: [] for kind, _, _ in kinds}
+            for turn in range(-2, options.rounds):  # the first two fill the caches
+                for kind, runtime, wish in kinds:
+                    made = bundle(place / "one", root, "true", wish=wish)
+                    milliseconds = started([runtime, *states, "run", "--bundle", str(made), "one"])
+                    if turn >= 0:
+                        took[kind].append(milliseconds)
+                    shutil.rmtree(made)
+        finally:
+            for other in others:
+                started([runc, *states, "delete", "--force", other])
+    print(f"{'':14}  start ms  added ms")
+    for kind, times in took.items():
+        added = median(mine - bare for mine, bare in zip(times, took["runc"], strict=True))
+        print(f"{kind:14}  {median(times):8.1f}  {added:8.1f}")
+
+
+if __name__ == "__main__":
+    main()

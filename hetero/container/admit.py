@@ -1,0 +1,193 @@
+"""Gives a container what it asks before it is created: the grant, and the edits of its config.json.
+
+The grant is held by this process until the runtime that it becomes keeps a state of the container,
+and by that state until the container is deleted: nothing of ours runs on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from hetero.asks import SEED, WISH, request_in
+from hetero.container.cdi import mount_options
+from hetero.container.edits import confine, in_place
+from hetero.container.log import tell
+from hetero.container.preload import PLACE, TARGET, libraries, preload_of
+from hetero.container.runtime import NOTE, Call
+from hetero.errors import HeteroError, Refused
+from hetero.model import Edits
+from hetero.node.containers import describe
+from hetero.node.ledger import Hold
+from hetero.node.node import Node
+from hetero.node.oci import kept, read_json
+from hetero.node.tenant import PRELOAD, replace
+
+
+def admit(runtime: str, call: Call, *, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Admit the container if it asks, and become the runtime; return if it asks for nothing.
+
+    One that is refused is said to be, and the process ends.
+    """
+    bundle = Path(call.bundle)
+    config = read_json(bundle / "config.json")
+    asked = _asked(config) if isinstance(config, dict) else {}
+    if not asked:
+        return
+    try:
+        _confine(runtime, call, config, asked, command=command, environ=environ)
+    except HeteroError as error:
+        _complain(call, f"hetero: container {call.container[:12]}: {error}")
+        sys.exit(1)
+
+
+def carry_over(process: str, state: str) -> None:
+    """Give a process that is started later the environment we gave the first one."""
+    bundle = kept(Path(state)).bundle
+    notes = read_json(bundle / "config.json").get("annotations") or {} if bundle else {}
+    if note := notes.get(NOTE):
+        described = read_json(Path(process))
+        env = described.get("env") or []
+        there = {variable.partition("=")[0] for variable in env}
+        more = [f"{name}={value}" for name, value in json.loads(note).items() if name not in there]
+        described["env"] = [*env, *more]
+        Path(process).write_text(json.dumps(described))
+
+
+def _asked(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of the container's environment that ask for a share."""
+    variables = (config.get("process") or {}).get("env") or ()
+    pairs = (variable.partition("=") for variable in variables)
+    return {name: value for name, _, value in pairs if name in (WISH, SEED) and value}
+
+
+def _confine(
+    runtime: str,
+    call: Call,
+    config: dict[str, Any],
+    asked: Mapping[str, str],
+    *,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+) -> None:
+    """Admit the container and become the runtime. Raises `HeteroError`; then nothing is held."""
+    node = Node.here()
+    bundle, state = Path(call.bundle), call.state(runtime)
+    container = describe(call.container, bundle, state=state)
+
+    def story(says: str) -> None:
+        tell(node, container.name, says)
+
+    story("asked " + " ".join(f"{name}={value}" for name, value in asked.items()))
+    try:
+        if node.ledger.kept is None:
+            raise Refused("containers are root's to confine: run this as root")
+        request = request_in(asked)
+        if os.path.exists(state):
+            raise Refused(f"{state} is there already: a container of this name exists")
+        preload = _preload_of(bundle, config)
+        assert request is not None  # noqa: S101 - something was asked
+        words = tuple((config.get("process") or {}).get("args") or ())
+        taken = node.take(request, command=words, container=container)
+    except HeteroError as error:
+        story(f"refused, nothing was taken: {error}")
+        raise
+    hold: Hold = taken.hold
+    try:
+        limiters = in_place(hold.path, taken.limiters, preload)
+        edits = confine(node, hold.standing, taken.edits, limiters=limiters)
+        story(f"admitted: grant {hold.standing.id}")
+        _apply(config, edits, bundle)
+        hold.hand_over()
+        os.execve(runtime, list(command), environ)  # noqa: S606
+    except BaseException as error:
+        node.ledger.give_back(hold)
+        story(f"given back: {error}")
+        if isinstance(error, OSError):
+            raise HeteroError(f"{error.filename or bundle}: {error.strerror}") from None
+        raise
+
+
+def _apply(config: dict[str, Any], edits: Edits, bundle: Path) -> None:
+    """Write the edits into the container's config.json.
+
+    What the config has already of a device or a driver's file stays; the grant, and all else that
+    is written from inside, takes the place of what was there.
+    """
+    process, linux = config.setdefault("process", {}), config.setdefault("linux", {})
+    others = [
+        variable
+        for variable in process.get("env") or ()
+        if variable.partition("=")[0] not in edits.env
+    ]
+    process["env"] = [*others, *(f"{name}={value}" for name, value in edits.env.items())]
+    config.setdefault("annotations", {})[NOTE] = json.dumps(dict(edits.env))
+
+    taken = {mount.target for mount in edits.mounts if mount.writable} | {TARGET}
+    mounts = [
+        mount
+        for mount in config.get("mounts") or ()
+        if mount.get("destination") not in taken
+        and not str(mount.get("destination")).startswith(f"{PLACE}/")
+    ]
+    there = {mount.get("destination") for mount in mounts}
+    config["mounts"] = mounts + [
+        {
+            "destination": mount.target,
+            "type": "bind",
+            "source": mount.source,
+            "options": mount_options(writable=mount.writable),
+        }
+        for mount in edits.mounts
+        if mount.target not in there
+    ]
+
+    devices = linux.setdefault("devices", [])
+    rules = linux.setdefault("resources", {}).setdefault("devices", [])
+    there = {device.get("path") for device in devices}
+    for path in edits.device_nodes:
+        found = os.stat(path)
+        kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
+        number = {"major": os.major(found.st_rdev), "minor": os.minor(found.st_rdev)}
+        if path not in there:
+            devices.append(
+                {"path": path, "type": kind, **number, "fileMode": 0o666, "uid": 0, "gid": 0}
+            )
+        rules.append({"allow": True, "type": kind, **number, "access": "rwm"})
+    file = bundle / "config.json"
+    replace(file, json.dumps(config).encode(), mode=stat.S_IMODE(file.stat().st_mode))
+
+
+def _preload_of(bundle: Path, config: Mapping[str, Any]) -> list[str]:
+    """Return what the image preloads by itself, or what is mounted there. Raises `Refused`."""
+    try:
+        for mount in config.get("mounts") or ():
+            source = str(mount.get("source"))
+            # One of ours is what an earlier start of the same bundle left.
+            if mount.get("destination") == TARGET and not source.endswith(PRELOAD):
+                return libraries(Path(source).read_text(errors="replace"))
+        root = (config.get("root") or {}).get("path") or "rootfs"
+        return preload_of(str(bundle / root))
+    except OSError as error:
+        raise Refused(str(error.strerror)) from None
+
+
+def _complain(call: Call, sentence: str) -> None:
+    """Say it where the engine looks: its log, in its format, and the standard error."""
+    sentence = " ".join(sentence.split())
+    print(sentence, file=sys.stderr)
+    log = call.options.get("--log")
+    if log:
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        line = f'time="{now}" level=error msg={json.dumps(sentence)}'
+        if call.options.get("--log-format") == "json":
+            line = json.dumps({"level": "error", "msg": sentence, "time": now})
+        with suppress(OSError), open(log, "a", encoding="utf-8") as file:
+            file.write(line + "\n")

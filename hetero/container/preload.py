@@ -1,0 +1,134 @@
+"""Keeps what an image preloads by itself where our preload file is mounted over the image's.
+
+The image is not trusted: no link in it is followed, and nothing but a small file is read. For a CDI
+share this file is a program, the spec's createContainer hook: a spec cannot see the image, so the
+engine's runtime runs it once the container's mounts are made, in its mount namespace and with the
+host's files still in place. It starts with an environment of its own and without `site`: nothing of
+the container's gets into it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+
+TYPE_CHECKING = False  # as in typing, which takes a while to import
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+#: Where containers see their grant and the limiter (limiters/core/grant.h looks there first).
+PLACE = "/etc/hetero"
+TARGET = "/etc/ld.so.preload"
+_LARGEST = 1 << 16
+_LINK = "is a symbolic link"
+
+#: mount(2) and umount2(2)
+_READ_ONLY, _NO_SETUID, _NO_DEVICES, _REMOUNT, _BIND = 0x1, 0x2, 0x4, 0x20, 0x1000
+_DETACH = 0x2
+
+
+def preload_of(root: str) -> list[str]:
+    """Return the libraries that the image whose files are at `root` preloads by itself.
+
+    Raises `OSError` where that cannot be told.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptors: list[int] = []
+    try:
+        descriptors.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        for name, more in (("etc", os.O_DIRECTORY), ("ld.so.preload", 0)):
+            descriptors.append(os.open(name, flags | more, dir_fd=descriptors[-1]))
+        if not stat.S_ISREG(os.fstat(descriptors[-1]).st_mode):
+            raise OSError(errno.EINVAL, "is not a file")
+        return libraries(os.read(descriptors[-1], _LARGEST).decode(errors="replace"))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        # A link cannot be followed safely, and to drop what the image preloads would change it.
+        why = _LINK if error.errno == errno.ELOOP else error.strerror
+        raise OSError(error.errno, f"the image's {TARGET}: {why}") from None
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def libraries(text: str) -> list[str]:
+    """Return the libraries a preload file names, but for ours: spaces and colons part them."""
+    words = (line.partition("#")[0].replace(":", " ").split() for line in text.splitlines())
+    return [word for line in words for word in line if not word.startswith(f"{PLACE}/")]
+
+
+def preloading(ours: Iterable[str], own: Iterable[str]) -> str:
+    """Return the text of a preload file that names our libraries, then the image's own."""
+    return "".join(f"{library}\n" for library in dict.fromkeys([*ours, *own]))
+
+
+def hook() -> dict[str, object]:
+    """Return the CDI hook that keeps what an image preloads."""
+    return {
+        "hookName": "createContainer",
+        "path": sys.executable,
+        "args": [sys.executable, "-IS", os.path.abspath(__file__)],
+        # Not empty: a hook without an environment may be given the container's.
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+    }
+
+
+def keep_own(bundle: str, config: Mapping[str, Any]) -> None:
+    """Have a container whose mounts are made preload what its image does, after ours.
+
+    Raises `OSError`; the container must not be started then.
+    """
+    root = os.path.join(bundle, (config.get("root") or {}).get("path") or "rootfs")
+    target = os.path.realpath(root) + TARGET
+    if os.path.realpath(target) != target:  # our file is mounted where the link leads
+        raise OSError(errno.ELOOP, f"the image's {TARGET}: {_LINK}")
+    with open(target, encoding="utf-8") as file:
+        ours = file.read()
+    source = next(
+        mount["source"]
+        for mount in reversed(config.get("mounts") or ())
+        if mount.get("destination") == TARGET
+    )
+    _libc("umount2", target, _DETACH)
+    own = preload_of(root)
+    if own:
+        source = os.path.join(bundle, "hetero-ld.so.preload")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write(preloading(ours.split(), own))
+        os.chmod(source, 0o644)  # whatever the umask
+    _libc("mount", source, target, None, _BIND, None)
+    sealed = _REMOUNT | _BIND | _READ_ONLY | _NO_SETUID | _NO_DEVICES
+    _libc("mount", None, target, None, sealed, None)
+
+
+def _libc(name: str, *arguments: str | int | None) -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    passed = [
+        os.fsencode(each) if isinstance(each, str) else ctypes.c_ulong(each) if each else None
+        for each in arguments
+    ]
+    if getattr(libc, name)(*passed):
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name} {arguments}: {os.strerror(code)}")
+
+
+def main() -> None:
+    """Run as the hook: the state of the container is on the standard input."""
+    import json
+
+    try:
+        bundle = json.load(sys.stdin)["bundle"]
+        with open(os.path.join(bundle, "config.json"), encoding="utf-8") as file:
+            keep_own(bundle, json.load(file))
+    except OSError as error:
+        sys.exit(f"hetero: {error.strerror or error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""`hetero top`: each grant and each of its processes, with what they use of a simulated card."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+
+import hetero_limiters
+import pytest
+
+from .conftest import Run
+
+
+@pytest.fixture
+def environ(environ: dict[str, str]) -> dict[str, str]:
+    return {**environ, "HETERO_RACK": "one", "PYTHONPATH": ""}
+
+
+@pytest.fixture
+def pair(hetero: Run, environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[None]:
+    """A shell whose grant two programs use, with 1 and 2 GiB."""
+    job = f"{hetero_limiters.job('cuda')} --seconds 100 --iterations 1000 --memory"
+    with subprocess.Popen(
+        [*command, "run", "--memory", "8Gi", "--core", "30", "--label", "a pair", "--",
+         "sh", "-c", f"{job} 1GiB & {job} 2GiB & wait"],
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as shell:  # fmt: skip
+        while shell.poll() is None:
+            grants = json.loads(hetero("ps", "--json", "--seconds", "0.05").stdout)["items"]
+            if [3 << 30] == [grant["shares"][0]["memory_used"] for grant in grants]:
+                break
+        yield
+        subprocess.run(["kill", "-KILL", "--", f"-{shell.pid}"], check=True)
+
+
+def test_top_says_what_each_process_holds_and_how_its_limits_are_kept(
+    hetero: Run, pair: None
+) -> None:
+    view = json.loads(hetero("top", "--once", "--json", "--interval", "0.5").stdout)
+    (grant,) = view["grants"]
+    (share,) = grant["shares"]
+
+    held = sorted(process["memory"] for process in grant["running"])
+    assert [[], [1 << 30], [2 << 30]] == held
+    assert {"hetero-job-cuda", "sh"} == {process["program"] for process in grant["running"]}
+    assert (8 << 30, 3 << 30) == (share["memory"], share["memory_used"])
+    assert (30, "preload") == (share["core"], share["rung"])
+    assert share["core_used"] > 0
+
+
+def test_where_nobody_watches_top_looks_once_in_plain_text(hetero: Run, pair: None) -> None:
+    done = hetero("top")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert 1 == sum(line.startswith("grant pid # core memory rung") for line in lines)
+    (grant,) = [line for line in lines if line.endswith("a pair")]
+    assert "/30 % 3/8 GiB preload a pair" in grant
+    assert any(line.endswith("2 GiB hetero-job-cuda") for line in lines)
+    assert any(line.endswith("– sh") for line in lines)
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "\x1b" not in done.stdout
+
+
+def test_top_says_that_nothing_stands(hetero: Run) -> None:
+    done = hetero("top", "--once", "--interval", "0.1")
+
+    assert (0, "no grants stand") == (done.returncode, done.stdout.splitlines()[-1])
+
+
+def test_top_goes_on_until_it_is_interrupted(
+    environ: Mapping[str, str], command: tuple[str, ...]
+) -> None:
+    with subprocess.Popen(
+        [*command, "top", "--interval", "0.1"], env=environ, stdout=subprocess.PIPE, text=True
+    ) as top:
+        assert top.stdout
+        seen = 0
+        while seen < 3:
+            seen += top.stdout.readline().startswith("no grants stand")
+        top.send_signal(signal.SIGINT)
+
+        assert 0 == top.wait(10)
+
+
+def test_an_interval_that_makes_no_sense_is_refused_in_a_line(hetero: Run) -> None:
+    done = hetero("top", "--interval", "0")
+
+    assert (2, 1) == (done.returncode, done.stderr.count("\n"))
+    assert "--interval" in done.stderr

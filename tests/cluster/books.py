@@ -1,0 +1,113 @@
+"""Holds the nodes' ledgers against the API: nothing over capacity, nobody with another's share."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPException, HTTPSConnection
+
+from attrs import define, field
+
+from hetero.kube import wire
+from tests.cluster.lab import API, TOKEN, Lab, Plain, enter
+
+
+@define(eq=False)
+class Books:
+    """What the cards have, and what of them is given: in the ledgers, and by the API's pods."""
+
+    lab: Lab
+    events: int = field(default=0, init=False)  # after how many the books were looked at
+    found: list[str] = field(factory=list, init=False)  # what was wrong then
+    _capacity: dict[str, dict[str, Mapping[str, int]]] = field(factory=dict, init=False)
+
+    def faults(self, pods: Sequence[Plain] | None = None) -> list[str]:
+        """Return a line for every counter of a card of which more is given than the card has."""
+        lines = []
+        pods = list(self.lab.pods().values()) if pods is None else pods
+        for node in self.lab.racks:
+            ledger = [entry["allocation"] for entry in self.lab.standing(node)]
+            bound = [one for pod in pods for one in given(pod, node)]
+            for where, allocations in (("ledger", ledger), ("API", bound)):
+                for (device, counter), amount in _sums(allocations).items():
+                    if amount > (most := self.capacity(node)[device][counter]):
+                        lines.append(f"{where} of {node}: {device} {counter}: {amount} of {most}")
+        return lines
+
+    def strangers(self) -> list[str]:
+        """Return a line for every grant that is not what the scheduler gave its very pod."""
+        pods = {pod["metadata"]["uid"]: pod for pod in self.lab.pods().values()}
+        return [
+            f"{entry['label']}: {entry['allocation']['grants']}"
+            for node in self.lab.racks
+            for entry in self.lab.standing(node)
+            if entry["keeper"]["uid"] not in pods
+            or _takes(entry["allocation"])
+            not in map(_takes, given(pods[entry["keeper"]["uid"]], node))
+        ]
+
+    def capacity(self, node: str) -> dict[str, Mapping[str, int]]:
+        """Return what each card of a node has, as its agent published it."""
+        if node not in self._capacity:
+            notes = self.lab.call("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"]
+            cards = wire.devices(notes[wire.INVENTORY], node=node)
+            self._capacity[node] = {card.uuid: card.capacity for card in cards}
+        return self._capacity[node]
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Look into them after every event of the API's pods, meanwhile."""
+        server, tls = API.partition("://")[2], ssl._create_unverified_context()
+        pods: dict[str, Plain] = {}
+
+        def follow() -> None:
+            enter()
+            connection.request("GET", path, headers={"Authorization": TOKEN})
+            answer = connection.getresponse()
+            with suppress(OSError, HTTPException, ValueError, AttributeError):  # until it is closed
+                while line := answer.readline():
+                    event = json.loads(line)
+                    pods[event["object"]["metadata"]["uid"]] = event["object"]
+                    if event["type"] == "DELETED":
+                        del pods[event["object"]["metadata"]["uid"]]
+                    self.found += self.faults(list(pods.values()))
+                    self.events += 1
+
+        path = "/api/v1/namespaces/default/pods?watch=true"
+        with closing(HTTPSConnection(server, context=tls, timeout=600)) as connection:
+            thread = threading.Thread(target=follow)
+            thread.start()
+            try:
+                yield
+            finally:
+                if connection.sock is not None:
+                    connection.sock.shutdown(2)
+                thread.join()
+
+
+def given(pod: Plain, node: str) -> Iterator[Plain]:
+    """Yield the allocations of a pod on a node that has not ended."""
+    text = pod["metadata"].get("annotations", {}).get(wire.ALLOCATION)
+    if (
+        text
+        and pod["spec"].get("nodeName") == node
+        and pod["status"]["phase"] not in ("Succeeded", "Failed")
+    ):
+        yield from (allocation for _, allocation in json.loads(text)["containers"])
+
+
+def _takes(allocation: Plain) -> list[tuple[str, Plain]]:
+    return [(grant["device"], grant["takes"]) for grant in allocation["grants"]]
+
+
+def _sums(allocations: Sequence[Plain]) -> dict[tuple[str, str], int]:
+    held: dict[tuple[str, str], int] = {}
+    for allocation in allocations:
+        for grant in allocation["grants"]:
+            for counter, amount in grant["takes"].items():
+                key = (grant["device"], counter)
+                held[key] = held.get(key, 0) + amount
+    return held

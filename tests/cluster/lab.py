@@ -1,0 +1,398 @@
+"""A real cluster on this machine: a control plane and three nodes of mixed cards, and their ends.
+
+Nodes, networks and images are made by the script of tests/kube/binaries.py. Here each node gets
+directories and simulated cards of its own, Services get their addresses, and whatever runs may be
+killed. What runs on it is release.py's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define
+from hetero_limiters import rack
+
+from hetero.node.ledger import ALLOCATION, Ledger
+from tests.kube.binaries import ROOT, script
+from tests.kube.control_plane import wait_for
+
+API = "https://10.77.0.1:6443"
+TOKEN = "Bearer lab-admin-token"
+IMAGE = "lab.local/hostusr:1"
+#: What a node has of its own instead of this machine's, besides what the script gives it.
+OWN = ("/run/hetero", "/var/lib/hetero", "/dev/shm")
+#: Where a node's simulated cards are described.
+RACK = "/var/lib/hetero/cards.rack"
+#: What a pod needs of this machine to run its programs: they are the host's.
+HOST = tuple(dict.fromkeys(("/usr", sys.prefix, sys.base_prefix, str(ROOT))))
+#: A namespace that the webhook leaves alone.
+UNWATCHED = "unwatched"
+
+Plain = dict[str, Any]
+
+
+@define(eq=False)
+class Lab:
+    """Where the running cluster is."""
+
+    folder: Path
+    binaries: Path
+    racks: Mapping[str, str]  # by node
+
+    # --- its machines -------------------------------------------------------------------------
+
+    def up(self) -> None:
+        """Start the control plane and the nodes, and wait until they are ready."""
+        self._script("up", str(len(self.racks)))
+        options = (
+            "--proxy-mode=iptables",
+            "--cluster-cidr=10.78.0.0/16",
+            # The table of connections is this machine's: its size is left as it is.
+            "--conntrack-max-per-core=0",
+            "--conntrack-tcp-timeout-established=0s",
+            "--conntrack-tcp-timeout-close-wait=0s",
+        )
+        for name in ("cp", *self.racks):
+            argv = (str(self.binaries / "kube-proxy"), f"--kubeconfig={self._kubeconfig}")
+            self._start(f"proxy-{name}", (*argv, f"--hostname-override={name}", *options), name)
+        # The API server calls Services too, and their addresses are on no network.
+        route = ("route", "add", "10.96.0.0/24", "dev", "br0")
+        subprocess.run(["ip", "-n", "kl-cp", *route], check=True)
+        for node in self.racks:
+            self._furnish(node)
+        wait_for(lambda: all(self.ready(node) for node in self.racks))
+
+    def down(self) -> None:
+        """Stop everything."""
+        self._script("down")
+
+    def _furnish(self, node: str) -> None:
+        """Give a node directories of its own where this machine's would be shared by all."""
+        init = self._pid(node)
+        mounts = Path(f"/proc/{init}/mounts")
+        wait_for(
+            lambda: "/var/lib/kubelet" in mounts.read_text()
+        )  # its namespace is its own by now
+        for path in OWN:
+            own = self.own(node, path)
+            own.mkdir(parents=True, exist_ok=True)
+            Path(path).mkdir(parents=True, exist_ok=True)
+            enter = ("nsenter", f"--target={init}", "--mount", "--")
+            subprocess.run([*enter, "mount", "--bind", str(own), path], check=True)
+        self.own(node, RACK).write_text(self.racks[node])
+        # Here each process beside a node's pods would have the weight of all of them together.
+        Path(f"/sys/fs/cgroup/cpu/kl-{node}/cpu.shares").write_text("16384")
+
+    def own(self, node: str, path: str) -> Path:
+        """Return where something of a node's own is on this machine."""
+        return self.folder / node / path.lstrip("/")
+
+    def kill_node(self, node: str) -> None:
+        """Lose a node: its one process tree ends, and all its containers with it."""
+        os.killpg(self._pid(node), signal.SIGKILL)
+        wait_for(lambda: not Path(f"/proc/{self._pid(node)}/ns/mnt").exists())
+
+    def start_node(self, node: str) -> None:
+        """Start a node again after it was lost."""
+        # What a boot clears: a node's locks and what its cards held are gone with its kernel.
+        for left in (*self.own(node, "/dev/shm").iterdir(),):
+            left.unlink()
+        self._lab(f"node({int(node[1:])})")
+        self._furnish(node)
+
+    def restart_kubelet(self, node: str) -> None:
+        """End the kubelet of a node by kill -9 and start it again; its containers run on."""
+        (first,) = _children(self._pid(node))  # it ends the node when its kubelet ends
+        os.kill(first, signal.SIGSTOP)
+        kubelet = _running("kubelet", f"--hostname-override={node}")
+        argv = _command(kubelet)
+        os.kill(kubelet, signal.SIGKILL)
+        enter = ("nsenter", f"--target={first}", "--mount", "--pid", "--")
+        self._start(f"kubelet-{node}", (*enter, *argv), node)
+
+    def restart_api_server(self) -> None:
+        """End the API server by kill -9 and start it again."""
+        server = self._pid("apiserver")
+        argv = _command(server)
+        os.kill(server, signal.SIGKILL)
+        self._start("apiserver", argv, "cp")
+
+    def _start(self, name: str, argv: Sequence[str], network: str) -> None:
+        """Start a process that goes when the lab goes."""
+        self._lab(f"start({name!r}, {list(argv)!r}, {'kl-' + network!r})")
+
+    def _lab(self, call: str) -> None:
+        self._python("-c", f"import lab; lab.{call}")
+
+    def _script(self, *argv: str) -> None:
+        self._python("lab.py", *argv)
+
+    def _python(self, *argv: str) -> None:
+        found = script()
+        assert found is not None
+        own = {"LAB": str(self.folder), "KUBE_ASSETS": str(self.binaries)}
+        env = {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
+        subprocess.run([sys.executable, *argv], cwd=found.parent, env=env, check=True)
+
+    def _pid(self, name: str) -> int:
+        pid: int = json.loads((self.folder / "run/pids.json").read_text())[name]
+        return pid
+
+    @property
+    def _kubeconfig(self) -> Path:
+        return self.folder / "run/kubeconfig"
+
+    # --- its API ------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, body: Any = None, *, kind: str = "") -> Any:
+        """Return what the API answers. Raises `OSError` when that is an error."""
+        return json.loads(self.ask(API, method, path, body, kind))
+
+    def ask(self, server: str, method: str, path: str, body: Any = None, kind: str = "") -> bytes:
+        """Return what a server in the cluster's network answers. Raises `OSError` on an error."""
+        return self.inside(lambda: _ask(server, method, path, body, kind))
+
+    def inside(self, act: Callable[[], bytes]) -> bytes:
+        """Act within the network of the cluster: in a thread, since threads have their own."""
+        answer: list[bytes | Exception] = []
+
+        def run() -> None:
+            try:
+                enter()
+                answer.append(act())
+            except Exception as error:
+                answer.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if isinstance(answer[0], Exception):
+            raise answer[0]
+        return answer[0]
+
+    def patch(self, path: str, body: Plain) -> Any:
+        """Merge into an object."""
+        return self.call("PATCH", path, body, kind="application/merge-patch+json")
+
+    def ready(self, node: str) -> bool:
+        with suppress(OSError):
+            conditions = self.call("GET", f"/api/v1/nodes/{node}")["status"]["conditions"]
+            return any((c["type"], c["status"]) == ("Ready", "True") for c in conditions)
+        return False
+
+    def allocatable(self, node: str) -> dict[str, str]:
+        """Return how many of each resource the kubelet of a node offers."""
+        found = self.call("GET", f"/api/v1/nodes/{node}")["status"].get("allocatable", {})
+        return {name: amount for name, amount in found.items() if "/" in name and amount != "0"}
+
+    # --- pods ---------------------------------------------------------------------------------
+
+    def add(
+        self,
+        name: str,
+        limits: Mapping[str, str],
+        *command: str,
+        namespace: str = "default",
+        notes: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> Plain:
+        """Make a pod that runs a command of this machine with a share."""
+        body = {
+            "metadata": {"name": name, "annotations": dict(notes or {})},
+            "spec": {**program(limits, *command), "restartPolicy": "Never", **spec},
+        }
+        made: Plain = self.call("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+        return made
+
+    def pods(self, namespace: str = "default") -> dict[str, Plain]:
+        items = self.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        return {item["metadata"]["name"]: item for item in items}
+
+    def phases(self) -> dict[str, str]:
+        return {name: pod["status"]["phase"] for name, pod in self.pods().items()}
+
+    def output(self, name: str, query: str = "", *, namespace: str = "default") -> str:
+        """Return what a pod printed."""
+        return self.ask(
+            API, "GET", f"/api/v1/namespaces/{namespace}/pods/{name}/log?{query}"
+        ).decode()
+
+    def messages(self, name: str) -> list[str]:
+        """Return what a pod's events say."""
+        query = f"?fieldSelector=involvedObject.name={name}"
+        items = self.call("GET", f"/api/v1/namespaces/default/events{query}")["items"]
+        return [item["message"] for item in items]
+
+    def clear(self) -> None:
+        """Delete all pods of tests and wait until nothing stands anywhere."""
+        for space in ("default", UNWATCHED):
+            # At once: a kubelet takes some ten seconds until it says that it is done with a pod.
+            self.call("DELETE", f"/api/v1/namespaces/{space}/pods?gracePeriodSeconds=0")
+        wait_for(lambda: not self.pods() and not self.pods(UNWATCHED))
+        wait_for(lambda: not any(self.standing(node) for node in self.racks))
+
+    # --- what stands --------------------------------------------------------------------------
+
+    def standing(self, node: str) -> list[Plain]:
+        """Return the grants that stand in a node's ledger, as their files say."""
+        found = []
+        for path in self.records(node):
+            with suppress(FileNotFoundError):  # it went at this moment
+                found.append(json.loads(path.read_text()))
+        return found
+
+    def records(self, node: str) -> list[Path]:
+        """Return the files of the grants that stand on a node, each as old as its grant."""
+        return [
+            state / "grants" / name / ALLOCATION
+            for state in self.own(node, "/run/hetero").glob("sim-*")
+            for name in os.listdir(state / "grants")
+            if not name.startswith(".") and Ledger(state).stands(name)
+        ]
+
+
+def program(limits: Mapping[str, str], *command: str) -> Plain:
+    """Return the spec of a pod that runs a command of this machine with a share."""
+    volumes, mounts = host_volumes()
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": list(command) or ["sleep", "10000"],
+        "resources": {"limits": dict(limits)},
+        "volumeMounts": mounts,
+    }
+    return {
+        "terminationGracePeriodSeconds": 1,
+        "dnsPolicy": "Default",
+        "containers": [container],
+        "volumes": volumes,
+    }
+
+
+def host_volumes() -> tuple[list[Plain], list[Plain]]:
+    """Return the volumes and the mounts by which a pod runs this machine's programs."""
+    names = [f"host-{position}" for position in range(len(HOST))]
+    volumes = [
+        {"name": one, "hostPath": {"path": path}} for one, path in zip(names, HOST, strict=True)
+    ]
+    mounts = [
+        {"name": one, "mountPath": path, "readOnly": True}
+        for one, path in zip(names, HOST, strict=True)
+    ]
+    return volumes, mounts
+
+
+def processes(container: Plain) -> list[int]:
+    """Return the processes of a container, given its status in the API."""
+    name = container["containerID"].partition("://")[2]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cgroup"):
+        with suppress(OSError):
+            if name in path.read_text():
+                found.append(int(path.parent.name))
+    return found
+
+
+def enter() -> None:
+    """Take this thread into the network of the cluster."""
+    with open("/run/netns/kl-cp") as network:
+        if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), 0):
+            raise OSError(ctypes.get_errno(), "setns")
+
+
+def _ask(server: str, method: str, path: str, body: Any, kind: str) -> bytes:
+    """Return what a server answers. Raises `OSError` when that is an error."""
+    scheme, _, host = server.partition("://")
+    if scheme == "https":
+        tls = ssl._create_unverified_context()
+        connection: HTTPConnection = HTTPSConnection(host, context=tls, timeout=10)
+    else:
+        connection = HTTPConnection(host, timeout=10)
+    with closing(connection):
+        try:
+            connection.request(
+                method,
+                path,
+                None if body is None else json.dumps(body),
+                {
+                    "Authorization": TOKEN,
+                    "Content-Type": kind or "application/json",
+                },
+            )
+            answer = connection.getresponse()
+            found = answer.read()
+        except HTTPException as error:
+            raise OSError(f"{method} {path}: {error!r}") from None
+    if answer.status >= 400:
+        raise OSError(f"{method} {path}: {answer.status} {found.decode()}")
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _command(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+
+
+def _running(name: str, argument: str) -> int:
+    """Return the process of a program that was given an argument."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            program, *arguments = _command(int(path.name))
+            if Path(program).name == name and argument in arguments:
+                return int(path.name)
+    raise AssertionError(f"no {name} runs with {argument}")
+
+
+def of_vendors(*names: str) -> str:
+    """Return the cards of some vendors of the shipped rack that has seven."""
+    driver, *cards = Path(rack("seven")).read_text().split("[device]")
+    chosen = [card for card in cards if any(f"vendor = {name}\n" in card for name in names)]
+    return "[device]".join([driver, *chosen])
+
+
+@contextmanager
+def running(folder: Path, *, binaries: Path) -> Iterator[Lab]:
+    """Bring the cluster up, and take it down; skip where that cannot be."""
+    if os.geteuid():
+        pytest.skip("needs root: nodes are namespaces, mounts and cgroups of this machine")
+    if script() is None:
+        pytest.skip("needs the lab: HETERO_LAB names the folder of its lab.py")
+    missing = [
+        path
+        for path in ("/usr/bin/containerd", "/usr/sbin/runc", "/usr/lib/cni/bridge", "/bin/busybox")
+        if not Path(path).exists()
+    ]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}: install the Debian packages that .ci/run names")
+    if not Path("/sys/fs/cgroup/cpuset").is_dir():
+        pytest.skip("needs cgroup v1: the lab's kubelets know no other")
+    if Path("/run/netns/kl-cp").exists():
+        pytest.fail("a lab is up on this machine already: end it with `lab.py down`")
+    racks = {
+        "n1": Path(rack("mixed")).read_text(),
+        "n2": of_vendors("ascend", "cambricon"),
+        "n3": of_vendors("hygon", "iluvatar", "mthreads", "metax"),
+    }
+    lab = Lab(folder=folder, binaries=binaries, racks=racks)
+    try:
+        lab.up()
+        yield lab
+    finally:
+        lab.down()

@@ -1,0 +1,230 @@
+"""Installs hetero on the lab from its rendered manifests, as somebody without Helm does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from attrs import frozen
+
+from hetero.kube import wire
+from tests.cluster.lab import IMAGE, RACK, UNWATCHED, Lab, Plain, host_volumes, processes
+from tests.kube.binaries import ROOT
+from tests.kube.control_plane import wait_for
+
+sys.path.insert(0, str(ROOT / "deploy"))
+import render  # type: ignore[import-not-found]
+
+NAMESPACE = "hetero-system"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+METRICS = 9397
+#: On nodes that run the agent.
+LABEL = "lab/agent"
+
+
+def values(lab: Lab) -> Plain:
+    """Return the chart's values for this cluster: Kubernetes 1.20, and an image that is empty."""
+    volumes, mounts = host_volumes()
+    shm = {"name": "shm", "hostPath": {"path": "/dev/shm"}}
+    return {
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "kubeScheduler": {
+            "image": IMAGE,
+            "configVersion": "kubescheduler.config.k8s.io/v1beta1",
+            "command": str(lab.binaries / "kube-scheduler"),
+        },
+        "certificates": {"cronJobVersion": "batch/v1beta1"},
+        "agent": {
+            "nodeSelector": {LABEL: "on"},
+            "env": [{"name": "HETERO_RACK", "value": RACK}],
+            "volumes": [shm],
+            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        },
+        "command": [sys.executable, "-m", "hetero"],
+        "podVolumes": [*volumes, {"name": "kubernetes", "hostPath": {"path": str(lab.binaries)}}],
+        "podVolumeMounts": [
+            *mounts,
+            {"name": "kubernetes", "mountPath": str(lab.binaries), "readOnly": True},
+        ],
+    }
+
+
+@frozen(eq=False)
+class Release:
+    """Hetero on a cluster."""
+
+    lab: Lab
+
+    def install(self) -> None:
+        """Apply the manifests and wait until everything they make is there and works."""
+        # Kubernetes 1.20 does not write namespaces' names on them, which the webhook would see.
+        ignored = {"labels": {"hetero.io/webhook": "ignore"}}
+        for name in (NAMESPACE, UNWATCHED):
+            body = {"metadata": {"name": name, **ignored}}
+            self.lab.call("POST", "/api/v1/namespaces", body)
+        self.lab.patch("/api/v1/namespaces/kube-system", {"metadata": ignored})
+        for node in self.lab.racks:
+            self.start_agent(node)
+        for made in self.manifests():
+            self.apply(made)
+        wait_for(self.works, seconds=120)
+
+    def manifests(self) -> list[Plain]:
+        """Return the chart's manifests for this cluster."""
+        text = render.render(namespace=NAMESPACE, values=values(self.lab))
+        return list(yaml.safe_load_all(text))
+
+    def renew_certificates(self) -> None:
+        """Run the job anew that makes them."""
+        (job,) = [made for made in self.manifests() if made["kind"] == "Job"]
+        jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+        path = f"{jobs}/{job['metadata']['name']}"
+        self.lab.call("DELETE", f"{path}?propagationPolicy=Background")
+        self.lab.call("POST", jobs, job)
+        wait_for(lambda: self.lab.call("GET", path)["status"].get("succeeded"))
+
+    def apply(self, made: Plain) -> None:
+        """Do what `kubectl apply` does."""
+        version, kind = made["apiVersion"], made["kind"].lower()
+        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        space = made["metadata"].get("namespace")
+        where = f"/namespaces/{space}" if space else ""
+        path = f"{group}{where}/{kind}s/{made['metadata']['name']}"
+        self.lab.call(
+            "PATCH",
+            f"{path}?fieldManager=lab&force=true",
+            made,
+            kind="application/apply-patch+yaml",
+        )
+
+    def works(self) -> bool:
+        """Whether every agent offers its cards, somebody leads, and pods are admitted."""
+        return (
+            all(self.serves(node) for node in self.lab.racks)
+            and self.leader() is not None
+            and self.admits()
+        )
+
+    def admits(self) -> bool:
+        """Whether the webhook answers: a pod is completed, and goes no further."""
+        path = "/api/v1/namespaces/default/pods?dryRun=All"
+        container = {"name": "main", "image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": 1}}}
+        pod = {"metadata": {"name": "probe"}, "spec": {"containers": [container]}}
+        with suppress(OSError):
+            made = self.lab.call("POST", path, pod)
+            return bool(made["spec"]["schedulerName"] == "hetero-scheduler")
+        return False
+
+    def serves(self, node: str) -> bool:
+        """Whether a node is ready, its devices are offered and its inventory is published."""
+        with suppress(OSError):
+            notes = self.lab.call("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"]
+            return (
+                self.lab.ready(node)
+                and bool(self.lab.allocatable(node))
+                and wire.INVENTORY in notes
+            )
+        return False
+
+    # --- its pods -----------------------------------------------------------------------------
+
+    def pods(self, app: str) -> dict[str, Plain]:
+        """Return the pods of a workload that run, by name."""
+        query = f"?labelSelector=app={app}&fieldSelector=status.phase=Running"
+        items = self.lab.call("GET", PODS + query)["items"]
+        return {p["metadata"]["name"]: p for p in items if "deletionTimestamp" not in p["metadata"]}
+
+    def agent(self, node: str) -> Plain:
+        """Return the pod of a node's agent."""
+        found = self.pods("hetero-agent").values()
+        return next(pod for pod in found if pod["spec"]["nodeName"] == node)
+
+    def leader(self) -> Plain | None:
+        """Return the scheduler's pod that leads: the one that renews the Lease, and knows it."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/hetero-scheduler"
+        with suppress(OSError):
+            holder, _, _ = self.lab.call("GET", path)["spec"]["holderIdentity"].rpartition("_")
+            said = self.lab.output(holder, "container=extender", namespace=NAMESPACE)
+            return self.pods("hetero-scheduler").get(holder) if "leading" in said else None
+        return None
+
+    def leading(self) -> Plain:
+        """Return the scheduler's pod that leads, once one does."""
+        found: Plain = wait_for(self.leader)
+        return found
+
+    def agent_log(self, node: str) -> str:
+        name = self.agent(node)["metadata"]["name"]
+        return self.lab.output(name, namespace=NAMESPACE)
+
+    def bindings(self) -> dict[str, float]:
+        """Return when each pod began to be bound, as the leader's log says: seconds since 1970."""
+        leader = self.leading()["metadata"]["name"]
+        said = self.lab.output(leader, "container=extender", namespace=NAMESPACE)
+        found = re.findall(r"^(\S+ \S+),(\d+) .* pod \w+/(\S+): binding to", said, re.MULTILINE)
+        return {
+            pod: datetime.fromisoformat(f"{second}+00:00").timestamp() + int(part) / 1000
+            for second, part, pod in found
+        }
+
+    def metrics(self, node: str) -> str:
+        """Return what the agent of a node tells Prometheus."""
+        server = f"http://{self.agent(node)['status']['podIP']}:{METRICS}"
+        return self.lab.ask(server, "GET", "/metrics").decode()
+
+    def calls(self, node: str, call: str) -> tuple[float, float]:
+        """Return how often the kubelet called a node's agent so, and the seconds that took."""
+        found = {"count": 0.0, "sum": 0.0}
+        for line in self.metrics(node).splitlines():
+            for part in found:
+                if line.startswith(f'hetero_agent_call_seconds_{part}{{call="{call}"}} '):
+                    found[part] = float(line.split()[-1])
+        return found["count"], found["sum"]
+
+    def resident(self, node: str) -> int:
+        """Return the bytes of memory that the agent of a node occupies."""
+        total = 0
+        for pid in processes(self.agent(node)["status"]["containerStatuses"][0]):
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    total += int(line.split()[1]) * 1024
+        return total
+
+    def kill(self, pod: Plain) -> None:
+        """End all processes of a pod by kill -9."""
+        for container in pod["status"]["containerStatuses"]:
+            for pid in processes(container):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def replace(self, pod: Plain) -> None:
+        """End a pod by kill -9 and have another in its place.
+
+        A kubelet would start it again, later each time: up to five minutes later.
+        """
+        self.kill(pod)
+        self.lab.call("DELETE", f"{PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")
+
+    def stop_agent(self, node: str) -> None:
+        """Have no agent on a node, from now on."""
+        self._label(node, None)
+        wait_for(lambda: node not in {p["spec"]["nodeName"] for p in self._agents()})
+
+    def start_agent(self, node: str) -> None:
+        """Have an agent on a node again."""
+        self._label(node, "on")
+
+    def _agents(self) -> list[Plain]:
+        found: list[Plain] = self.lab.call("GET", f"{PODS}?labelSelector=app=hetero-agent")["items"]
+        return found
+
+    def _label(self, node: str, value: Any) -> None:
+        self.lab.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: value}}})
