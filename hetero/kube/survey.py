@@ -7,7 +7,7 @@ and reach into them sees it, from anywhere.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from time import monotonic
 
@@ -18,8 +18,8 @@ from hetero import codec
 from hetero.errors import BadInput
 from hetero.kube import wire
 from hetero.kube.api import Access, Api, ApiError, Plain
-from hetero.model import Allocation, Device, Inventory, Usage
-from hetero.node.observe import DeviceView
+from hetero.model import CORE, MEMORY, Allocation, Device, Grant, Inventory, Usage
+from hetero.node.observe import DeviceView, Share
 
 #: How the agents' pods are known, and the name of the port their metrics are on.
 _AGENTS, _PORT = {"app": "hetero-agent"}, "metrics"
@@ -27,22 +27,8 @@ _LABELS = ("UUID", "namespace", "pod", "container")
 
 
 @frozen(kw_only=True)
-class Use:
-    """What a container uses of one device: bytes, and of the device's time a share (None: unknown).
-
-    `core` is only known where it is limited, and over a while.
-    """
-
-    memory: int | None = None
-    core: float | None = None
-
-
-@frozen(kw_only=True)
 class PodView:
-    """A container that holds devices, as the scheduler noted; `phase` is its pod's.
-
-    `uses` has what it uses of the device of each grant.
-    """
+    """A container that holds devices, as the scheduler noted; `phase` is its pod's."""
 
     namespace: str
     pod: str
@@ -50,7 +36,7 @@ class PodView:
     node: str
     phase: str
     allocation: Allocation
-    uses: tuple[Use, ...] = ()
+    shares: tuple[Share, ...] = ()  # of the device of each grant
 
 
 @frozen(kw_only=True)
@@ -104,16 +90,22 @@ async def look(api: Api, *, seconds: float | None = None) -> ClusterView:
         for node in nodes["items"]
         if wire.INVENTORY in (node["metadata"].get("annotations") or {})
     )
-    if seconds is None:
-        return ClusterView(nodes=members, pods=holding)
-    agents = dict(filter(None, map(_agent, pods["items"])))
-    before = await _hear(api, agents)
-    await asyncio.sleep(seconds)
-    now = await _hear(api, agents)
-    known = partial(_use, before=before, now=now)
+    before: dict[str, _Heard] = {}
+    now: dict[str, _Heard] = {}
+    if seconds is not None:
+        agents = dict(filter(None, map(_agent, pods["items"])))
+        before = await _hear(api, agents)
+        await asyncio.sleep(seconds)
+        now = await _hear(api, agents)
+        members = tuple(_used(member, now.get(member.name)) for member in members)
+    rows = {row.device.uuid: row for member in members for row in member.devices}
+    known = partial(_share, rows=rows, before=before, now=now)
     return ClusterView(
-        nodes=tuple(_used(member, now.get(member.name)) for member in members),
-        pods=tuple(evolve(view, uses=tuple(known(view))) for view in holding),
+        nodes=members,
+        pods=tuple(
+            evolve(view, shares=tuple(known(view, grant) for grant in view.allocation.grants))
+            for view in holding
+        ),
     )
 
 
@@ -166,20 +158,33 @@ def _used(member: MemberView, heard: _Heard | None) -> MemberView:
     return evolve(member, devices=tuple(devices))
 
 
-def _use(
-    view: PodView, *, before: Mapping[str, _Heard], now: Mapping[str, _Heard]
-) -> Iterable[Use]:
-    """Yield what a container uses of the device of each grant."""
-    nothing = _Heard()
+def _share(
+    view: PodView,
+    grant: Grant,
+    *,
+    rows: Mapping[str, DeviceView],
+    before: Mapping[str, _Heard],
+    now: Mapping[str, _Heard],
+) -> Share:
+    """Return what a container has and uses of the device of a grant."""
+    row, nothing = rows.get(grant.device), _Heard()
     old, new = before.get(view.node, nothing), now.get(view.node, nothing)
-    for grant in view.allocation.grants:
-        whose = (grant.device, view.namespace, view.pod, view.container)
-        memory = new.values.get(("hetero_share_memory_used_bytes", *whose))
-        spent = ("hetero_share_core_seconds_total", *whose)
-        core = None
-        if grant.core is not None and spent in old.values and spent in new.values:
-            core = max(new.values[spent] - old.values[spent], 0.0) / (new.at - old.at)
-        yield Use(memory=None if memory is None else int(memory), core=core)
+    whose = (grant.device, view.namespace, view.pod, view.container)
+    memory = new.values.get(("hetero_share_memory_used_bytes", *whose))
+    spent, core, used = ("hetero_share_core_seconds_total", *whose), None, None
+    if row is not None and grant.core is not None:
+        core = 100 * grant.core / row.device.of_card(CORE)
+        if spent in old.values and spent in new.values:
+            used = 100 * max(new.values[spent] - old.values[spent], 0) / (new.at - old.at)
+    return Share(
+        device=grant.device,
+        number=row.number if row else None,
+        memory=grant.takes[MEMORY],
+        core=core,
+        rung=row.device.rung if row else None,
+        memory_used=None if memory is None else int(memory),
+        core_used=used,
+    )
 
 
 # --- what stands ------------------------------------------------------------------------------

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
 from prometheus_client import generate_latest
 
+from hetero.cli import hetero
 from hetero.kube.api import Access, Api
 from hetero.kube.survey import ClusterView, look
 from hetero.kube.wire import INVENTORY
-from hetero.model import MEMORY, Usage
+from hetero.model import MEMORY, Rung, Usage
 from hetero.node import region
 from hetero.node.tenant import USAGE
 from hetero.units import GiB
@@ -70,7 +75,14 @@ def test_what_stands_is_shown_by_node_and_by_container() -> None:
         assert [2 * GiB, 0] == [row.held[MEMORY] for row in node.devices]
         assert ["default/pod/main"] == list(node.devices[0].grants)
         assert ("pod", "main", "n1", "Pending") == (pod.pod, pod.container, pod.node, pod.phase)
-        assert () == pod.uses
+        (share,) = pod.shares
+        assert (2 * GiB, 30, 0, Rung.NONE) == (
+            share.memory,
+            share.core,
+            share.number,
+            share.rung,
+        )
+        assert (None, None) == (share.memory_used, share.core_used)
 
     story(play)
 
@@ -84,13 +96,44 @@ def test_what_is_used_is_what_the_agents_measure() -> None:
         asyncio.get_running_loop().call_later(0.5, spend, at, 1.2)
         view = await seen(at, seconds=1)
         (node,), (pod,) = view.nodes, view.pods
-        (use,) = pod.uses
+        (share,) = pod.shares
 
         assert Usage(memory=3 * GiB, core=0.5) == node.devices[0].usage
-        assert 0 == use.memory  # nobody holds any
-        assert use.core is not None
-        assert 0 < use.core <= 0.2
+        assert 0 == share.memory_used  # nobody holds any
+        assert share.core_used is not None
+        assert 0 < share.core_used <= 20
         assert None is node.silent
+
+    story(play)
+
+
+def test_inventory_and_top_show_the_cluster_in_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(at: World) -> None:
+        agent_pod(at)
+        at.vendor.usage["memory-0"] = Usage(memory=3 * GiB, core=0.5)
+        await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
+        spend(at, 1.0)
+        config = {
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+            "clusters": [{"name": "here", "cluster": {"server": at.url}}],
+            "users": [{"name": "me", "user": {}}],
+        }
+        (tmp_path / "kubeconfig").write_text(json.dumps(config))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+        async def told(*words: str) -> list[str]:
+            done = await asyncio.to_thread(CliRunner().invoke, hetero, [*words, "--cluster"])
+            assert 0 == done.exit_code, done.output
+            return [" ".join(line.split()) for line in done.output.splitlines()]
+
+        standing = await told("inventory")
+        used = await told("top", "--once", "--interval", "0.1")
+        assert "default pod main n1 0 30 % 2 GiB Pending" in standing
+        assert "n1 0 memory M1 50 % 3/16 GiB ok" in used
+        assert "default pod main n1 0 0.0/30 % 0/2 GiB none Pending" in used
 
     story(play)
 
@@ -105,7 +148,7 @@ def test_a_node_whose_agent_cannot_be_reached_says_why_and_what_stands_there_is_
 
         assert "503 no route to the pod" in str(node.silent)
         assert 2 * GiB == node.devices[0].held[MEMORY]
-        assert [(None, None)] == [(use.memory, use.core) for use in pod.uses]
+        assert [(None, None)] == [(one.memory_used, one.core_used) for one in pod.shares]
 
     story(play)
 
