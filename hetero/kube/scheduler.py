@@ -4,6 +4,9 @@ Nothing is taken when nodes are filtered: a pod that lands elsewhere, or nowhere
 anything. The share is reserved when kube-scheduler binds the pod, written to the pod signed, and
 only then is the pod bound. The names of the verbs' fields are those of
 k8s.io/kube-scheduler/extender/v1; Go reads them whatever their case, and so do we.
+
+What the API says and what kube-scheduler asks are in one file, longer than most, because they change
+one state between two awaits: where one may be interrupted is to be seen at a glance.
 """
 
 from __future__ import annotations
@@ -12,9 +15,8 @@ import asyncio
 import gc
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime, timezone
 from time import monotonic
 from typing import Any
 
@@ -25,6 +27,7 @@ from hetero.errors import BadInput, HeteroError
 from hetero.fit import Pod
 from hetero.kube import wire
 from hetero.kube.api import Api, ApiError, Plain
+from hetero.kube.events import Events, timestamp
 from hetero.kube.lease import Lease
 from hetero.kube.quota import Quotas, limits
 from hetero.kube.roster import BEST, Roster
@@ -40,8 +43,6 @@ AGAIN = "hetero.io/tried-again"
 _MOST_BYTES = 16 * 2**20
 #: Seconds an allocation counts that was written for a pod which was then not bound.
 _UNBOUND = 30.0
-#: Seconds in which the same sentence is not told twice to the same pod.
-_SAID = 60.0
 #: Seconds a caller waits for a scheduler that is starting, and between looks.
 _PATIENCE, _PAUSE = 5.0, 0.05
 #: Pods remembered between being filtered and being bound.
@@ -64,13 +65,14 @@ class Scheduler:
     _ours: set[str] = field(factory=set)  # those of them that this process reserved for
     _filtered: dict[str, Plain] = field(factory=dict)  # pods that may be bound next, oldest first
     _ready: set[str] = field(factory=set)
-    _told: dict[tuple[str, str], float] = field(factory=dict)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
     tally: Tally = field(init=False)
+    events: Events = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.roster = Roster(Quotas(self.vocabulary))
         self.tally = Tally(self.roster)
+        self.events = Events(self.api)
 
     # --- what the API says ----------------------------------------------------------------------
 
@@ -267,7 +269,7 @@ class Scheduler:
         self.tally.refused(Counter(verdict.partition(" (")[0] for verdict in failed.values()))
         if len(failed) == len(names):
             refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
-            self._tell(plain, "Unfit", refusal.sentence)
+            self._later(self.events.tell(plain, "Unfit", refusal.sentence))
         fits = [name for name in names if name not in failed] if failed else names
         return {"NodeNames": fits, "FailedNodes": failed}
 
@@ -322,7 +324,7 @@ class Scheduler:
         answer = self.roster.reserve(uid, pod, node, order=order)
         if isinstance(answer, Refusal):
             sentence = f"node {node}: {answer.sentence}"
-            self._tell(plain, "Unfit", sentence)
+            self._later(self.events.tell(plain, "Unfit", sentence))
             self._later(self._again(path, uid))
             raise HeteroError(sentence)
         self._pods[uid] = plain
@@ -366,7 +368,9 @@ class Scheduler:
     async def _touch(self, path: str, uid: str) -> None:
         """Change a pod in what means nothing: kube-scheduler tries whatever changed again."""
         with suppress(ApiError):  # it is gone, or waits its minute
-            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": {AGAIN: _now()}}})
+            await self.api.patch(
+                path, {"metadata": {"uid": uid, "annotations": {AGAIN: timestamp()}}}
+            )
 
     async def _bound(self, path: str, uid: str, node: str) -> bool:
         """Return whether a binding was made although its answer was an error or never came."""
@@ -398,50 +402,10 @@ class Scheduler:
                 }
         return {"NodeNameToMetaVictims": answer}
 
-    # --- telling users ------------------------------------------------------------------------
-
-    def _tell(self, pod: Plain, reason: str, sentence: str) -> None:
-        """Put a sentence where the user looks: the pod's events. Not the same one again at once."""
-        metadata, now = pod["metadata"], monotonic()
-        said = (metadata["uid"], sentence)
-        if now - self._told.get(said, -_SAID) < _SAID:
-            return
-        self._told = {one: at for one, at in self._told.items() if now - at < _SAID}
-        self._told[said] = now
-        self._later(self._event(metadata, reason, sentence))
-
-    async def _event(self, metadata: Mapping[str, Any], reason: str, sentence: str) -> None:
-        namespace, now = metadata["namespace"], _now()
-        event = {
-            "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": namespace,
-                "name": metadata["name"],
-                "uid": metadata["uid"],
-            },
-            "type": "Warning",
-            "reason": reason,
-            "message": sentence,
-            "source": {"component": "hetero"},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-        try:
-            await self.api.post(f"/api/v1/namespaces/{namespace}/events", event)
-        except ApiError as error:
-            log.warning("event for %s/%s: %s", namespace, metadata["name"], error)
-
     def _later(self, task: Any) -> None:
         made = asyncio.ensure_future(task)
         self._tasks.add(made)
         made.add_done_callback(self._tasks.discard)
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _full_name(plain: Plain) -> tuple[str, str]:
