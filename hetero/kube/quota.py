@@ -17,7 +17,8 @@ from attrs import define, field
 from hetero.errors import BadInput
 from hetero.fit.cluster import Container, Pod
 from hetero.fit.match import cut_of
-from hetero.kube.vocabulary import Vocabulary, quantity
+from hetero.kube.quantity import quantity
+from hetero.kube.vocabulary import Vocabulary
 from hetero.model import CORE, MEMORY, Counters, Device
 
 log = logging.getLogger(__name__)

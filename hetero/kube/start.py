@@ -76,12 +76,19 @@ def scheduler(
 
 def webhook(listen: Listen, *, config: Path | None, scheduler: str, writer: str) -> None:
     """Run the webhook until it is told to stop."""
-    vocabulary = settings.load(config).vocabulary(Registry.installed())
+    chosen = settings.load(config)
+    vocabulary = chosen.vocabulary(Registry.installed())
     _log()
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
-            made = Webhook(vocabulary=vocabulary, scheduler=scheduler, writer=writer, api=api)
+            made = Webhook(
+                vocabulary=vocabulary,
+                scheduler=scheduler,
+                writer=writer,
+                api=api,
+                runtime_classes=chosen.runtime_classes,
+            )
             await serve(
                 made.app(),
                 host=listen.host,

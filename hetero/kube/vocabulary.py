@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar
 
 from attrs import field, frozen
 
 from hetero.errors import BadInput
 from hetero.fit import Container, Pod
+from hetero.kube.quantity import bytes_of, quantity
 from hetero.model import Ask, Choice, Company, Policy, Priority, Request
 from hetero.vendor import Vendor, Words
 
@@ -17,15 +17,6 @@ from hetero.vendor import Vendor, Words
 NODE_ORDER = "hetero.io/node-order"
 DEVICE_ORDER = "hetero.io/device-order"
 POLICY = "hetero.io/policy"
-
-_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
-_DECIMAL: Mapping[str, Decimal | int] = {
-    "m": Decimal("0.001"),
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-}
 
 #: What asks for the cluster's own way in so many words.
 _DEFAULT = "default"
@@ -195,7 +186,7 @@ class Vocabulary:
     def _ask(self, words: Words, amounts: Mapping[str, str]) -> Ask:
         if words.shape is not None:
             return Ask(shape=words.shape)
-        sizes = (_bytes(amounts, name, words.memory_unit) for name in words.memory)
+        sizes = (bytes_of(amounts, name, words.memory_unit) for name in words.memory)
         memory = next((size for size in sizes if size), None)
         percent = quantity(amounts, words.memory_percent) or None
         core = next((c for name in words.core if (c := quantity(amounts, name))), None)
@@ -271,34 +262,6 @@ def _list(names: Iterable[str]) -> str:
 def names(text: str | None) -> tuple[str, ...]:
     """Return the names in a list separated by commas."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
-
-
-def quantity(amounts: Mapping[str, str], name: str | None) -> int | None:
-    """Return a resource's whole number, None if it is not there. Raises `BadInput`."""
-    return None if name is None or name not in amounts else _number(name, amounts[name])
-
-
-def _bytes(amounts: Mapping[str, str], name: str, unit: int) -> int | None:
-    """Return a memory resource in bytes: with a binary suffix as it stands, else by its unit."""
-    if name not in amounts:
-        return None
-    suffixed = str(amounts[name])[-2:] in _BINARY
-    return _number(name, amounts[name]) * (1 if suffixed else unit)
-
-
-def _number(name: str, said: object) -> int:
-    text = str(said)
-    digits, suffix = (text[:-2], text[-2:]) if text[-2:] in _BINARY else (text, "")
-    factor: Decimal | int = _BINARY.get(suffix, 1)
-    if not suffix and text[-1:] in _DECIMAL:
-        digits, factor = text[:-1], _DECIMAL[text[-1:]]
-    try:
-        number = Decimal(digits) * factor
-    except InvalidOperation:
-        raise BadInput(f"{name} {text!r} is not a number") from None
-    if number != int(number) or number < 0:
-        raise BadInput(f"{name} {text!r} is not a whole number")
-    return int(number)
 
 
 def _first(notes: Mapping[str, str], wanted: Iterable[str | None]) -> str | None:

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
-from attrs import frozen
+from attrs import field, frozen
 
 from hetero.errors import BadInput, HeteroError
 from hetero.kube import wire
 from hetero.kube.api import Api, ApiError
+from hetero.kube.quantity import quantity
 from hetero.kube.quota import Quotas, limits
-from hetero.kube.vocabulary import Asked, Vocabulary, quantity
+from hetero.kube.vocabulary import Asked, Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Webhook:
     scheduler: str
     writer: str
     api: Api | None = None  # asked for quotas
-    runtime_class: str | None = None
+    runtime_classes: Mapping[str, str] = field(factory=dict)  # by vendor
 
     def app(self) -> web.Application:
         """Return the HTTP service."""
@@ -102,14 +103,16 @@ class Webhook:
             _refuse_privileged(asked, _container(spec, asked.container))
         if self.api is not None:
             await _within_quota(self.api, self.vocabulary, namespace, spec, every)
-        return [*self._defaults(spec, every), *self._scheduler(spec)]
+        return [*self._defaults(spec, every), *self._names(spec, every)]
 
-    def _scheduler(self, spec: Plain) -> list[Plain]:
+    def _names(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
+        """Name the scheduler, and the runtime class where the vendors agree on one."""
         patches = [{"op": "add", "path": "/spec/schedulerName", "value": self.scheduler}]
-        if self.runtime_class and not spec.get("runtimeClassName"):
-            patches.append(
-                {"op": "add", "path": "/spec/runtimeClassName", "value": self.runtime_class}
-            )
+        vendors = {vendor for asked in every for vendor in asked.request.vendor.only}
+        classes = {self.runtime_classes.get(vendor, "") for vendor in vendors}
+        value = classes.pop() if len(classes) == 1 else ""
+        if value and not spec.get("runtimeClassName"):
+            patches.append({"op": "add", "path": "/spec/runtimeClassName", "value": value})
         return patches
 
     def _defaults(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:

@@ -292,6 +292,21 @@ def test_the_cluster_and_then_the_patterns_of_a_nodes_name_say_what_it_gives_out
     assert ("mixed", "none") == (plain.parts.value, old.parts.value)
 
 
+def test_a_runtime_class_is_of_a_vendor_that_is_there(tmp_path: Path) -> None:
+    said = settings(tmp_path, '[runtime-classes]\nnvidia = "nvidia"\n')
+    wrong = settings(tmp_path, '[runtime-classes]\nnobody = "runc"\n')
+
+    assert said.vocabulary(Registry.installed())
+    with pytest.raises(BadInput, match="runtime-classes: there is no vendor 'nobody'"):
+        wrong.vocabulary(Registry.installed())
+
+
+@pytest.mark.parametrize("said", ["1e999999999", "NaN", "inf", "0x10", "--1", ""])
+def test_a_quantity_that_is_none_is_one_sentence(said: str) -> None:
+    with pytest.raises(BadInput, match="is not a"):
+        asked({"nvidia.com/gpu": "1", "nvidia.com/gpumem": said})
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
