@@ -79,6 +79,15 @@ const char *grant_fault(const struct hetero_grant *candidate, uint8_t found[HETE
     return NULL;
 }
 
+/* Whether nothing that this grant names is held to anything: it is then as if there were none. */
+static bool switched_off(const struct hetero_grant *found)
+{
+    for (unsigned d = 0; d < found->device_count; d++)
+        if (terms_policy(&found->devices[d]) != HETERO_POLICY_OFF)
+            return false;
+    return true;
+}
+
 /* The child takes its own place in the region when it first needs one. */
 static void after_fork_in_child(void)
 {
@@ -106,6 +115,10 @@ static enum tenancy open_grant(const char *path)
     if (fault != NULL) {
         log_line(LOG_ERROR, "grant %s: %s: everything is refused", path, fault);
         return TENANCY_REFUSED;
+    }
+    if (switched_off(mapped)) {
+        munmap(mapped, sizeof(struct hetero_grant));
+        return TENANCY_FREE;
     }
     memcpy(directory, path, (size_t)length);
     tenant_grant = mapped;

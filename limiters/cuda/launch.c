@@ -226,26 +226,20 @@ bool stream_capturing(CUstream stream)
 
 _Atomic int passage_devices;
 
-/* What launches have to look at from now on, as far as it can be told. */
-static CUresult look_around(void)
+bool passage_look(void)
 {
-    if (tenancy() == TENANCY_REFUSED)
-        return CUDA_ERROR_NOT_PERMITTED;
     if (tenancy() == TENANCY_FREE)
         atomic_store_explicit(&passage_devices, NO_GRANT, memory_order_release);
-    else if (devices_all_ours())
+    else if (tenancy() == TENANCY_HELD && devices_all_ours())
         atomic_store_explicit(&passage_devices, (int)tenant_grant->device_count, memory_order_release);
-    return CUDA_SUCCESS;
+    return passage_is_free();
 }
 
 CUresult passage_enter(struct passage *passage, CUstream stream)
 {
     passage->governor = NULL;
-    if (__builtin_expect(atomic_load_explicit(&passage_devices, memory_order_acquire) <= 0, 0)) {
-        CUresult refused = look_around();
-        if (refused != CUDA_SUCCESS || tenancy() == TENANCY_FREE)
-            return refused;
-    }
+    if (tenancy() == TENANCY_REFUSED)
+        return CUDA_ERROR_NOT_PERMITTED;
     int device = device_of_stream(stream);
     if (device < 0)
         return device == DEVICE_FOREIGN ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;

@@ -44,6 +44,8 @@
         typeof(&name) real = REAL(name);                                                                               \
         if (__builtin_expect(real == NULL, 0))                                                                         \
             return CUDA_ERROR_NOT_FOUND;                                                                               \
+        if (__builtin_expect(passage_devices <= 0, 0) && passage_look())                                               \
+            return real arguments;                                                                                     \
         const CUstream none = default_stream;                                                                          \
         struct passage passage;                                                                                        \
         CUresult answer = passage_enter(&passage, stream);                                                             \

@@ -95,6 +95,9 @@ static inline bool passage_is_free(void)
     return __builtin_expect(count != 0, 1);
 }
 
+/* Find out as far as it can be told, then say the same. */
+bool passage_look(void);
+
 CUresult passage_enter(struct passage *passage, CUstream stream);
 void passage_leave(const struct passage *passage);
 bool stream_capturing(CUstream stream);

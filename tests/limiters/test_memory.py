@@ -770,18 +770,6 @@ say([info(), total_memory(0), take("plain", {512 * MIB}) > 1000, info()])
     assert rack.run(code) == rack.run(code, **environment)
 
 
-def test_policy_off_passes_the_device_through(rack: Rack) -> None:
-    grant = rack.grant(Terms(memory=MIB, core=100, policy="off"))
-    code = f"""
-start()
-kernel = spin_kernel()
-launch(kernel, 1)
-say([info(), total_memory(0), take("plain", {512 * MIB}) > 1000, info()])
-"""
-    assert rack.run(code) == grant.run(code)
-    assert (0, 0) == (grant.usage().used, grant.usage().launches)
-
-
 @pytest.mark.parametrize(
     "spoil",
     [

@@ -185,7 +185,8 @@ def _device(handle: Any, index: int) -> Device:
         model=_get(pynvml.nvmlDeviceGetName, handle),
         index=index,
         memory=_memory(handle).total,
-        rung=Rung.PARTITION if mig else _rung(handle),
+        # Limits of the kernel's, which drivers offer from r615 on, are not set by anybody here yet.
+        rung=Rung.PARTITION if mig else Rung.PRELOAD,
         granularity=hetero.Templated(menu, whole=False) if mig else None,
         capacity=_slices(handle, menu) if mig else None,
         health="MIG is on without an instance" if mig and not menu else _health(handle),
@@ -225,16 +226,6 @@ def _numa(handle: Any) -> int | None:
     """The nearest node; `nvmlDeviceGetNumaNodeId` is another thing, the card's memory as a node."""
     nodes = _find(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
     return hetero.first_node(nodes[0]) if nodes else None
-
-
-def _rung(handle: Any) -> Rung:
-    """Kernel limits came with r615: an answer, or "no limit set", says this card can have them."""
-    limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=b"/sys/fs/cgroup")
-    try:
-        _get(pynvml.nvmlDeviceGetMemoryLimits_v1, handle, limits)
-    except DriverError as error:
-        return Rung.KERNEL if error.code == pynvml.NVML_ERROR_NOT_FOUND else Rung.PRELOAD
-    return Rung.KERNEL
 
 
 def _health(handle: Any) -> str | None:
