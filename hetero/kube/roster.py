@@ -69,9 +69,10 @@ class Roster:
         if self._nodes.get(name) == devices:
             return
         self._unhouse(name)
+        was = self._nodes.get(name)
         self._nodes[name] = devices
         self._home.update((device.uuid, name) for device in devices)
-        self._cluster = None  # inventories change rarely: what follows from them is made anew
+        self._follow(name, was, devices)
 
     def leave(self, name: str) -> None:
         """Note that a node is gone; what stands on it stays counted until its pods are gone."""
@@ -264,8 +265,31 @@ class Roster:
 
     # --- what follows from it ---------------------------------------------------------------------
 
+    def _follow(
+        self, name: str, was: tuple[Device, ...] | None, devices: tuple[Device, ...]
+    ) -> None:
+        """Let the packing core know of a node's new devices, or have it start anew with them."""
+        cluster = self._cluster
+        if cluster is None:
+            return
+        kinds = len(cluster.kinds)
+        if was is None:
+            cluster.add(Node(name=name, devices=devices))
+            for uid in self._on.get(name, ()):
+                self._move(self.standing[uid], times=1)
+        elif [(d.uuid, d.capacity) for d in was] == [(d.uuid, d.capacity) for d in devices]:
+            for old, new in zip(was, devices, strict=True):
+                if old != new:  # its health, mostly
+                    cluster.replace(new)
+        else:
+            self._cluster = None
+            return
+        self._changes.append(cluster.number[name])
+        if len(cluster.kinds) > kinds or len(devices) >= len(self._prices.whole):
+            self._prices.learn()
+
     def _known(self) -> Cluster:
-        """Return the cluster of the packing core, made anew after an inventory changed."""
+        """Return the cluster of the packing core, made anew after it could not follow a change."""
         if self._cluster is None:
             self._cluster = Cluster(
                 Node(name=name, devices=devices) for name, devices in self._nodes.items()
