@@ -27,6 +27,7 @@ from hetero.model import SLOTS, Device
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
 from hetero.registry import Discovery
+from hetero.vendor import Words
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +66,13 @@ class Agent:
     shares: Shares = field(init=False)
     metrics: Metrics = field(init=False)
     plugins: dict[str, Plugin] = field(init=False, factory=dict)
+    _words: dict[str, tuple[Words, ...]] = field(init=False)  # by vendor, as the cluster says them
     _published: str | None = field(init=False, default=None)  # what the API has
     _stir: asyncio.Event = field(init=False, factory=asyncio.Event)
 
     def __attrs_post_init__(self) -> None:
+        said = settings.load(self.options.config).vocabulary(self.node.registry)
+        self._words = {vendor.name: vendor.words for vendor in said.vendors}
         self.shares = Shares(
             node=self.node,
             name=self.options.name,
@@ -150,7 +154,7 @@ class Agent:
         """Return the devices that each kubelet resource counts; what was offered once stays."""
         found: dict[str, list[Device]] = {name: [] for name in self.plugins}
         for device in self.discovery.devices:
-            for words in self.node.registry.vendor(device.vendor).words:
+            for words in self._words.get(device.vendor, ()):
                 if words.mean(device):
                     found.setdefault(words.count, []).append(_counted(device, words.shape))
         return found

@@ -57,6 +57,8 @@ class World:
     given: list[Allocation] = field(factory=list)
     url: str = ""
     agent: Agent = field(init=False)
+    config: Path | None = None
+    awaited: str = CARD
     _running: asyncio.Task[None] | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -77,6 +79,7 @@ class World:
                     kubelet=self.kubelet.path,
                     libraries=self.path / "lib",
                     key_file=str(self.path / "key"),
+                    config=self.config,
                 )
                 self.agent = Agent(self.node, options, api, self.node.discover())
                 running.set()
@@ -84,7 +87,7 @@ class World:
 
         self._running = asyncio.ensure_future(run())
         await running.wait()
-        await until(lambda: CARD in self.kubelet.devices)
+        await until(lambda: self.awaited in self.kubelet.devices)
 
     async def crash(self) -> None:
         """End the agent at once; nothing is told to anybody."""
@@ -184,6 +187,21 @@ def test_every_slot_of_every_card_is_offered_with_its_numa_node() -> None:
                 options.pre_start_required,
                 options.get_preferred_allocation_available,
             )
+
+    run(story)
+
+
+def test_the_kubelet_is_told_of_cards_by_the_clusters_own_names() -> None:
+    async def story() -> None:
+        async with world(16 * GiB) as at:
+            await at.crash()
+            at.config = at.path / "settings.toml"
+            at.config.write_text(f'[resources]\n"{CARD}" = "example.com/other"\n')
+            at.awaited = "example.com/other"
+            await at.start()
+
+            assert 10 == len(at.kubelet.devices["example.com/other"])
+            assert CARD not in at.kubelet.devices
 
     run(story)
 
