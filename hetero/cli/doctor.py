@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
+from typing import NoReturn
+
 import click
 from rich.console import RenderableType
 
 from hetero.cli._render import json_option, show, state, table
+from hetero.container.log import tell
 from hetero.errors import Refused
 from hetero.node.doctor import Finding, Verdict, examine, standing_anywhere, what_for
 from hetero.node.node import Node
+from hetero.node.uncovered import PERIOD, Lookout
 
 
 @click.command()
@@ -17,15 +23,23 @@ from hetero.node.node import Node
     is_flag=True,
     help="Only check that nothing stands; exit 3 with the list if something does.",
 )
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Only tell of processes that get past their limiter, each within 5 s, until Ctrl-C.",
+)
 @json_option
-def command(*, uninstall_check: bool, as_json: bool) -> int:
+def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
     """Check drivers, limiters, devices, state and ledger. Exits 1 if something is bad.
 
     \b
       hetero doctor
+      hetero doctor --watch
       hetero doctor --uninstall-check && pip uninstall hetero
     """
     node = Node.here()
+    if watch:
+        _watch(node)
     if uninstall_check:
         standing = standing_anywhere(node)
         if standing:
@@ -35,6 +49,16 @@ def command(*, uninstall_check: bool, as_json: bool) -> int:
     findings = examine(node)
     show(lambda: findings, render, as_json=as_json)
     return int(any(finding.verdict is Verdict.BAD for finding in findings))
+
+
+def _watch(node: Node) -> NoReturn:
+    """Tell of every escape once, here and in `hetero log`."""
+    lookout = Lookout(node)
+    while True:
+        for found in lookout.look(node.discover().devices):
+            click.echo(f"{datetime.now():%H:%M:%S} {found}")
+            tell(node, f"process {found.pid}", str(found))
+        time.sleep(PERIOD)
 
 
 def render(findings: tuple[Finding, ...]) -> RenderableType:

@@ -15,6 +15,7 @@ from attrs import define, evolve, field, frozen
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from hetero.container.keep import Libraries
+from hetero.container.log import tell
 from hetero.errors import BadInput, HeteroError
 from hetero.kube import settings, wire
 from hetero.kube.api import Access, Api, Plain
@@ -26,6 +27,7 @@ from hetero.kube.shares import Shares
 from hetero.model import SLOTS, Device
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
+from hetero.node.uncovered import PERIOD, Lookout
 from hetero.registry import Discovery
 from hetero.vendor import Words
 
@@ -67,6 +69,7 @@ class Agent:
     metrics: Metrics = field(init=False)
     plugins: dict[str, Plugin] = field(init=False, factory=dict)
     _words: dict[str, tuple[Words, ...]] = field(init=False)  # by vendor, as the cluster says them
+    _lookout: Lookout = field(init=False)
     _published: str | None = field(init=False, default=None)  # what the API has
     _stir: asyncio.Event = field(init=False, factory=asyncio.Event)
 
@@ -84,6 +87,7 @@ class Agent:
             driver=Bring(way=self.options.driver, root=self.options.host),
         )
         self.metrics = Metrics(self.shares)
+        self._lookout = Lookout(self.node)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -91,6 +95,7 @@ class Agent:
         tasks = [
             self._forever(self._look, LOOK),
             self._forever(self._attend, ATTEND),
+            self._forever(self._guard, PERIOD),
             self._reconcile(),
             self.api.follow(
                 "/api/v1/pods",
@@ -149,6 +154,12 @@ class Agent:
                 )
             plugin.offer(devices)
         await self._publish()
+
+    async def _guard(self) -> None:
+        """Tell of processes that are past their limiter, in the agent's log and in the node's."""
+        for found in await asyncio.to_thread(self._lookout.look, self.discovery.devices):
+            log.warning("%s", found)
+            tell(self.node, f"process {found.pid}", str(found))
 
     def _resources(self) -> dict[str, list[Device]]:
         """Return the devices that each kubelet resource counts; what was offered once stays."""

@@ -54,6 +54,14 @@ def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, Conta
     }
 
 
+def sees(pid: int, grant: Path) -> bool:
+    """Whether a process is in a container that sees this grant file."""
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/{_INSIDE}"), grant.stat())
+    except OSError:
+        return False
+
+
 def space_of(pid: int) -> str | None:
     """Return the name of a process's mount namespace; None when it is gone or another user's."""
     try:

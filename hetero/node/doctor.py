@@ -160,11 +160,10 @@ def _uncovered(node: Node, discovery: Discovery) -> Iterator[Finding]:
     """What runs under a grant and past its limiter is to be ended; others only explain usage."""
     usages = [(device, node.registry.observe(device)) for device in discovery.devices]
     for found in uncovered(node, node.look(), usages):
-        held = f"{found.program} holds {found.memory >> 20} MiB of {found.device[:12]}"
         if found.grant:
-            says = f"{held} past the limiter of grant {found.grant}: end it, or the grant"
-            yield Finding(f"process {found.pid}", Verdict.BAD, says)
+            yield Finding(f"process {found.pid}", Verdict.BAD, str(found))
         else:
+            held = f"{found.program} holds {found.memory >> 20} MiB of {found.device[:12]}"
             yield Finding(f"process {found.pid}", Verdict.NOTE, f"{held} without a grant")
 
 

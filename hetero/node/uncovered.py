@@ -2,28 +2,32 @@
 
 A preloaded limiter cannot stand in front of a program without a dynamic linker, one that dropped
 its environment, or one that talks to the kernel module itself. The driver still counts what such a
-process holds. An agent asks every few seconds; `hetero doctor` asks when it is run.
+process holds. The agent and `hetero doctor --watch` ask every few seconds, `hetero doctor` and
+`hetero ps` when they are run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from hetero.model import MEMORY, Device, Policy, Rung, Usage
+from hetero.node.containers import sees
 from hetero.node.ledger import Look, Standing
 from hetero.node.node import Node, program
 from hetero.node.region import read_processes
-from hetero.node.tenant import USAGE
+from hetero.node.tenant import GRANT, USAGE
 from hetero.units import GiB
 
 #: A driver holds more for a process than it asked for: a context, the code of its kernels, their
 #: stacks. A difference up to this is nothing to report.
 OVERHEAD = GiB
+#: Seconds between two looks, so that what began is told of within five.
+PERIOD = 3.0
 
 
 @frozen(kw_only=True)
@@ -38,6 +42,26 @@ class Uncovered:
     program: str
     memory: int
     grant: str | None
+
+    def __str__(self) -> str:
+        held = f"{self.program} ({self.pid}) holds {self.memory >> 20} MiB of {self.device[:12]}"
+        return f"{held} past the limiter of grant {self.grant}: end it, or the grant"
+
+
+@define
+class Lookout:
+    """Tells of each process that is past its grant's limiter once, when it is first seen."""
+
+    node: Node
+    _told: frozenset[tuple[str, int]] = field(init=False, default=frozenset())
+
+    def look(self, devices: Iterable[Device]) -> tuple[Uncovered, ...]:
+        """Return those on `devices` that were not there at the last look."""
+        usages = [(device, self.node.registry.observe(device)) for device in devices]
+        found = [each for each in uncovered(self.node, self.node.look(), usages) if each.grant]
+        before = self._told
+        self._told = frozenset((each.device, each.pid) for each in found)
+        return tuple(each for each in found if (each.device, each.pid) not in before)
 
 
 def uncovered(
@@ -59,7 +83,7 @@ def uncovered(
         if device.rung is not Rung.PRELOAD or not here:
             continue
         for pid, memory in (usage.processes or {}).items():
-            entry = next((entry for entry in here if pid in holding[entry.id]), None)
+            entry = next((each for each in here if _of(node, each, pid, holding[each.id])), None)
             if entry is None and not _ours(pid):
                 continue
             beyond = memory - (_covered(node, entry, device, pid) if entry else 0)
@@ -75,6 +99,14 @@ def uncovered(
                     )
                 )
     return tuple(found)
+
+
+def _of(node: Node, entry: Standing, pid: int, holding: Collection[int]) -> bool:
+    """Whether a process is a grant's: it holds its files, or is in a container that has it.
+
+    The second is all that is known of a program in a container that no limiter was loaded into.
+    """
+    return pid in holding or sees(pid, node.directory(entry.id) / GRANT)
 
 
 def _covered(node: Node, entry: Standing, device: Device, pid: int) -> int:

@@ -3,11 +3,16 @@
  * A [device]'s health is ok, or some of sysbus, memory-controller, temperature, voltage, ecc, memory and pcie; lost is
  * a card that fell off the bus.
  */
-#define VENDOR "iluvatar"
-#define LOST(health) (!strcmp(health, "lost"))
-#include "nvml.c"
-
 #include "ixml.h"
+
+#include "nvml.h"
+
+const char shelf_vendor[] = "iluvatar";
+
+bool nvml_lost(const char *health)
+{
+    return strcmp(health, "lost") == 0;
+}
 
 EXPORT nvmlReturn_t ixmlDeviceGetHealth(nvmlDevice_t handle, unsigned long long *health)
 {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import hetero_limiters
 import pytest
@@ -68,6 +70,58 @@ def test_a_program_that_dropped_the_limiter_is_found_within_five_seconds(
     (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
     assert [program.pid] == grant["uncovered"]
     assert f"process {program.pid} of grant {grant['id']}" in hetero("ps").stdout
+
+
+def test_who_watches_is_told_within_five_seconds_and_once(
+    hetero: Run, start: Start, environ: Mapping[str, str], command: tuple[str, ...]
+) -> None:
+    watch = subprocess.Popen(
+        [*command, "doctor", "--watch"], env=environ, stdout=subprocess.PIPE, text=True
+    )
+    assert watch.stdout
+    try:
+        start(memory="1GiB")
+        program = start("env", "-u", "LD_PRELOAD", memory="3GiB")
+        before = time.monotonic()
+        told = watch.stdout.readline()
+        took = time.monotonic() - before
+        time.sleep(4)
+    finally:
+        watch.kill()
+        more, _ = watch.communicate()
+
+    assert f"({program.pid}) holds 3572 MiB" in told
+    assert "past the limiter of grant" in told
+    assert took < 5
+    assert "" == more
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root makes a mount namespace")
+def test_a_program_in_a_container_without_its_limiter_is_found(
+    hetero: Run, start: Start, environ: Mapping[str, str]
+) -> None:
+    start(memory="1GiB")
+    (grant,) = Path(environ["HETERO_STATE"]).glob("sim-*/grants/*/tenant/grant")
+    job = f"{hetero_limiters.job('cuda')} --seconds 60 --memory 3GiB"
+    inside = "mount -t tmpfs none /etc && mkdir /etc/hetero && touch /etc/hetero/grant && "
+    inside += f"mount --bind {grant} /etc/hetero/grant && exec {job}"
+    program = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", inside],
+        env={**environ, "LD_LIBRARY_PATH": str(hetero_limiters.fake_drivers())},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert program.stdout
+        program.stdout.readline()
+        done = hetero("doctor")
+    finally:
+        program.kill()
+        program.communicate()
+
+    assert 1 == done.returncode
+    (line,) = [line for line in done.stdout.splitlines() if f"process {program.pid}" in line]
+    assert "past the limiter" in line
 
 
 def test_the_contexts_cost_is_shown_apart_and_is_no_escape(hetero: Run, start: Start) -> None:

@@ -28,12 +28,15 @@ from hetero.model import (
     Grant,
     Inventory,
     Request,
+    Rung,
     Template,
     Templated,
+    Usage,
 )
 from hetero.node.grant import Limit, read_limits
 from hetero.node.ledger import Ledger
 from hetero.node.node import Node
+from hetero.node.tenant import USAGE
 from hetero.registry import Registry
 from hetero.testing import MemoryVendor, rack
 from hetero.units import GiB, MiB
@@ -283,6 +286,27 @@ def test_a_vendor_that_breaks_keeps_its_cards_unhealthy_with_the_reason() -> Non
 class Failing(list[Any]):
     def __iter__(self) -> Any:
         raise RuntimeError("the driver does not answer")
+
+
+def test_a_process_past_its_limiter_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with world() as at:
+            at.vendor.devices[0] = evolve(at.vendor.devices[0], rung=Rung.PRELOAD)
+            pod = at.bind("pod", memory=GiB)
+            await at.kubelet.admit(pod)
+            (entry,) = at.node.look().standing
+            with (at.node.directory(entry.id) / USAGE).open("r+b") as usage:  # it is the grant's
+                program = await asyncio.create_subprocess_exec("sleep", "60", stdin=usage)
+            counts = {program.pid: 3 * GiB}
+            at.vendor.usage["memory-0"] = Usage(memory=3 * GiB, core=None, processes=counts)
+            await until(lambda: f"({program.pid}) holds 3072 MiB" in caplog.text, seconds=8)
+            await asyncio.sleep(4)
+            program.kill()
+            await program.wait()
+        told = [record.message for record in caplog.records if "past the limiter" in record.message]
+        assert 1 == len(told)
+
+    run(story)
 
 
 def test_it_registers_anew_within_two_seconds_of_a_kubelet_restart() -> None:

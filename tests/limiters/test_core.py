@@ -11,11 +11,13 @@ HERE = Path(__file__).parent
 LIMITERS = LIMITER.parents[2]
 BUILD = LIMITERS / "build"
 CORPUS = sorted((HERE / "corpus").iterdir())
-NAMES = [
-    line.strip()[len("TEST(") : -len("),")]
-    for line in (HERE / "core_test.c").read_text().splitlines()
-    if line.startswith("        TEST(")
-]
+#: Every test of theirs, by the program it is in.
+TESTS = {
+    line.strip()[len("TEST(") : -len("),")]: program
+    for program in ("ledger_test", "core_test")
+    for line in (HERE / f"{program}.c").read_text().splitlines()
+    if line.startswith("    TEST(")
+}
 #: Minutes of simulated time, which say nothing about memory.
 LONG = "a_share_of_a_busy_device_is_kept_whatever_the_kernels_take"
 #: Those in which threads of one process meet.
@@ -35,21 +37,21 @@ def _run(program: str, *arguments: object, timeout: float = 60) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TESTS)
 def test_core(name: str) -> None:
-    _run("core_test", name)
+    _run(TESTS[name], name)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != LONG])
+@pytest.mark.parametrize("name", [name for name in TESTS if name != LONG])
 @pytest.mark.usefixtures("instrumented")
 def test_core_leaves_its_memory_whole_and_its_arithmetic_defined(name: str) -> None:
-    _run("address/core_test", name)
+    _run(f"address/{TESTS[name]}", name)
 
 
 @pytest.mark.parametrize("name", THREADED)
 @pytest.mark.usefixtures("instrumented")
 def test_core_has_no_data_race(name: str) -> None:
-    _run("thread/core_test", name)
+    _run(f"thread/{TESTS[name]}", name)
 
 
 @pytest.mark.usefixtures("instrumented")

@@ -1,0 +1,161 @@
+/* The fake NVML: what a card is made of, and whether it is well. */
+#include "nvml.h"
+
+/* MIG. */
+
+EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pending)
+{
+    ALIVE(device, handle);
+    WHOLE(handle);
+    NEEDS(current && pending);
+    if (device->major < 8) /* came with Ampere */
+        return NVML_ERROR_NOT_SUPPORTED;
+    *current = *pending = device->mig ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned *count)
+{
+    ALIVE(device, handle);
+    NEEDS(count);
+    *count = device->mig ? 7 : 0;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned index, nvmlDevice_t *instance)
+{
+    ALIVE(device, handle);
+    WHOLE(handle);
+    NEEDS(instance && index < 7);
+    if (!device->mig || index >= device->cards)
+        return NVML_ERROR_NOT_FOUND;
+    *instance = &parts[device->first_card + index];
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t instance, nvmlDevice_t *handle)
+{
+    KNOWN(device, instance);
+    (void)device;
+    NEEDS(handle && instance->instance >= 0);
+    *handle = &whole[instance->device];
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t handle, unsigned *is)
+{
+    KNOWN(device, handle);
+    (void)device;
+    NEEDS(is);
+    *is = handle->instance >= 0;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t handle, unsigned *id)
+{
+    ALIVE(device, handle);
+    (void)device;
+    NEEDS(id && handle->instance >= 0);
+    *id = (unsigned)handle->instance + 1; /* 0 is the whole card's */
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t handle, unsigned *id)
+{
+    ALIVE(device, handle);
+    (void)device;
+    NEEDS(id && handle->instance >= 0);
+    *id = 0;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t handle, nvmlDeviceAttributes_t *attributes)
+{
+    ALIVE(device, handle);
+    NEEDS(attributes);
+    if (handle->instance < 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    const struct nvidia_card *card = card_of(handle);
+    *attributes = (nvmlDeviceAttributes_t){
+        .multiprocessorCount = device->multiprocessors / 8 * card->slices,
+        .sharedCopyEngineCount = card->slices,
+        .gpuInstanceSliceCount = card->slices,
+        .computeInstanceSliceCount = card->slices,
+        .memorySizeMB = card->memory >> 20,
+    };
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t handle, nvmlDeviceAttributes_t *attributes)
+{
+    return nvmlDeviceGetAttributes_v2(handle, attributes);
+}
+
+/* Health. A simulated card is whole, or it is lost. */
+
+EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t handle, nvmlEnableState_t *mode)
+{
+    ALIVE(device, handle);
+    (void)device;
+    NEEDS(mode);
+    *mode = NVML_FEATURE_ENABLED;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t handle, nvmlEnableState_t *current, nvmlEnableState_t *pending)
+{
+    ALIVE(device, handle);
+    (void)device;
+    NEEDS(current && pending);
+    *current = *pending = NVML_FEATURE_ENABLED;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, unsigned type, unsigned counter,
+                                                unsigned long long *count)
+{
+    ALIVE(device, handle);
+    (void)device;
+    NEEDS(count && type < 2 && counter < 2);
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t handle, unsigned cause, unsigned *count,
+                                                 unsigned long long *addresses, unsigned long long *stamps)
+{
+    (void)addresses, (void)stamps;
+    ALIVE(device, handle);
+    NEEDS(count && cause < 2);
+    if (device->major >= 8) /* Ampere and later remap rows instead */
+        return NVML_ERROR_NOT_SUPPORTED;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t handle, unsigned cause, unsigned *count,
+                                              unsigned long long *addresses)
+{
+    return nvmlDeviceGetRetiredPages_v2(handle, cause, count, addresses, NULL);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t handle, nvmlEnableState_t *pending)
+{
+    ALIVE(device, handle);
+    NEEDS(pending);
+    if (device->major >= 8)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *pending = NVML_FEATURE_DISABLED;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t handle, unsigned *correctable, unsigned *uncorrectable,
+                                              unsigned *pending, unsigned *failed)
+{
+    ALIVE(device, handle);
+    NEEDS(correctable && uncorrectable && pending && failed);
+    if (device->major < 8)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *correctable = *uncorrectable = *pending = *failed = 0;
+    return NVML_SUCCESS;
+}

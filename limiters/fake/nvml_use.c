@@ -1,0 +1,209 @@
+/* The fake NVML: how much of a card is used, and by whom. */
+#include "nvml.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define NO_INSTANCE 0xffffffffu
+
+static uint64_t used_by(const struct nvidia_device *device, int instance)
+{
+    uint64_t used = 0;
+    for (unsigned i = 0; i < device->cards; i++)
+        if (instance < 0 || (unsigned)instance == i)
+            used += engine_used(rack->engine, device->first_card + i);
+    return used;
+}
+
+static void memory_of(const struct nvidia_device *device, nvmlDevice_t handle, nvmlMemory_t *memory)
+{
+    memory->total = handle->instance >= 0 ? card_of(handle)->memory : device->memory;
+    memory->used = used_by(device, handle->instance);
+    memory->free = memory->total - memory->used;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory)
+{
+    FILLS(memory);
+    ALIVE(device, handle);
+    NEEDS(memory);
+    memory_of(device, handle, memory);
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory)
+{
+    FILLS(memory);
+    ALIVE(device, handle);
+    NEEDS(memory);
+    if (memory->version != nvmlMemory_v2)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    nvmlMemory_t plain;
+    memory_of(device, handle, &plain);
+    *memory = (nvmlMemory_v2_t){nvmlMemory_v2, plain.total, 0, plain.free, plain.used};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t handle, nvmlBAR1Memory_t *memory)
+{
+    ALIVE(device, handle);
+    WHOLE(handle);
+    NEEDS(memory);
+    *memory = (nvmlBAR1Memory_t){device->memory, device->memory, 0};
+    return NVML_SUCCESS;
+}
+
+struct user { /* of a device */
+    struct engine_tenant tenant;
+    unsigned instance; /* NO_INSTANCE: of the whole */
+};
+
+/* The processes on a device, or on the one instance. */
+static unsigned users_of(const struct nvidia_device *device, int instance, struct user users[8 * ENGINE_TENANTS])
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < device->cards && i < 8; i++) {
+        struct engine_tenant tenants[ENGINE_TENANTS];
+        if (instance >= 0 && (unsigned)instance != i)
+            continue;
+        unsigned found = engine_tenants(rack->engine, device->first_card + i, tenants);
+        for (unsigned j = 0; j < found; j++)
+            users[count++] = (struct user){tenants[j], device->mig ? i : NO_INSTANCE};
+    }
+    return count;
+}
+
+static unsigned percent(double share) { return share >= 1 ? 100 : (unsigned)(share * 100 + 0.5); }
+
+EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization)
+{
+    FILLS(utilization);
+    ALIVE(device, handle);
+    NEEDS(utilization);
+    if (device->mig) /* as NVML has it */
+        return NVML_ERROR_NOT_SUPPORTED;
+    struct user users[8 * ENGINE_TENANTS];
+    unsigned count = users_of(device, -1, users);
+    double busy = 0;
+    for (unsigned i = 0; i < count; i++)
+        busy += users[i].tenant.busy;
+    *utilization = (nvmlUtilization_t){.gpu = percent(busy), .memory = 0};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,
+                                                    unsigned *count, unsigned long long since)
+{
+    ALIVE(device, handle);
+    NEEDS(count);
+    if (device->mig)
+        return NVML_ERROR_NOT_SUPPORTED;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    unsigned long long stamp = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+    struct user users[8 * ENGINE_TENANTS];
+    unsigned found = users_of(device, -1, users), room = *count;
+    if (!found || stamp <= since)
+        return NVML_ERROR_NOT_FOUND;
+    *count = found;
+    if (!samples || room < found)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < found; i++)
+        samples[i] = (nvmlProcessUtilizationSample_t){.pid = (unsigned)users[i].tenant.pid, .timeStamp = stamp,
+                                                      .smUtil = percent(users[i].tenant.busy)};
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t processes(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_v1_t *old,
+                              nvmlProcessInfo_v2_t *now)
+{
+    ALIVE(device, handle);
+    NEEDS(count);
+    struct user users[8 * ENGINE_TENANTS];
+    unsigned found = users_of(device, handle->instance, users), room = *count;
+    *count = found;
+    if (found && ((!old && !now) || room < found))
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < found; i++) {
+        unsigned pid = (unsigned)users[i].tenant.pid, part = users[i].instance;
+        uint64_t memory = users[i].tenant.memory;
+        if (old)
+            old[i] = (nvmlProcessInfo_v1_t){pid, memory};
+        else
+            now[i] = (nvmlProcessInfo_v2_t){pid, memory, part == NO_INSTANCE ? part : part + 1,
+                                            part == NO_INSTANCE ? part : 0};
+    }
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned *count,
+                                                         nvmlProcessInfo_v1_t *out)
+{
+    FAULTS(about, count, sizeof *count);
+    return processes(handle, count, out, NULL);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t handle, unsigned *count,
+                                                            nvmlProcessInfo_v2_t *out)
+{
+    FAULTS(about, count, sizeof *count);
+    return processes(handle, count, NULL, out);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
+                                                            nvmlProcessInfo_v2_t *out)
+{
+    FAULTS(about, count, sizeof *count);
+    return processes(handle, count, NULL, out);
+}
+
+static nvmlReturn_t nobody(nvmlDevice_t handle, unsigned *count) /* draws on these cards */
+{
+    ALIVE(device, handle);
+    (void)device;
+    NEEDS(count);
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t handle, unsigned *count,
+                                                          nvmlProcessInfo_v1_t *out)
+{
+    (void)out;
+    return nobody(handle, count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t handle, unsigned *count,
+                                                             nvmlProcessInfo_v2_t *out)
+{
+    (void)out;
+    return nobody(handle, count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
+                                                             nvmlProcessInfo_v2_t *out)
+{
+    (void)out;
+    return nobody(handle, count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, nvmlProcessDetailList_v1_t *list)
+{
+    ALIVE(device, handle);
+    NEEDS(list);
+    if (list->version != nvmlProcessDetailList_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    struct user users[8 * ENGINE_TENANTS];
+    bool compute = list->mode == 0 || list->mode == 3;
+    unsigned found = compute ? users_of(device, handle->instance, users) : 0, room = list->numProcArrayEntries;
+    list->numProcArrayEntries = found;
+    if (found && (!list->procArray || room < found))
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < found; i++) {
+        unsigned part = users[i].instance;
+        list->procArray[i] = (nvmlProcessDetail_v1_t){(unsigned)users[i].tenant.pid, users[i].tenant.memory,
+                                                      part == NO_INSTANCE ? part : part + 1,
+                                                      part == NO_INSTANCE ? part : 0, 0};
+    }
+    return NVML_SUCCESS;
+}

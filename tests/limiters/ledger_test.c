@@ -1,0 +1,424 @@
+/* What the processes of a grant share, with real processes and threads: the region and its ledger, whole and scribbled on,
+ * the turns, and the table of what a process holds.
+ */
+#include "check.h"
+
+#include "../../limiters/core/ledger.h"
+#include "../../limiters/core/table.h"
+#include "../../limiters/core/turn.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+
+/* ------------------------------------------------------------------------------------------------------ the ledger */
+
+static void a_reservation_is_exact_to_the_byte(void)
+{
+    static struct region region;
+    EXPECT(true, region_open(&region, usage_file()));
+
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 3, 999, 1000));
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 3, 2, 1000));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 3, 1, 1000));
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 3, UINT64_MAX, 1000));
+    EXPECT(1000, ledger_used(&region, 3));
+    EXPECT(0, ledger_used(&region, 2));
+    ledger_release(&region, 3, 600);
+    EXPECT(400, ledger_used(&region, 3));
+    EXPECT(1000, region.shared->devices[3].peak);
+    EXPECT(2, region.shared->devices[3].denied);
+}
+
+static void a_limit_below_what_is_used_refuses_and_takes_nothing(void)
+{
+    static struct region region;
+    EXPECT(true, region_open(&region, usage_file()));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 800, 1000));
+
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 0, 1, 500));
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 0, 0, 500));
+    EXPECT(800, ledger_used(&region, 0));
+}
+
+static void a_million_racing_reservations_are_never_once_over(void)
+{
+    enum { PROCESSES = 8, ROUNDS = 125000, LIMIT = 1000 };
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(true, region_open(&region, path));
+    for (int p = 0; p < PROCESSES; p++) {
+        if (fork() != 0)
+            continue;
+        struct region *mine = calloc(1, sizeof *mine);
+        if (!region_open(mine, path))
+            _exit(2);
+        unsigned seed = (unsigned)p;
+        for (int round = 0; round < ROUNDS; round++) {
+            uint64_t bytes = (uint64_t)rand_r(&seed) % 400;
+            enum ledger_answer answer = ledger_reserve(mine, 0, bytes, LIMIT);
+            if (answer == LEDGER_BROKEN)
+                _exit(4);
+            if (answer == LEDGER_OVER)
+                continue;
+            /* Others change it meanwhile, but none of them to more than the limit. */
+            if (*(volatile uint64_t *)&mine->shared->devices[0].used > LIMIT)
+                _exit(3);
+            ledger_release(mine, 0, bytes);
+        }
+        _exit(0);
+    }
+    for (int p = 0, status; p < PROCESSES; p++) {
+        wait(&status);
+        EXPECT(0, status);
+    }
+    EXPECT(0, ledger_used(&region, 0));
+    EXPECT(true, region.shared->devices[0].denied > 0 && region.shared->devices[0].peak > LIMIT / 2);
+}
+
+static void what_a_killed_process_held_is_given_back_when_asked_for(void)
+{
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(true, region_open(&region, path));
+    int ready[2];
+    EXPECT(0, pipe(ready));
+    pid_t child = fork();
+    if (child == 0) {
+        struct region *mine = calloc(1, sizeof *mine);
+        char granted = region_open(mine, path) && ledger_reserve(mine, 0, 700, 1000) == LEDGER_GRANTED;
+        if (write(ready[1], &granted, 1) == 1)
+            pause();
+        _exit(1);
+    }
+    char granted = 0;
+    EXPECT(1, read(ready[0], &granted, 1));
+    EXPECT(1, granted);
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 0, 400, 1000));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 400, 1000));
+    EXPECT(400, ledger_used(&region, 0));
+}
+
+static void a_process_killed_inside_the_lock_leaves_the_sum_right(void)
+{
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(true, region_open(&region, path));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
+    pid_t child = fork();
+    if (child == 0) {
+        struct region *mine = calloc(1, sizeof *mine);
+        if (!region_open(mine, path) || !region_lock(mine))
+            _exit(1);
+        region_slot(mine)->used[0] = 500; /* and not yet in the sum */
+        kill(getpid(), SIGKILL);
+    }
+    waitpid(child, NULL, 0);
+
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 900, 1000));
+    EXPECT(1000, ledger_used(&region, 0));
+}
+
+static void a_child_of_fork_has_a_slot_of_its_own(void)
+{
+    static struct region region;
+    EXPECT(true, region_open(&region, usage_file()));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 300, 1000));
+    int status;
+    if (fork() == 0) {
+        region_forget(&region);
+        _exit(ledger_reserve(&region, 0, 200, 1000) == LEDGER_GRANTED && region.slot == 1 ? 0 : 1);
+    }
+    wait(&status);
+    EXPECT(0, status);
+
+    EXPECT(300, ledger_used(&region, 0));
+}
+
+static struct region *take_slots(const char *path, unsigned count)
+{
+    struct region *regions = calloc(count, sizeof *regions);
+    for (unsigned i = 0; i < count; i++) {
+        EXPECT(true, region_open(&regions[i], path));
+        EXPECT(LEDGER_GRANTED, ledger_reserve(&regions[i], 0, 1, HETERO_REGION_SLOTS));
+    }
+    return regions;
+}
+
+static void with_every_slot_taken_by_the_living_the_next_process_is_refused(void)
+{
+    const char *path = usage_file();
+    static struct region last;
+    int ready[2];
+    EXPECT(0, pipe(ready));
+    pid_t other = fork(); /* one process may not have a descriptor for each */
+    if (other == 0) {
+        take_slots(path, HETERO_REGION_SLOTS / 2);
+        if (write(ready[1], "", 1) == 1)
+            pause();
+        _exit(1);
+    }
+    struct region *regions = take_slots(path, HETERO_REGION_SLOTS / 2);
+    int seat = regions[7].slot;
+    char done;
+    EXPECT(1, read(ready[0], &done, 1));
+    EXPECT(true, region_open(&last, path));
+    EXPECT(LEDGER_BROKEN, ledger_reserve(&last, 0, 1, HETERO_REGION_SLOTS));
+
+    region_forget(&regions[7]); /* that one ends */
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&last, 0, 1, HETERO_REGION_SLOTS));
+    EXPECT(seat, last.slot);
+    EXPECT(HETERO_REGION_SLOTS, ledger_used(&last, 0));
+    kill(other, SIGKILL);
+    wait(NULL);
+    EXPECT(HETERO_REGION_SLOTS / 2, ledger_used(&last, 0));
+    free(regions);
+}
+
+static void a_region_that_is_short_or_foreign_is_refused(void)
+{
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(0, truncate(path, 100));
+    EXPECT(false, region_open(&region, path));
+    EXPECT(0, truncate(path, 0));
+    EXPECT(0, truncate(path, sizeof(struct hetero_region)));
+    int file = open(path, O_WRONLY);
+    EXPECT(8, write(file, "SOMETHIN", 8));
+    close(file);
+    EXPECT(false, region_open(&region, path));
+}
+
+/* ------------------------------------------------------------------------------------- a region that is scribbled on */
+
+enum { SCRIBBLED_LIMIT = 1000 };
+
+/* Write garbage over all of the region until killed. */
+static pid_t scribbler(const char *path)
+{
+    pid_t child = fork();
+    if (child != 0)
+        return child;
+    int file = open(path, O_RDWR);
+    uint32_t *words = mmap(NULL, sizeof(struct hetero_region), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    unsigned seed = 1;
+    for (;;)
+        for (size_t at = 0; at < sizeof(struct hetero_region) / sizeof *words; at++)
+            words[at] = rand_r(&seed) % 3 == 0 ? 0 : (uint32_t)rand_r(&seed) << 1;
+}
+
+static struct region *racing;
+static _Atomic uint64_t racing_holds;
+
+static void *race_for_memory(void *seed_)
+{
+    unsigned seed = (unsigned)(uintptr_t)seed_;
+    for (int round = 0; round < 4000; round++) {
+        uint64_t bytes = (uint64_t)rand_r(&seed) % 400;
+        if (ledger_reserve(racing, 0, bytes, SCRIBBLED_LIMIT) != LEDGER_GRANTED)
+            continue;
+        if (atomic_fetch_add(&racing_holds, bytes) + bytes > SCRIBBLED_LIMIT)
+            _exit(3);
+        atomic_fetch_sub(&racing_holds, bytes);
+        ledger_release(racing, 0, bytes);
+    }
+    return NULL;
+}
+
+static void race_in_threads(void)
+{
+    pthread_t threads[3];
+    for (uintptr_t t = 0; t < 3; t++)
+        EXPECT(0, pthread_create(&threads[t], NULL, race_for_memory, (void *)(t + 1)));
+    for (int t = 0; t < 3; t++)
+        pthread_join(threads[t], NULL);
+}
+
+static void threads_of_one_process_never_reserve_more_than_the_limit(void)
+{
+    static struct region region;
+    EXPECT(true, region_open(&region, usage_file()));
+    racing = &region;
+    race_in_threads();
+    EXPECT(0, ledger_used(&region, 0));
+    EXPECT(true, region.shared->devices[0].peak <= SCRIBBLED_LIMIT);
+}
+
+static void garbage_in_the_region_raises_no_limit_and_stops_nobody(void)
+{
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(true, region_open(&region, path));
+    racing = &region;
+    pid_t enemy = scribbler(path);
+    alarm(30);
+    race_in_threads();
+    kill(enemy, SIGKILL);
+    waitpid(enemy, NULL, 0);
+    for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++)
+        EXPECT(0, region.own[d]);
+}
+
+static void a_process_whose_slot_was_wiped_knows_what_it_holds(void)
+{
+    static struct region region;
+    EXPECT(true, region_open(&region, usage_file()));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 800, 1000));
+    memset((char *)region.shared + 16, 0, sizeof *region.shared - 16);
+
+    EXPECT(LEDGER_OVER, ledger_reserve(&region, 0, 201, 1000));
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 200, 1000));
+    EXPECT(1000, ledger_used(&region, 0));
+    EXPECT(1000, region.shared->slots[region.slot].used[0]);
+}
+
+static void a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_without_end(void)
+{
+    static struct region region;
+    const char *path = usage_file();
+    EXPECT(true, region_open(&region, path));
+    atomic_store(&region.shared->lock, 0xdead);
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
+
+    int ready[2];
+    EXPECT(0, pipe(ready));
+    pid_t child = fork();
+    if (child == 0) {
+        struct region *mine = calloc(1, sizeof *mine);
+        if (region_open(mine, path) && region_lock(mine) && write(ready[1], "", 1) == 1)
+            raise(SIGSTOP);
+        _exit(1);
+    }
+    char said;
+    EXPECT(1, read(ready[0], &said, 1));
+    EXPECT(LEDGER_BROKEN, ledger_reserve(&region, 0, 100, 1000));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
+}
+
+/* ------------------------------------------------------------------------------------------------------- the turns */
+
+static void a_stopped_holder_of_the_turn_is_waited_for_once(void)
+{
+    usage_file();
+    static struct turn turn;
+    turn_open(&turn, directory, 0);
+    int ready[2];
+    EXPECT(0, pipe(ready));
+    pid_t child = fork();
+    if (child == 0) {
+        struct turn theirs = {0};
+        turn_open(&theirs, directory, 0);
+        turn_take(&theirs, false);
+        if (write(ready[1], "", 1) == 1)
+            raise(SIGSTOP);
+        _exit(1);
+    }
+    char said;
+    EXPECT(1, read(ready[0], &said, 1));
+    time_t before = time(NULL);
+    for (int round = 0; round < 100; round++) {
+        turn_take(&turn, false);
+        EXPECT(true, turn_held(&turn));
+        turn_give(&turn);
+    }
+    EXPECT(true, time(NULL) - before <= 5);
+
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    for (int looks = 0; !turn_try(&turn); looks++) { /* the waiter has it for a moment */
+        EXPECT(true, looks < 1000);
+        usleep(1000);
+    }
+    if (fork() == 0) {
+        struct turn theirs = {0};
+        turn_open(&theirs, directory, 0);
+        _exit(turn_held(&theirs) ? 0 : 1);
+    }
+    int status;
+    wait(&status);
+    EXPECT(0, status);
+}
+
+static void the_turn_is_one_tenants_at_a_time(void)
+{
+    enum { TENANTS = 4, ROUNDS = 300 };
+    usage_file();
+    _Atomic int *running = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int t = 0; t < TENANTS; t++) {
+        if (fork() != 0)
+            continue;
+        struct turn turn = {0};
+        turn_open(&turn, directory, 0);
+        for (int round = 0; round < ROUNDS; round++) {
+            turn_take(&turn, t == 0);
+            if (atomic_fetch_add(running, 1) != 0)
+                _exit(1);
+            usleep(10);
+            atomic_fetch_sub(running, 1);
+            turn_give(&turn);
+        }
+        _exit(0);
+    }
+    for (int t = 0, status; t < TENANTS; t++) {
+        wait(&status);
+        EXPECT(0, status);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------- the table */
+
+static void the_table_finds_what_was_put_through_growth_and_removal(void)
+{
+    enum { COUNT = 20000 };
+    struct entry entry = {.kind = 1}, found;
+    for (uint64_t i = 0; i < COUNT; i++) {
+        entry.key = i << 9;
+        entry.bytes = i;
+        EXPECT(true, table_put(&entry, &found));
+        EXPECT(0, found.kind);
+    }
+    for (uint64_t i = 0; i < COUNT; i += 3)
+        EXPECT(true, table_take(1, i << 9, &found));
+    for (uint64_t i = 0; i < COUNT; i++) {
+        bool expected = i % 3 != 0;
+        EXPECT(expected, table_get(1, i << 9, &found));
+        if (expected)
+            EXPECT(i, found.bytes);
+    }
+    EXPECT(false, table_get(2, 1 << 9, &found));
+    entry.key = 1 << 9;
+    EXPECT(true, table_put(&entry, &found));
+    EXPECT(1, found.bytes);
+}
+
+/* --------------------------------------------------------------------------------------------------------- the list */
+
+static const struct test tests[] = {
+    TEST(a_reservation_is_exact_to_the_byte),
+    TEST(a_limit_below_what_is_used_refuses_and_takes_nothing),
+    TEST(a_million_racing_reservations_are_never_once_over),
+    TEST(what_a_killed_process_held_is_given_back_when_asked_for),
+    TEST(a_process_killed_inside_the_lock_leaves_the_sum_right),
+    TEST(a_child_of_fork_has_a_slot_of_its_own),
+    TEST(with_every_slot_taken_by_the_living_the_next_process_is_refused),
+    TEST(a_region_that_is_short_or_foreign_is_refused),
+    TEST(threads_of_one_process_never_reserve_more_than_the_limit),
+    TEST(garbage_in_the_region_raises_no_limit_and_stops_nobody),
+    TEST(a_process_whose_slot_was_wiped_knows_what_it_holds),
+    TEST(a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_without_end),
+    TEST(a_stopped_holder_of_the_turn_is_waited_for_once),
+    TEST(the_turn_is_one_tenants_at_a_time),
+    TEST(the_table_finds_what_was_put_through_growth_and_removal),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}
