@@ -27,7 +27,7 @@ from hetero.kube.shares import Shares
 from hetero.model import SLOTS, Device
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
-from hetero.node.uncovered import PERIOD, Lookout
+from hetero.node.uncovered import PERIOD, Lookout, Uncovered, end
 from hetero.registry import Discovery
 from hetero.vendor import Words
 
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 #: Seconds. A device's health is known to the kubelet within the first; a kubelet that started anew
 #: is met within the second; a change that no event told of is found within the last.
 LOOK, ATTEND, RECONCILE = 2.0, 0.5, 30.0
+#: A container's variable, of HAMi's: "true" has processes killed that are past their limiter.
+KILLER = "ACTIVE_OOM_KILLER"
 
 
 @frozen(kw_only=True)
@@ -160,6 +162,15 @@ class Agent:
         for found in await asyncio.to_thread(self._lookout.look, self.discovery.devices):
             log.warning("%s", found)
             tell(self.node, f"process {found.pid}", str(found))
+            if self._kills(found) and await asyncio.to_thread(end, self.node, found):
+                log.warning("process %d is killed: its container sets %s", found.pid, KILLER)
+
+    def _kills(self, found: Uncovered) -> bool:
+        """Return whether the container whose process that is asked for its end."""
+        for entry in self.node.look().standing:
+            if entry.id == found.grant:
+                return self.shares.variable(entry, KILLER) in ("true", "1")
+        return False
 
     def _resources(self) -> dict[str, list[Device]]:
         """Return the devices that each kubelet resource counts; what was offered once stays."""

@@ -206,6 +206,16 @@ class Shares:
             raise
         return pod if pod["spec"].get("nodeName") == self.name else None
 
+    def variable(self, entry: Standing, name: str) -> str | None:
+        """Return a variable of the container a grant is for, as its pod sets it."""
+        pod = self.pods.get(entry.keeper.get("uid", ""))
+        spec = pod["spec"] if pod else {}
+        for container in (*spec.get("containers", ()), *(spec.get("initContainers") or ())):
+            if container["name"] == entry.keeper["container"]:
+                variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
+                return variables.get(name)
+        return None
+
     # --- the ledger -----------------------------------------------------------------------------
 
     async def _standing(self) -> tuple[Standing, ...]:

@@ -309,6 +309,35 @@ def test_a_process_past_its_limiter_is_told_of_once(caplog: pytest.LogCaptureFix
     run(story)
 
 
+@pytest.mark.parametrize(("said", "killed"), [("true", True), ("false", False)])
+def test_active_oom_killer_ends_a_process_past_its_limiter(said: str, killed: bool) -> None:
+    async def story() -> None:
+        async with world() as at:
+            at.vendor.devices[0] = evolve(at.vendor.devices[0], rung=Rung.PRELOAD)
+            pod = at.bind("pod", memory=GiB)
+            pod["spec"]["containers"][0]["env"] = [{"name": "ACTIVE_OOM_KILLER", "value": said}]
+            at.api.put("pods", pod)
+            await at.kubelet.admit(pod)
+            (entry,) = at.node.look().standing
+            with (at.node.directory(entry.id) / USAGE).open("r+b") as usage:  # it is the grant's
+                program = await asyncio.create_subprocess_exec("sleep", "60", stdin=usage)
+            other = await asyncio.create_subprocess_exec("sleep", "60")
+            counts = {program.pid: 3 * GiB, other.pid: 3 * GiB}
+            at.vendor.usage["memory-0"] = Usage(memory=6 * GiB, core=None, processes=counts)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(program.wait(), 10 if killed else 5)
+            ended = program.returncode
+            assert None is other.returncode  # it is nobody's here
+            for one in (program, other):
+                with suppress(ProcessLookupError):
+                    one.kill()
+                await one.wait()
+
+            assert (-9 if killed else None) == ended
+
+    run(story)
+
+
 def test_it_registers_anew_within_two_seconds_of_a_kubelet_restart() -> None:
     async def story() -> None:
         async with world() as at:

@@ -270,13 +270,6 @@ def test_an_elastic_cluster_lends_idle_core_and_a_container_may_force_its_limit(
     assert Policy.FIXED == forced.request.policy
 
 
-@pytest.mark.parametrize("said", ["true", "false"])
-def test_active_oom_killer_is_taken_and_changes_nothing(said: str) -> None:
-    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}
-
-    assert asked(limits) == asked(limits, env={"ACTIVE_OOM_KILLER": said})
-
-
 def test_the_cluster_and_then_the_patterns_of_a_nodes_name_say_what_it_gives_out(
     tmp_path: Path,
 ) -> None:
