@@ -27,9 +27,12 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         (request.vendor, device.vendor, True),
         (request.model, device.model, False),
         (request.uuid, device.uuid, False),
+        (request.rung, device.rung.value, True),
     ):
         if not choice.allows(name, all_of_it=all_of_it):
             return NOT_CHOSEN
+    if ask.shape is not None and ask.shape not in device.shapes:
+        return NOT_CHOSEN
     if not device.usable:
         return f"unhealthy ({device.health})"
     cut = portion(device, ask, count=len(request.asks), free=free)

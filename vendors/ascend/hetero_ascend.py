@@ -11,6 +11,8 @@ from collections.abc import Set as AbstractSet
 from ctypes import c_char, c_int, c_uint, sizeof
 from pathlib import Path
 
+from attrs import evolve
+
 import hetero
 from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Library, MiB, Rung
 
@@ -57,6 +59,7 @@ _WORDS = hetero.Words(
     node_order="hami.io/node-scheduler-policy",
     device_order="hami.io/gpu-scheduler-policy",
 )
+_DIES = evolve(_WORDS, module=2)
 VENDOR = hetero.Vendor(
     name="ascend",
     title="Huawei Ascend",
@@ -73,7 +76,10 @@ VENDOR = hetero.Vendor(
         "/usr/local/bin/npu-smi",
         "/etc/ascend_install.info",
     ),
-    words=_WORDS.each("910A", "910B2", "910B3", "910B4-1", "910B4", "910C", "310P"),
+    words=(
+        *_WORDS.each("910A", "910B2", "910B3", "910B4-1", "910B4", "310P"),
+        *_DIES.each("910C"),
+    ),
 )
 
 #: What a 310P3 of 24 GiB can give out; its driver keeps the rest.

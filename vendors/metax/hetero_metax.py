@@ -30,6 +30,7 @@ _WHOLE = hetero.Words(
 _SHARES = evolve(
     _WHOLE,
     count="metax-tech.com/sgpu",
+    rungs=hetero.Choice(only=("partition",)),  # cards whose sGPU mode is on
     whole=False,
     memory=("metax-tech.com/vmemory",),
     memory_unit=1024 * MiB,
@@ -41,6 +42,10 @@ _SHARES = evolve(
         "fixed-share": Policy.FIXED,
         "burst-share": Policy.ELASTIC,
     },
+    alike=True,
+    grade="metax-tech.com/sgpu-app-class",
+    grades={"": ("",), "online": ("online", "offline"), "offline": ("offline",)},
+    first=("online",),
 )
 VENDOR = hetero.Vendor(
     name="metax",
