@@ -36,7 +36,8 @@ soak: setup ## run the long tests: a million steps of a mixed cluster, kills and
 	$(BIN)/pytest -m soak
 
 test-containers: setup ## run the tests with real containers; root, and what they say when they skip
-	$(BIN)/pytest -m containers --timeout 300 -rs tests/containers
+	$(BIN)/pytest -m "containers and not measured" --timeout 300 -rs tests/containers
+	$(BIN)/pytest -m "containers and measured" --timeout 300 --reruns 2 tests/containers
 
 test-cluster: setup ## run the tests on a real cluster; root, and what they say when they skip
 	$(BIN)/pytest -m "cluster and not soak" --timeout 300 -rs tests/kube tests/cluster

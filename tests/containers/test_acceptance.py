@@ -24,7 +24,7 @@ def log(machine: Machine, subject: str) -> list[str]:
 
 
 #: A step takes a millisecond of the card, which is not measured first: a busy machine stretches it.
-JOB = ("job", "--memory", "64MiB", "--iterations", "1000000")
+JOB = ("job", "--memory", "64MiB", "--iterations", "1000000", "--in-flight", "32")
 
 
 def rate(podman: Podman, core: int | None) -> float:
@@ -56,6 +56,7 @@ def test_the_older_form_is_understood(podman: Podman) -> None:
     assert [(2, 3276, 10), (1, 8192, 20)] == asked
 
 
+@pytest.mark.measured
 def test_throughput_is_in_proportion_to_core(podman: Podman) -> None:
     whole = rate(podman, None)
 
@@ -122,6 +123,7 @@ def test_removing_hetero_while_a_container_uses_it_is_refused_with_its_name(
     assert (0, False) == (done.returncode, Path(podman.machine.runtime).exists())
 
 
+@pytest.mark.measured
 def test_a_limit_changed_while_it_runs_takes_hold_within_a_second(podman: Podman) -> None:
     command = [*podman.command(*wish("0:mem=1Gi,core=20")), *JOB, "--seconds", "8"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
