@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from hetero.model import (
     CORE,
@@ -76,10 +76,9 @@ class Words:
     numa: str | None = None
     links: str | None = None
     #: The annotation or the container's variable that chooses a policy, and what its values mean;
-    #: None: core is counted and limits nobody. `alike`: all grants of a card have the same policy.
+    #: None: core is counted and limits nobody.
     policy: str | None = None
     policies: Mapping[str, Policy | None] = field(factory=dict)
-    alike: bool = False
     #: The annotation that names a pod's class, and beside which classes each may be on a card; ""
     #: is to have none. A container of a class has one card, and those of `first` go first on it.
     grade: str | None = None
@@ -93,6 +92,25 @@ class Words:
     #: Annotations of the whole product these words come from: how nodes and devices are ordered.
     node_order: str | None = None
     device_order: str | None = None
+
+    def each(self, *models: str) -> tuple[Words, ...]:
+        """Return such words for each of these models, where each has resources of its own.
+
+        `{model}` stands for the model in what these words say. A name that is the beginning of
+        another's means its own cards alone.
+        """
+        return tuple(
+            evolve(
+                self,
+                count=self.count.format(model=model),
+                memory=tuple(name.format(model=model) for name in self.memory),
+                core=tuple(name.format(model=model) for name in self.core),
+                models=Choice((model,), tuple(m for m in models if model in m and m != model)),
+                only_uuid=self.only_uuid and self.only_uuid.format(model=model),
+                never_uuid=self.never_uuid and self.never_uuid.format(model=model),
+            )
+            for model in models
+        )
 
     @property
     def resources(self) -> tuple[str, ...]:

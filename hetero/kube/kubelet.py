@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
-from attrs import frozen
+from attrs import define, field
 
 from hetero.errors import HeteroError
 from hetero.kube.proto.deviceplugin_pb2 import DevicePluginOptions, RegisterRequest
 from hetero.kube.proto.deviceplugin_pb2_grpc import RegistrationStub
-from hetero.kube.proto.podresources_pb2 import ListPodResourcesRequest
+from hetero.kube.proto.podresources_pb2 import (
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+)
 from hetero.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
 
 VERSION = "v1beta1"
@@ -25,11 +28,13 @@ _SECONDS = 5.0
 _LARGEST = 64 * 1024 * 1024
 
 
-@frozen
+@define(eq=False)
 class Kubelet:
     """The kubelet whose directory is `path`, /var/lib/kubelet on most nodes."""
 
     path: Path
+    # It waits for us while we ask it, pod after pod: the connection is kept. None: not connected.
+    _asked: grpc.aio.Channel | None = field(init=False, default=None)
 
     @property
     def plugins(self) -> Path:
@@ -59,13 +64,7 @@ class Kubelet:
 
     async def held(self) -> Held:
         """Return what every container the kubelet knows holds, those being admitted too."""
-        socket = self.path / "pod-resources" / "kubelet.sock"
-        try:
-            async with _channel(socket) as channel:
-                stub = PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
-                answer = await stub.List(ListPodResourcesRequest(), timeout=_SECONDS)
-        except grpc.RpcError as error:
-            raise HeteroError(f"kubelet {socket}: {_why(error)}") from None
+        answer = await self._listed()
         held: dict[tuple[str, str], dict[str, dict[str, frozenset[str]]]] = {}
         for pod in answer.pod_resources:
             containers = held.setdefault((pod.namespace, pod.name), {})
@@ -76,6 +75,24 @@ class Kubelet:
                     before = of.get(devices.resource_name, frozenset())
                     of[devices.resource_name] = before | frozenset(devices.device_ids)
         return held
+
+    async def _listed(self) -> ListPodResourcesResponse:
+        """Ask what pods hold, by a new connection if the kubelet started anew since the last."""
+        socket = self.path / "pod-resources" / "kubelet.sock"
+        while True:
+            fresh = self._asked is None
+            channel = self._asked = self._asked or _channel(socket)
+            stub = PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                answer: ListPodResourcesResponse = await stub.List(
+                    ListPodResourcesRequest(), timeout=_SECONDS
+                )
+                return answer
+            except grpc.RpcError as error:
+                if self._asked is channel:
+                    self._asked = None  # not closed: others may be asking by it at this moment
+                if fresh or error.code() != grpc.StatusCode.UNAVAILABLE:
+                    raise HeteroError(f"kubelet {socket}: {_why(error)}") from None
 
 
 def _channel(socket: Path) -> grpc.aio.Channel:

@@ -16,7 +16,7 @@ from attrs import define, field
 
 from hetero.errors import BadInput
 from hetero.fit.cluster import Container, Pod
-from hetero.fit.match import cut_of
+from hetero.fit.offer import cut_of
 from hetero.kube.quantity import quantity
 from hetero.kube.vocabulary import Vocabulary
 from hetero.model import CORE, MEMORY, Counters, Device

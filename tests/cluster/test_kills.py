@@ -48,6 +48,8 @@ class Crowd:
     lab: Lab
     books: Books
     wanted: dict[str, int] = field(factory=dict)
+    began: float = 0  # when something was killed
+    late: Counter[str] = field(factory=Counter)  # what the pods were doing half a minute later
 
     def start(self) -> None:
         for name, (limits, _) in ASKED.items():
@@ -75,6 +77,8 @@ class Crowd:
             assert [] == self.books.faults(pods)
         except OSError:
             return False  # the API server is not back yet
+        if not self.late and time.monotonic() - self.began > 30:
+            self.late = Counter(map(_state, pods))
         alive = [pod for pod in pods if not _over(pod)]
         kinds = Counter(pod["metadata"]["labels"]["app"] for pod in alive)
         return all(map(_runs, alive)) and kinds == +Counter(self.wanted)
@@ -90,6 +94,14 @@ class Crowd:
 
 def _over(pod: Plain) -> bool:
     return pod["status"]["phase"] in ("Failed", "Succeeded")
+
+
+def _state(pod: Plain) -> str:
+    if "deletionTimestamp" in pod["metadata"]:
+        return "ending"
+    if "nodeName" not in pod["spec"]:
+        return "not bound"
+    return "running" if _runs(pod) else str(pod["status"].get("reason") or "starting")
 
 
 def _runs(pod: Plain) -> bool:
@@ -123,20 +135,22 @@ def test_whatever_is_killed_nothing_is_lost_leaked_stuck_or_over_capacity(
     order = [*kills, *chance.choices([*kills], k=rounds - len(kills))]
     chance.shuffle(order)
     crowd.start()
-    took: list[str] = []
     try:
         for what in order:
             for name, (_, most) in ASKED.items():
                 crowd.ask(name, chance.randint(1, most))
             time.sleep(chance.random() * 2)
-            began = time.monotonic()
+            began = crowd.began = time.monotonic()
+            crowd.late.clear()
             kills[what]()
             wait_for(crowd.settled, seconds=240)
             ran = time.monotonic() - began
             wait_for(crowd.accounted)
-            took.append(f"{what} {ran:.0f}+{time.monotonic() - began - ran:.0f} s")
+            agreed = time.monotonic() - began - ran
+            with capsys.disabled():
+                print(f"\n{what} killed: all run after {ran:.0f} s, accounted {agreed:.0f} s later")
+                if crowd.late:
+                    print(f"  half a minute after it the pods were {dict(crowd.late)}")
     finally:
-        with capsys.disabled():
-            print(f"\n{len(took)} kills, until all run + until the books agree: {', '.join(took)}")
         wait_for(release.works, seconds=120)
         crowd.end()

@@ -42,7 +42,6 @@ _SHARES = evolve(
         "fixed-share": Policy.FIXED,
         "burst-share": Policy.ELASTIC,
     },
-    alike=True,
     grade="metax-tech.com/sgpu-app-class",
     grades={"": ("",), "online": ("online", "offline"), "offline": ("offline",)},
     first=("online",),
@@ -169,7 +168,7 @@ def _device(mxsml: Library, index: int) -> Device:
         health=virtual if info.mode == _PHYSICAL else _health(mxsml, index),
         numa=hetero.first_node(nodes or 0),
         pci=pci,
-        attributes={**hetero.drm_of(pci)},
+        attributes=hetero.drm_of(pci),
     )
 
 
