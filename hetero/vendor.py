@@ -76,10 +76,9 @@ class Words:
     numa: str | None = None
     links: str | None = None
     #: The annotation or the container's variable that chooses a policy, and what its values mean;
-    #: None: core is counted and limits nobody. `alike`: all grants of a card have the same policy.
+    #: None: core is counted and limits nobody.
     policy: str | None = None
     policies: Mapping[str, Policy | None] = field(factory=dict)
-    alike: bool = False
     #: The annotation that names a pod's class, and beside which classes each may be on a card; ""
     #: is to have none. A container of a class has one card, and those of `first` go first on it.
     grade: str | None = None

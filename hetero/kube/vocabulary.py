@@ -179,7 +179,7 @@ class Vocabulary:
                     never=names(notes.get(words.never_uuid or "")),
                 ),
                 rung=_said(notes, words.mode, words.modes) or words.rungs,
-                company=tuple(_company(words, policy, grade)),
+                company=_company(words, grade),
             ),
         )
 
@@ -238,13 +238,11 @@ def _grade(words: Words, notes: Mapping[str, str], count: int) -> str:
     return grade
 
 
-def _company(words: Words, policy: Policy | None, grade: str) -> Iterator[Company]:
-    """Yield whom the container's cards may be shared with."""
-    if words.alike:
-        name = (policy or Policy.OFF).value
-        yield Company(what=f"policy of {words.count}", name=name, beside=(name,))
-    if words.grade:
-        yield Company(what=words.grade, name=grade, beside=words.grades[grade])
+def _company(words: Words, grade: str) -> tuple[Company, ...]:
+    """Return whom the container's cards may be shared with."""
+    if words.grade is None:
+        return ()
+    return (Company(what=words.grade, name=grade, beside=words.grades[grade]),)
 
 
 def _said(notes: Mapping[str, Any], name: str | None, meanings: Mapping[str, _T]) -> _T | None:

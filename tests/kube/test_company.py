@@ -11,7 +11,18 @@ import pytest
 from attrs import evolve
 
 from hetero.kube.webhook import Webhook
-from hetero.model import CORE, MEMORY, SLOTS, Device, Fractional, Multi, Rung, Template, Templated
+from hetero.model import (
+    CORE,
+    MEMORY,
+    ONE_POLICY,
+    SLOTS,
+    Device,
+    Fractional,
+    Multi,
+    Rung,
+    Template,
+    Templated,
+)
 from hetero.registry import Registry
 from hetero.units import GiB
 from tests.kube.conftest import card
@@ -33,7 +44,7 @@ def sliced(uuid: str) -> Device:
         memory=64 * GiB,
         rung=Rung.PARTITION,
         granularity=Fractional(multi=Multi.WHOLE, together=True),
-        capacity={"slots": 16},
+        capacity={SLOTS: 16, **ONE_POLICY},
     )
 
 
@@ -105,7 +116,8 @@ def test_an_online_pod_joins_an_offline_one_and_never_the_other_way_round() -> N
 def test_slices_of_one_card_all_share_it_by_one_policy() -> None:
     async def play(it: Running) -> None:
         assert None is await said(it, "fixed", SLICE, **{POLICY: "fixed-share"})
-        assert "shared otherwise" in str(await said(it, "burst", SLICE, **{POLICY: "burst-share"}))
+        said_no = await said(it, "burst", SLICE, **{POLICY: "burst-share"})
+        assert "shared by another policy" == said_no
         assert None is await said(it, "fixed-too", SLICE, **{POLICY: "fixed-share"})
 
     scenario(play, n1=(sliced("A"),))

@@ -15,7 +15,19 @@ import pytest
 from attrs import field, frozen
 
 from hetero.kube.webhook import Webhook
-from hetero.model import CORE, MEMORY, SLOTS, Device, Fractional, Multi, Rung, Template, Templated
+from hetero.model import (
+    CORE,
+    MEMORY,
+    ONE_POLICY,
+    SLOTS,
+    Device,
+    Fractional,
+    Grant,
+    Multi,
+    Rung,
+    Template,
+    Templated,
+)
 from hetero.registry import Registry
 from hetero.units import GiB, MiB
 from tests.kube.fake_api import PODS
@@ -250,7 +262,7 @@ NODES: dict[str, tuple[Device, ...]] = {
         METAX_UUID,
         *("C500-3", "C500-4", "C500-5"),
         granularity=_SGPU,
-        capacity={SLOTS: 16},
+        capacity={SLOTS: 16, **ONE_POLICY},
     ),
     "cambricon": cards("cambricon", "MLU370-X8", 48, "MLU-1"),
     "mthreads": cards("mthreads", "MTT S4000", 48, "MTT-1", "MTT-2"),
@@ -282,14 +294,15 @@ async def got(it: Running, name: str, pod: dict[str, Any]) -> list[tuple[int, in
     assert given is not None
     devices = {device.uuid: device for node in NODES.values() for device in node}
     return [
-        (len(allocation.grants), None if devices[grant.device].whole(grant) else _mib(grant))
+        (len(allocation.grants), _mib(grant, of=devices[grant.device]))
         for _, allocation in given.containers
         for grant in allocation.grants[:1]
     ]
 
 
-def _mib(grant: Any) -> int:
-    return int(grant.takes[MEMORY] // MiB)
+def _mib(grant: Grant, *, of: Device) -> int | None:
+    held = grant.takes[MEMORY]
+    return None if held == of.capacity[MEMORY] else held // MiB
 
 
 @pytest.mark.parametrize("file", EXAMPLES)

@@ -59,7 +59,6 @@ _WORDS = hetero.Words(
     node_order="hami.io/node-scheduler-policy",
     device_order="hami.io/gpu-scheduler-policy",
 )
-_DIES = evolve(_WORDS, module=2)
 VENDOR = hetero.Vendor(
     name="ascend",
     title="Huawei Ascend",
@@ -78,7 +77,7 @@ VENDOR = hetero.Vendor(
     ),
     words=(
         *_WORDS.each("910A", "910B2", "910B3", "910B4-1", "910B4", "310P"),
-        *_DIES.each("910C"),
+        *evolve(_WORDS, module=2).each("910C"),  # two dies
     ),
 )
 

@@ -42,7 +42,6 @@ _SHARES = evolve(
         "fixed-share": Policy.FIXED,
         "burst-share": Policy.ELASTIC,
     },
-    alike=True,
     grade="metax-tech.com/sgpu-app-class",
     grades={"": ("",), "online": ("online", "offline"), "offline": ("offline",)},
     first=("online",),
