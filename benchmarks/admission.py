@@ -4,8 +4,9 @@
 
 Each round starts three containers that end at once, in turn: by runc, by the runtime with nothing
 asked, and by the runtime with a share of a simulated card asked. What is printed are medians, and
-of what the runtime adds, the median of the differences within a round. `--standing` many other
-containers hold shares of the same cards meanwhile.
+of what the runtime adds, the median of the differences within a round: in milliseconds of the clock
+and of processors, which a busy machine stretches less. `--standing` many other containers hold
+shares of the same cards meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 
 CARD = "[device]\nvendor = nvidia\nmodel = Card 32GB\nmemory = 32 GiB\n"
@@ -41,11 +43,13 @@ def bundle(directory: Path, root: Path, *command: str, wish: str | None) -> Path
     return directory
 
 
-def started(command: list[str]) -> float:
-    """Return the milliseconds a command takes."""
-    before = time.monotonic()
+def started(command: list[str]) -> tuple[float, float]:
+    """Return the milliseconds a command takes, of the clock and of processors."""
+    before, used = time.monotonic(), getrusage(RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    return 1000 * (time.monotonic() - before)
+    after, total = time.monotonic(), getrusage(RUSAGE_CHILDREN)
+    processors = total.ru_utime + total.ru_stime - used.ru_utime - used.ru_stime
+    return 1000 * (after - before), 1000 * processors
 
 
 def main() -> None:
@@ -84,21 +88,26 @@ def main() -> None:
                 ("nothing asked", hetero, None),
                 ("share asked", hetero, "count=1,mem=1Gi,core=10"),
             )
-            took: dict[str, list[float]] = {kind: [] for kind, _, _ in kinds}
+            took: dict[str, list[tuple[float, float]]] = {kind: [] for kind, _, _ in kinds}
             for turn in range(-2, options.rounds):  # the first two fill the caches
                 for kind, runtime, wish in kinds:
                     made = bundle(place / "one", root, "true", wish=wish)
-                    milliseconds = started([runtime, *states, "run", "--bundle", str(made), "one"])
+                    times = started([runtime, *states, "run", "--bundle", str(made), "one"])
                     if turn >= 0:
-                        took[kind].append(milliseconds)
+                        took[kind].append(times)
                     shutil.rmtree(made)
         finally:
             for other in others:
                 started([runc, *states, "delete", "--force", other])
-    print(f"{'':14}  start ms  added ms")
-    for kind, times in took.items():
-        added = median(mine - bare for mine, bare in zip(times, took["runc"], strict=True))
-        print(f"{kind:14}  {median(times):8.1f}  {added:8.1f}")
+    print(f"{'':14}  start ms  added ms  processors ms  added ms")
+    for kind, pairs in took.items():
+        said = [f"{kind:14}"]
+        for unit, (start, added) in enumerate(((8, 8), (13, 8))):
+            mine = [pair[unit] for pair in pairs]
+            bare = [pair[unit] for pair in took["runc"]]
+            more = median(one - other for one, other in zip(mine, bare, strict=True))
+            said.append(f"{median(mine):{start}.1f}  {more:{added}.1f}")
+        print("  ".join(said))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ def _call(words: list[Any], root: Mapping[str, Any], dot: Any) -> Any:
         case ["nindent", amount, text]:
             lines = str(look(text) if str(text).startswith(".") else text).rstrip("\n").split("\n")
             return "".join("\n" + " " * int(amount) + line for line in lines)
+        case ["sha256sum", value]:
+            return sha256(str(look(value)).encode()).hexdigest()
         case ["quote", value]:
             return f'"{look(value)}"'
         case ["eq", one, other]:

@@ -15,6 +15,7 @@ from hetero.model import (
     Device,
     Fractional,
     Grain,
+    Granularity,
     Ladder,
     Multi,
     Step,
@@ -48,8 +49,16 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
     A portion is never less than asked. `free` only chooses between template entries of equal
     right; whether the portion fits into it is the caller's question.
     """
+    if ask.shape is not None:
+        return _shape(device, _named(device.granularity, ask.shape), memory=0, core=0, free=free)
     memory, core = _asked(device, ask)
     return cut(device, memory=memory, core=core, count=count, free=free)
+
+
+def _named(granularity: Granularity, shape: str) -> Templated:
+    """Return a menu of the one shape, an empty one where there is none of that name."""
+    menu = granularity.menu if isinstance(granularity, Templated) else ()
+    return Templated(tuple(one for one in menu if one.name == shape), whole=False)
 
 
 def cut(

@@ -190,6 +190,12 @@ class Device:
         return self.card.get(counter, self.capacity[counter])
 
     @property
+    def shapes(self) -> frozenset[str]:
+        """The names of its menu, if it has one."""
+        menu = self.granularity.menu if isinstance(self.granularity, Templated) else ()
+        return frozenset(template.name for template in menu)
+
+    @property
     def usable(self) -> bool:
         """Whether the device may be given out."""
         return self.health in (None, "ok")
@@ -207,13 +213,15 @@ class Ask:
     """What is asked of one device. Memory unset means all of it; core unset means no core limit.
 
     `memory` is in bytes, `memory_percent` and `core` in percent of the card, `device` a position in
-    the inventory or the start of a UUID.
+    the inventory or the start of a UUID. `shape` is one of a card's menu by its name, whatever its
+    size.
     """
 
     memory: int | None = None
     memory_percent: int | None = None
     core: int | None = None
     device: str | None = None
+    shape: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.memory is not None and self.memory_percent is not None:
@@ -244,6 +252,17 @@ class Choice:
 
 
 @frozen(kw_only=True)
+class Company:
+    """Whom a grant shares a device with: in the matter of `what` it is `name`, and only goes to
+    those who are one of `beside` in it. Who has nothing to say in a matter shares with anybody.
+    """
+
+    what: str
+    name: str
+    beside: tuple[str, ...]
+
+
+@frozen(kw_only=True)
 class Request:
     """One container's wish: as many different physical devices as there are asks.
 
@@ -262,6 +281,8 @@ class Request:
     vendor: Choice = Choice()
     model: Choice = Choice()  # parts of model names
     uuid: Choice = Choice()  # starts of UUIDs
+    rung: Choice = Choice()
+    company: tuple[Company, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if not self.asks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from hetero.model import (
     CORE,
@@ -51,7 +51,8 @@ class Words:
     `count` counts cards and is the resource the kubelet knows. `memory` and `core` are per card:
     one of `memory` is `memory_unit` bytes (an amount with a binary suffix is bytes as it stands),
     and `core_whole` of `core` are all of a card. Where a resource has several names, each serves.
-    `models` are the models these words mean, `whole` says that they never mean a share.
+    `models` are the models these words mean, `rungs` how their cards are shared, and `whole` says
+    that they never mean a share. `shape` is the one shape of their menus that they mean.
     """
 
     count: str
@@ -62,7 +63,9 @@ class Words:
     core_whole: int = 100
     priority: str | None = None  # 0 goes first
     models: Choice = field(default=Choice())
+    rungs: Choice = field(default=Choice())
     whole: bool = False
+    shape: str | None = None
     # Annotations: lists of names, separated by commas, and switches that are "true".
     only_model: str | None = None
     never_model: str | None = None
@@ -76,9 +79,38 @@ class Words:
     #: None: core is counted and limits nobody.
     policy: str | None = None
     policies: Mapping[str, Policy | None] = field(factory=dict)
+    #: The annotation that names a pod's class, and beside which classes each may be on a card; ""
+    #: is to have none. A container of a class has one card, and those of `first` go first on it.
+    grade: str | None = None
+    grades: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    first: tuple[str, ...] = ()
+    #: The annotation that says by which rungs a card may be shared, and what its values mean.
+    mode: str | None = None
+    modes: Mapping[str, Choice] = field(factory=dict)
+    #: How many cards make a module, where whole ones are only given by modules: one means a module.
+    module: int = 1
     #: Annotations of the whole product these words come from: how nodes and devices are ordered.
     node_order: str | None = None
     device_order: str | None = None
+
+    def each(self, *models: str) -> tuple[Words, ...]:
+        """Return such words for each of these models, where each has resources of its own.
+
+        `{model}` stands for the model in what these words say. A name that is the beginning of
+        another's means its own cards alone.
+        """
+        return tuple(
+            evolve(
+                self,
+                count=self.count.format(model=model),
+                memory=tuple(name.format(model=model) for name in self.memory),
+                core=tuple(name.format(model=model) for name in self.core),
+                models=Choice((model,), tuple(m for m in models if model in m and m != model)),
+                only_uuid=self.only_uuid and self.only_uuid.format(model=model),
+                never_uuid=self.never_uuid and self.never_uuid.format(model=model),
+            )
+            for model in models
+        )
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -86,9 +118,11 @@ class Words:
         some = (self.count, *self.memory, self.memory_percent, *self.core, self.priority)
         return tuple(name for name in some if name is not None)
 
-    def mean(self, model: str) -> bool:
-        """Return whether a card of this model is one that these words may get."""
-        return self.models.allows(model)
+    def mean(self, device: Device) -> bool:
+        """Return whether the device is one that these words may get."""
+        rung, shaped = device.rung.value, self.shape is None or self.shape in device.shapes
+        fits = self.models.allows(device.model) and self.rungs.allows(rung, all_of_it=True)
+        return fits and shaped
 
 
 @frozen(kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero import codec, model
@@ -18,6 +18,7 @@ from hetero.model import (
     MEMORY,
     Ask,
     Choice,
+    Company,
     Device,
     Inventory,
     Ladder,
@@ -43,7 +44,7 @@ asks = st.builds(
     memory=st.none() | st.integers(1, 2**53),
     core=st.none() | st.integers(1, 100),
     device=st.none() | st.text(),
-) | st.builds(Ask, memory_percent=st.integers(1, 100))
+) | st.builds(Ask, memory_percent=st.integers(1, 100), shape=st.none() | st.text())
 st.register_type_strategy(Step, st.builds(Step, st.integers(1, 2**53)))
 st.register_type_strategy(
     Ladder,
@@ -70,12 +71,15 @@ st.register_type_strategy(
         vendor=st.from_type(Choice),
         model=st.from_type(Choice),
         uuid=st.from_type(Choice),
+        rung=st.from_type(Choice),
+        company=st.lists(st.from_type(Company), max_size=2).map(tuple),
     ),
 )
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: str(cls.__name__))
 @given(data=st.data())
+@settings(max_examples=40)
 def test_every_value_of_the_model_survives_json(cls: type[Any], data: st.DataObject) -> None:
     value = data.draw(st.from_type(cls))
 

@@ -10,7 +10,8 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console, JustifyMethod, RenderableType
+from attrs import frozen
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -34,6 +35,7 @@ _COLOURS = {
     "broken": "red",
 }
 _WATCH_PERIOD = 1.0
+_ANY_WIDTH = 1000  # more than any table needs
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")
 watch_option = click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
@@ -81,6 +83,20 @@ def table(*columns: str, folds: tuple[str, ...], right: tuple[str, ...] = ()) ->
         side: JustifyMethod = "right" if name in right else "left"
         made.add_column(name, justify=side, overflow="fold", no_wrap=name not in folds)
     return made
+
+
+@frozen
+class Fitted:
+    """A table whose columns come closer before any of them is folded."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table, as wide as the terminal lets it be."""
+        natural = console.measure(self.table, options=options.update(width=_ANY_WIDTH))
+        if natural.maximum > options.max_width:
+            self.table.padding = (0, 1, 0, 0)
+        yield self.table
 
 
 def one_line(text: str) -> Text:
@@ -140,8 +156,8 @@ def divides(device: Device) -> str:
         case Whole():
             return "whole card"
         case Fractional(memory, core):
-            percent = device.of_card(CORE) == 100
-            return f"{_grain(core, '%' if percent else 'core')}, {_grain(memory, None)}"
+            units = device.of_card(CORE)
+            return f"{_grain(core, ' %' if units == 100 else f'/{units}')}, {_grain(memory, None)}"
         case Templated(menu):
             first, *others = dict.fromkeys(template.name for template in menu)
             return f"{first} +{len(others)}" if others else first
@@ -150,10 +166,10 @@ def divides(device: Device) -> str:
 def _grain(grain: Grain, unit: str | None) -> str:
     match grain:
         case Step(of):
-            return format_memory(of) if unit is None else f"{of} {unit}"
+            return format_memory(of) if unit is None else f"{of}{unit}"
         case Ladder(sizes):
             low, high = (
-                (format_memory(size) if unit is None else f"{size} {unit}").partition(" ")
+                (format_memory(size) if unit is None else f"{size}{unit}").partition(" ")
                 for size in (sizes[0], sizes[-1])
             )
             return f"{low[0]}{'' if low[2] == high[2] else ' ' + low[2]}–{' '.join(high[::2])}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,14 +33,28 @@ import click
     help="The key that allocations are signed with.",
 )
 @click.option("--metrics", type=int, help="The port /metrics is served on; none: not at all.")
-def command(node: str, kubelet: Path, libraries: Path, key_file: str, metrics: int | None) -> None:
+@click.option(
+    "--driver",
+    type=click.Choice(["files", "cdi", "runtime"]),
+    default="files",
+    show_default=True,
+    help="Who brings a card's driver into containers: this agent, CDI, or their runtime.",
+)
+@click.option(
+    "--host",
+    type=click.Path(path_type=Path),
+    default="/",
+    show_default=True,
+    help="Where the node's own files are seen.",
+)
+@click.option("--config", type=click.Path(path_type=Path), help="The settings (TOML).")
+def command(node: str, driver: str, **where: Any) -> None:
     """Offer this node's devices to its kubelet and publish them to the scheduler.
 
     Runs until it is told to end; grants of pods stand on meanwhile.
     """
     from hetero.kube.agent import Options, run
+    from hetero.kube.bring import Way
 
     logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
-    run(
-        Options(name=node, kubelet=kubelet, libraries=libraries, key_file=key_file, metrics=metrics)
-    )
+    run(Options(name=node, driver=Way(driver), **where))

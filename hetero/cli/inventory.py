@@ -13,6 +13,7 @@ from rich.text import Text
 
 from hetero.cli._render import (
     UNKNOWN,
+    Fitted,
     age,
     core_of,
     divides,
@@ -74,7 +75,7 @@ def render(view: NodeView) -> RenderableType:
     devices = _devices()
     for row in view.devices:
         devices.add_row(*_cells(row))
-    parts.append(devices if view.devices else Text("no devices"))
+    parts.append(Fitted(devices) if view.devices else Text("no devices"))
     parts += [
         Text.assemble(f"vendor {row.name} is ", state(row.state), f": {row.reason}")
         for row in view.vendors
@@ -93,23 +94,21 @@ def render_cluster(view: ClusterView) -> RenderableType:
     for node in view.nodes:
         for row in node.devices:
             devices.add_row(node.name, *_cells(row))
-    parts: list[RenderableType] = [devices if devices.rows else Text("no devices")]
+    parts: list[RenderableType] = [Fitted(devices) if devices.rows else Text("no devices")]
     parts += [Text(node.fault, "red") for node in view.nodes if node.fault]
     if view.pods:
-        numbers = {row.device.uuid: row for node in view.nodes for row in node.devices}
         pods = table(
             "namespace", "pod", "container", "node", "#", "core", "memory", "phase",
             folds=("pod", "container"),
             right=("#", "core", "memory"),
         )  # fmt: skip
         for pod in view.pods:
-            for grant in pod.allocation.grants:
-                found = numbers.get(grant.device)
+            for share in pod.shares:
                 pods.add_row(
                     *(pod.namespace, pod.pod, pod.container, pod.node),
-                    str(found.number) if found else UNKNOWN,
-                    UNKNOWN if grant.core is None else str(grant.core),
-                    format_memory(grant.takes[MEMORY]),
+                    UNKNOWN if share.number is None else str(share.number),
+                    core_of(share),
+                    format_memory(share.memory),
                     pod.phase,
                 )
         parts += [Text(), pods]

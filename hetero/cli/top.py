@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from hetero.cli._render import (
@@ -24,8 +26,11 @@ from hetero.cli._render import (
 from hetero.cli.inventory import container_of, what
 from hetero.model import MEMORY
 from hetero.node.node import Node
-from hetero.node.observe import GrantView, NodeView, observe_node
+from hetero.node.observe import DeviceView, GrantView, NodeView, Share, observe_node
 from hetero.units import format_memory
+
+if TYPE_CHECKING:
+    from hetero.kube.survey import ClusterView
 
 _INTERVAL = 1.0
 
@@ -38,21 +43,30 @@ _INTERVAL = 1.0
     help="Look again this often; core in use is what was used in between. Default: 1.",
 )
 @click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--cluster", is_flag=True, help="Of all nodes, by the cluster's API and metrics.")
 @json_option
-def command(*, interval: float | None, once: bool, as_json: bool) -> None:
+def command(*, interval: float | None, once: bool, cluster: bool, as_json: bool) -> None:
     """Show what is in use now, until Ctrl-C: devices, grants, containers, processes.
 
     \b
       hetero top
       hetero top --interval 5
       hetero top --once --json
+      hetero top --cluster
 
     Core and memory read used/limit; what is not known is a dash. Core in use is
     counted where it is limited. Where the output is no terminal, it looks once
     unless an interval is given.
     """
     watch = not once and (interval is not None or sys.stdout.isatty())
-    query = partial(observe_node, Node.here(), seconds=interval or _INTERVAL)
+    seconds = interval or _INTERVAL
+    if cluster:
+        from hetero.kube.survey import survey
+
+        everywhere = partial(survey, seconds=seconds)
+        show(everywhere, render_cluster, as_json=as_json, watch=watch, period=0)
+        return
+    query = partial(observe_node, Node.here(), seconds=seconds)
     show(query, render, as_json=as_json, watch=watch, period=0)  # the query takes the interval
 
 
@@ -62,25 +76,69 @@ def render(view: NodeView) -> RenderableType:
     if view.simulated:
         rack = Path(view.simulated).name
         parts.append(Text(f"simulated by {rack}: no card below is real", "yellow"))
-    devices = table(
-        "#", "vendor", "model", "busy", "memory", "health",
-        folds=("model", "health"),
-        right=("#", "busy", "memory"),
-    )  # fmt: skip
+    devices = _devices()
     for row in view.devices:
-        busy = row.usage.core
-        devices.add_row(
-            str(row.number),
-            row.device.vendor,
-            model_of(row.device),
-            UNKNOWN if busy is None else f"{100 * busy:.0f} %",
-            memory_of(row.usage.memory, row.device.capacity[MEMORY]),
-            state(row.device.health) if row.device.health else UNKNOWN,
-        )
+        devices.add_row(*_cells(row))
     parts.append(devices if view.devices else Text("no devices"))
     parts += [Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable]
     parts += [Text(), _grants(view.grants) if view.grants else Text("no grants stand")]
     return Group(*parts)
+
+
+def render_cluster(view: ClusterView) -> RenderableType:
+    """Return the tables of a cluster's moment, the busiest containers first."""
+    devices = _devices("node")
+    for node in view.nodes:
+        for row in node.devices:
+            devices.add_row(node.name, *_cells(row))
+    pods = table(
+        "namespace", "pod", "container", "node", "#", "core", "memory", "rung", "phase",
+        folds=("pod", "container"),
+        right=("#", "core", "memory"),
+    )  # fmt: skip
+    for pod in sorted(view.pods, key=lambda pod: _use(pod.shares), reverse=True):
+        for share in pod.shares:
+            pods.add_row(
+                *(pod.namespace, pod.pod, pod.container, pod.node),
+                UNKNOWN if share.number is None else str(share.number),
+                core_of(share),
+                memory_of(share.memory_used, share.memory),
+                UNKNOWN if share.rung is None else share.rung.value,
+                pod.phase,
+            )
+    faults = (
+        f"node {node.name}: {said}"
+        for node in view.nodes
+        for said in (node.fault, node.silent)
+        if said
+    )
+    return Group(
+        devices if devices.rows else Text("no devices"),
+        *(Text(fault, "red") for fault in faults),
+        Text(),
+        pods if pods.rows else Text("no pod holds any"),
+    )
+
+
+def _devices(*before: str) -> Table:
+    return table(
+        *before,
+        *("#", "vendor", "model", "busy", "memory", "health"),
+        folds=("model", "health"),
+        right=("#", "busy", "memory"),
+    )
+
+
+def _cells(row: DeviceView) -> tuple[RenderableType, ...]:
+    busy, health = row.usage.core, row.device.health
+    return (
+        str(row.number),
+        row.device.vendor,
+        model_of(row.device),
+        UNKNOWN if busy is None else f"{100 * busy:.0f} %",
+        memory_of(row.usage.memory, row.device.capacity[MEMORY]),
+        state(health) if health else UNKNOWN,
+    )
 
 
 def _grants(grants: tuple[GrantView, ...]) -> RenderableType:
@@ -91,7 +149,7 @@ def _grants(grants: tuple[GrantView, ...]) -> RenderableType:
         folds=("container", "command"),
         right=("pid", "#", "core", "memory"),
     )  # fmt: skip
-    for grant in sorted(grants, key=_use, reverse=True):
+    for grant in sorted(grants, key=lambda grant: _use(grant.shares), reverse=True):
         containers = {one.id: container_of(one) for one in grant.containers}
         # One container is the grant's; several are told at their processes.
         whole = next(iter(containers.values())) if len(containers) == 1 else ""
@@ -117,6 +175,6 @@ def _grants(grants: tuple[GrantView, ...]) -> RenderableType:
     return made
 
 
-def _use(grant: GrantView) -> tuple[float, int]:
-    core = sum(share.core_used or 0 for share in grant.shares)
-    return core, sum(share.memory_used or 0 for share in grant.shares)
+def _use(shares: tuple[Share, ...]) -> tuple[float, int]:
+    core = sum(share.core_used or 0 for share in shares)
+    return core, sum(share.memory_used or 0 for share in shares)

@@ -41,7 +41,9 @@ def confine(
     mounts = list(edits.mounts)
     nodes: tuple[str, ...] = ()
     if not edits.cdi or not all(map(specs.present, edits.cdi)):
-        mounts += _driver(node, edits.files)
+        mounts += driver_files(
+            edits.files, libraries=node.simulation.drivers if node.simulation else None
+        )
         nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
     if node.simulation:
         env["HETERO_RACK"] = str(node.simulation.rack)
@@ -73,35 +75,46 @@ def in_place(directory: Path, limiters: Sequence[Path], own: Iterable[str] = ())
     return [*mounts, Mount(str(path), TARGET)]
 
 
-def _driver(node: Node, files: Iterable[str]) -> Iterator[Mount]:
-    """Yield the mounts of a driver's files, as far as this machine has them."""
+def driver_files(
+    names: Iterable[str], *, root: Path = Path("/"), libraries: Path | None = None
+) -> Iterator[Mount]:
+    """Yield the mounts of a driver's files, as far as the machine that is seen at `root` has them.
+
+    A library is the one in `libraries`, or else the one the machine's dynamic linker finds.
+    """
     known: dict[str, str] | None = None
-    for name in files:
-        if name.startswith("/"):
-            path, _, place = name.partition(":")
-            if os.path.exists(path):
+    for name in names:
+        path, _, place = name.partition(":")
+        if path.startswith("/"):
+            if _is_there(root, path):
                 yield Mount(path, place or path)
             continue
-        if node.simulation:
-            found = str(node.simulation.drivers / name)
+        if libraries:
+            found = str(libraries / name)
         else:
-            known = _linked() if known is None else known
+            known = _linked(root) if known is None else known
             found = known.get(name, "")
-        if os.path.exists(found):
-            for place in _SEARCHED:
-                yield Mount(found, f"{place}/{name}")
+        if _is_there(root, found):
+            for searched in _SEARCHED:
+                yield Mount(found, f"{searched}/{name}")
 
 
-def _linked() -> dict[str, str]:
-    """Return what the dynamic linker finds for each name, for this machine's architecture."""
+def _is_there(root: Path, path: str) -> bool:
+    return bool(path) and os.path.lexists(root / path.lstrip("/"))
+
+
+def _linked(root: Path) -> dict[str, str]:
+    """Return what the machine's dynamic linker finds for each name, for its architecture."""
     import subprocess  # a container's start waits for every import; most need no library of ours
 
+    here = root == Path("/")
     cache = subprocess.run(
-        ["ldconfig", "-p"],
+        ["ldconfig", "-p", *(() if here else ("-C", str(root / "etc/ld.so.cache")))],
         env={"PATH": "/sbin:/usr/sbin:/bin:/usr/bin"},
         capture_output=True,
         text=True,
         check=False,
     ).stdout
     lines = re.findall(r"^\s+(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/\S+)$", cache, re.M)
-    return {name: os.path.realpath(path) for name, path in reversed(lines)}
+    # Another root's links are for the machine itself to follow.
+    return {name: os.path.realpath(path) if here else path for name, path in reversed(lines)}

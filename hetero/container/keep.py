@@ -74,11 +74,13 @@ def keep(
     keeper: Mapping[str, str],
     libraries: Libraries,
     beside: Callable[[Standing], bool] = lambda _: False,
+    bring: Callable[[Edits], Edits] | None = None,
 ) -> Standing:
     """Make an allocation stand for a container until it is let go, and say what confines it.
 
     One that stands already is answered as it is. `beside` says of a grant that it is
-    not used while this one is. Raises `Refused` when what is free does not cover it.
+    not used while this one is, `bring` how the driver comes in (`without_driver` unless set).
+    Raises `Refused` when what is free does not cover it.
     """
     devices = {device.uuid: device for device in discovery.devices}
     with node.ledger.admission() as own:
@@ -103,8 +105,9 @@ def keep(
                 keeper=keeper,
             )
             limiters = libraries.put(node.limiters(allocation))
-            edits = confine(node, standing, _real(node, edits), limiters=limiters)
-            standing = evolve(standing, edits=edits)
+            edits = _real(node, edits, bring or without_driver)
+            confined = confine(node, standing, evolve(edits, cdi=()), limiters=limiters)
+            standing = evolve(standing, edits=evolve(confined, cdi=edits.cdi))
             node.ledger.keep(standing)
         except BaseException:
             node.reconcile(discovery, look)  # what was cut for it is nobody's now
@@ -129,17 +132,15 @@ def _expect_room(
             )
 
 
-def _real(node: Node, edits: Edits) -> Edits:
-    """Return what a container can be given of a vendor's edits: simulated cards have no nodes.
+def without_driver(edits: Edits) -> Edits:
+    """Return the edits for a container whose runtime brings the driver: the nodes that are here."""
+    return evolve(edits, cdi=(), files=())
 
-    A driver that CDI specs describe comes with the runtime that the container's class names. We do
-    not see the node's specs, and a name that is in none of them would stop the container. Of other
-    drivers it gets the programs and directories that we see ourselves: this program was given them
-    at the paths they have on the node.
-    """
+
+def _real(node: Node, edits: Edits, bring: Callable[[Edits], Edits]) -> Edits:
+    """Return what a container can be given of a vendor's edits: simulated cards have no nodes."""
     if node.simulation is None:
-        files = () if edits.cdi else tuple(file for file in edits.files if file.startswith("/"))
-        return evolve(edits, cdi=(), files=files)
+        return bring(edits)
     there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
     drivers = str(node.simulation.drivers)
     return evolve(

@@ -6,30 +6,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb
 
-from attrs import evolve, frozen
+from attrs import frozen
 
-from hetero.granularity import Portion, portion, whole
+from hetero.fit.offer import NOT_CHOSEN, offer
+from hetero.granularity import Portion
 from hetero.grouped import agreed, sets
 from hetero.model import (
-    CORE,
     FITS,
-    MEMORY,
-    SLOTS,
     Allocation,
-    Ask,
     Device,
     Grant,
     Inventory,
-    Policy,
     Refusal,
     Request,
-    following,
 )
 from hetero.policy import Order, binpack
 
-_NAMES = {CORE: "core", MEMORY: "memory", SLOTS: "slots"}
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
-NOT_CHOSEN = "not chosen"
 #: What a verdict says whoever made the device.
 _PLAIN = (FITS, NOT_CHOSEN)
 #: Sets of linked devices looked at before the best of those seen is taken: 8 of 16 are 12,870.
@@ -70,7 +63,7 @@ def fit_into(
     lost = missing(devices, request)
     if lost:
         return Refusal(wanted=len(request.asks), verdicts={}, missing=lost)
-    offers = agreed(devices, _offers(devices, free, request))
+    offers = _offers(devices, free, request)
     by_uuid = {device.uuid: device for device in devices}
     best: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
     for group in (part for some in groups(devices, request) for part in sets(some, offers)):
@@ -125,55 +118,6 @@ def missing(devices: Sequence[Device], request: Request) -> str | None:
             return f"device {ask.device!r} is named twice: each ask needs a device of its own"
         taken.add(meant[0].uuid)
     return None
-
-
-def offer(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) -> Portion | str:
-    """Return what the device would give for the ask, or the verdict that it cannot."""
-    cut = cut_of(device, ask, request, free)
-    if isinstance(cut, str):
-        return cut
-    return obstacle(device, cut, request, free) or cut
-
-
-def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) -> Portion | str:
-    """Return what the ask would take of the device were it free, or why it never can."""
-    for choice, name, all_of_it in (
-        (request.vendor, device.vendor, True),
-        (request.model, device.model, False),
-        (request.uuid, device.uuid, False),
-    ):
-        if not choice.allows(name, all_of_it=all_of_it):
-            return NOT_CHOSEN
-    if not device.usable:
-        return f"unhealthy ({device.health})"
-    cut = portion(device, ask, count=len(request.asks), free=free)
-    if cut is None:
-        return "too small"
-    if request.exclusive:
-        return whole(device)
-    followers = following(request.policy)
-    if followers in device.capacity:
-        return evolve(cut, takes={followers: 1, **cut.takes})
-    return cut
-
-
-def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:
-    """Return what stands in the way of the cut now, None if nothing does."""
-    for name, amount in cut.takes.items():
-        if free.get(name, 0) < amount:
-            return "not empty" if name == SLOTS and amount > 1 else f"lack {_NAMES.get(name, name)}"
-    if cut.takes.get(CORE) == 0 and device.capacity[CORE] > 0 and free[CORE] <= 0:
-        return "lack core"  # no limit was asked, and all of the core is promised to others
-    if following(request.policy) in cut.takes and _follows_another(device, request.policy, free):
-        return "shared by another policy"
-    if request.empty and any(free[name] < amount for name, amount in device.capacity.items()):
-        return "not empty"
-    return None
-
-
-def _follows_another(device: Device, policy: Policy, free: Mapping[str, int]) -> bool:
-    others = (following(other) for other in Policy if other is not policy)
-    return any(free[name] < device.capacity[name] for name in others)
 
 
 def groups(devices: Sequence[Device], request: Request) -> list[list[Device]]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from attrs import define, evolve, field
 
 from hetero.fit.cluster import Container, Pod
-from hetero.fit.match import NOT_CHOSEN, cut_of, obstacle
 from hetero.fit.mix import POINTS, PRIOR, HostRate, Wish, host_rate, waste, whole
+from hetero.fit.offer import NOT_CHOSEN, cut_of, obstacle
 from hetero.fit.state import Cluster, Kind, State
 from hetero.granularity import Portion
 from hetero.model import FITS, Choice, Device, Request, Templated

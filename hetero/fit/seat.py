@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hetero.fit.cluster import Container, Hold, Placement, Pod, total
-from hetero.fit.match import allocate, fit_into, groups, missing, named, offer
+from hetero.fit.match import allocate, fit_into, groups, missing, named
+from hetero.fit.offer import offer
 from hetero.granularity import Portion
 from hetero.grouped import owed
 from hetero.model import Allocation, Counters, Device, Refusal, Request

@@ -101,7 +101,7 @@ class Cluster:
     def kind(self, device: Device) -> Kind:
         """Return the kind of a device, a new one if none is like it."""
         counted = (tuple(device.capacity.items()), tuple(device.card.items()))
-        key = (device.vendor, device.model, device.usable, counted)
+        key = (device.vendor, device.model, device.rung, device.usable, counted)
         for found in self._kinds_of.setdefault(key, []):
             mine, its = device.granularity, found.device.granularity
             if mine is its or mine == its:  # equality walks whole menus: asked last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,22 +17,27 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from hetero.container.keep import Libraries
 from hetero.container.log import tell
 from hetero.errors import BadInput, HeteroError
-from hetero.kube import wire
+from hetero.kube import settings, wire
 from hetero.kube.api import Access, Api, Plain
+from hetero.kube.bring import Bring, Way
 from hetero.kube.kubelet import Kubelet
 from hetero.kube.metrics import Metrics
 from hetero.kube.plugin import Plugin
 from hetero.kube.shares import Shares
-from hetero.model import Device
+from hetero.model import SLOTS, Device
 from hetero.node.node import Node
-from hetero.node.uncovered import PERIOD, Lookout
+from hetero.node.settings import load_settings
+from hetero.node.uncovered import PERIOD, Lookout, Uncovered, end
 from hetero.registry import Discovery
+from hetero.vendor import Words
 
 log = logging.getLogger(__name__)
 
 #: Seconds. A device's health is known to the kubelet within the first; a kubelet that started anew
 #: is met within the second; a change that no event told of is found within the last.
 LOOK, ATTEND, RECONCILE = 2.0, 0.5, 30.0
+#: A container's variable, of HAMi's: "true" has processes killed that are past their limiter.
+KILLER = "ACTIVE_OOM_KILLER"
 
 
 @frozen(kw_only=True)
@@ -43,6 +49,9 @@ class Options:
     libraries: Path
     key_file: str
     metrics: int | None = None  # the port, on every address of the node
+    config: Path | None = None  # the cluster's settings
+    driver: Way = Way.FILES
+    host: Path = Path("/")  # where the node's files are seen
 
     def __attrs_post_init__(self) -> None:
         if not self.name:
@@ -61,11 +70,14 @@ class Agent:
     shares: Shares = field(init=False)
     metrics: Metrics = field(init=False)
     plugins: dict[str, Plugin] = field(init=False, factory=dict)
+    _words: dict[str, tuple[Words, ...]] = field(init=False)  # by vendor, as the cluster says them
     _lookout: Lookout = field(init=False)
     _published: str | None = field(init=False, default=None)  # what the API has
     _stir: asyncio.Event = field(init=False, factory=asyncio.Event)
 
     def __attrs_post_init__(self) -> None:
+        said = settings.load(self.options.config).vocabulary(self.node.registry)
+        self._words = {vendor.name: vendor.words for vendor in said.vendors}
         self.shares = Shares(
             node=self.node,
             name=self.options.name,
@@ -74,6 +86,7 @@ class Agent:
             kubelet=Kubelet(self.options.kubelet),
             libraries=Libraries(self.options.libraries),
             discovery=self.discovery,
+            driver=Bring(way=self.options.driver, root=self.options.host),
         )
         self.metrics = Metrics(self.shares)
         self._lookout = Lookout(self.node)
@@ -149,14 +162,23 @@ class Agent:
         for found in await asyncio.to_thread(self._lookout.look, self.discovery.devices):
             log.warning("%s", found)
             tell(self.node, f"process {found.pid}", str(found))
+            if self._kills(found) and await asyncio.to_thread(end, self.node, found):
+                log.warning("process %d is killed: its container sets %s", found.pid, KILLER)
+
+    def _kills(self, found: Uncovered) -> bool:
+        """Return whether the container whose process that is asked for its end."""
+        for entry in self.node.look().standing:
+            if entry.id == found.grant:
+                return self.shares.variable(entry, KILLER) in ("true", "1")
+        return False
 
     def _resources(self) -> dict[str, list[Device]]:
         """Return the devices that each kubelet resource counts; what was offered once stays."""
         found: dict[str, list[Device]] = {name: [] for name in self.plugins}
         for device in self.discovery.devices:
-            for words in self.node.registry.vendor(device.vendor).words:
-                if words.mean(device.model):
-                    found.setdefault(words.count, []).append(device)
+            for words in self._words.get(device.vendor, ()):
+                if words.mean(device):
+                    found.setdefault(words.count, []).append(_counted(device, words.shape))
         return found
 
     async def _publish(self) -> None:
@@ -196,6 +218,7 @@ class Agent:
         if event != "DELETED":
             about = node["metadata"].get("annotations") or {}
             self._published = about.get(wire.INVENTORY, "")
+            self.shares.driver.meet((node.get("status") or {}).get("nodeInfo") or {})
 
     async def _reconcile(self) -> None:
         while True:
@@ -236,8 +259,21 @@ def remembered(now: Discovery, before: Discovery) -> Discovery:
     return evolve(now, devices=(*now.devices, *lost))
 
 
+def _counted(device: Device, shape: str | None) -> Device:
+    """Return the device with as many slots as it has parts of a shape."""
+    if shape is None:
+        return device
+    return evolve(device, capacity={**device.capacity, SLOTS: device.capacity.get(shape, 0)})
+
+
 def _lost(what: str) -> Callable[[Exception], None]:
     return lambda error: log.warning("%s: the API does not answer: %s", what, error)
+
+
+def node_of(options: Options) -> Node:
+    """Return the node this program runs on, as the cluster and then the node itself set it up."""
+    cluster = settings.load(options.config).of_node(options.name)
+    return evolve(Node.here(), settings=load_settings(os.environ, cluster))
 
 
 def run(options: Options) -> None:
@@ -246,7 +282,7 @@ def run(options: Options) -> None:
 
 
 async def _run(options: Options) -> None:
-    node = Node.here()
+    node = node_of(options)
     async with Api(Access.here()).open() as api:
         agent = Agent(node, options, api, await asyncio.to_thread(node.discover))
         main = asyncio.ensure_future(agent.run())

@@ -102,6 +102,10 @@ class Api:
         """Return an object or a list. Raises `ApiError`."""
         return await self._call("GET", path, query=query)
 
+    async def text(self, path: str) -> str:
+        """Return what is served there as it stands, by a pod behind the API. Raises `ApiError`."""
+        return await self._send("GET", path)
+
     async def post(self, path: str, body: Plain) -> Plain:
         """Create an object. Raises `ApiError`."""
         return await self._call("POST", path, body=body)
@@ -123,6 +127,22 @@ class Api:
         query: Mapping[str, str] | None = None,
         kind: str = "application/json",
     ) -> Plain:
+        said = await self._send(method, path, body=body, query=query, kind=kind)
+        try:
+            made: Plain = json.loads(said or "{}")
+        except json.JSONDecodeError as error:
+            raise ApiError(f"{method} {path}", 0, str(error)) from None
+        return made
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Plain | None = None,
+        query: Mapping[str, str] | None = None,
+        kind: str = "application/json",
+    ) -> str:
         what = f"{method} {path}"
         try:
             async with self._session.request(
@@ -133,11 +153,11 @@ class Api:
                 headers={**self._headers(), "Content-Type": kind},
                 timeout=_TIMEOUT,
             ) as answer:
-                said: Plain = json.loads(await answer.text() or "{}")
+                said = await answer.text()
                 if answer.status >= 400:
-                    raise ApiError(what, answer.status, said.get("message") or answer.reason or "")
+                    raise ApiError(what, answer.status, _message(said) or answer.reason or "")
                 return said
-        except (aiohttp.ClientError, asyncio.TimeoutError, json.JSONDecodeError) as error:
+        except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             raise ApiError(what, 0, str(error) or type(error).__name__) from None
 
     def _headers(self) -> dict[str, str]:
@@ -218,3 +238,11 @@ class Api:
                     if event["type"] != "BOOKMARK":
                         changed(event["type"], event["object"])
         return version
+
+
+def _message(said: str) -> str:
+    """Return what an answer that is an error says about it, as far as it is the API's."""
+    try:
+        return str(json.loads(said)["message"])
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return ""

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hetero.kube.shares import Shares
-from hetero.model import CORE, MEMORY, SLOTS, Device
+from hetero.model import CORE, MEMORY, SLOTS, Device, Policy, Rung
 from hetero.node.grant import CORE_FULL
 from hetero.node.ledger import Standing
 from hetero.node.node import inventory_of
@@ -118,6 +118,11 @@ class Metrics(Collector):
         core = gauge("core_limit_ratio", "Share of the device's core the container may use")
         spent = counter("core_seconds", "Device time the container was given, where it is limited")
         denied = counter("denied", "Allocations of device memory that were refused")
+        rung = GaugeMetricFamily(
+            "hetero_share_enforcement_info",
+            "How the container is held to its share",
+            labels=(*_SHARE, "rung"),
+        )
         devices = {device.uuid: device for device in self.shares.discovery.devices}
         for entry in standing:
             about = entry.keeper
@@ -133,13 +138,16 @@ class Metrics(Collector):
                     *self._labels(devices[grant.device]),
                     *(about[name] for name in ("namespace", "pod", "container")),
                 )
+                held = entry.allocation.policy is not Policy.OFF
+                how = devices[grant.device].rung if held else Rung.NONE
+                rung.add_metric((*labels, how.value), 1)
                 limit.add_metric(labels, bound.memory)
                 core.add_metric(labels, bound.core / CORE_FULL)
                 if position < len(counts):
                     used.add_metric(labels, counts[position].memory)
                     spent.add_metric(labels, counts[position].device_ns / 1e9)
                     denied.add_metric(labels, counts[position].denied)
-        yield from (limit, used, core, spent, denied)
+        yield from (limit, used, core, spent, denied, rung)
 
     def _counts(self, entry: Standing) -> tuple[Counts, ...]:
         path = self.shares.node.directory(entry.id) / USAGE

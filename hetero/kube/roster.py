@@ -1,12 +1,14 @@
 """The cluster as the scheduler knows it: nodes, who holds what, and what each node says to a pod.
 
 Everything here happens between two awaits of one event loop, so a reservation is atomic: of two
-pods that want the last share one gets it and the other hears why not.
+pods that want the last share one gets it and the other hears why not. It is longer than most files
+because whatever a reservation depends on (room, company, quota) is looked at in one place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from attrs import define, evolve, field
@@ -15,12 +17,15 @@ from hetero.fit.cluster import Node, Placement, Pod
 from hetero.fit.price import Prices, Shape
 from hetero.fit.seat import holds, seat
 from hetero.fit.state import Cluster
+from hetero.kube.quota import Quotas
 from hetero.kube.wire import Assignment
-from hetero.model import FITS, Allocation, Device, Refusal
+from hetero.model import FITS, Allocation, Device, Refusal, Request
 from hetero.policy import ORDERS, WEIGHTS
 
 #: What a node is told that published no devices.
 _NO_DEVICES = "have no device"
+#: What a device says that only those hold whom the pod may not share it with.
+_APART = "shared otherwise"
 _MOST_SHAPES = 512
 #: The best score a node can get.
 BEST = 10
@@ -39,37 +44,46 @@ class _Row:
 class Roster:
     """Nodes with their devices and the pods standing on them. One caller at a time."""
 
-    def __init__(self) -> None:
-        """Start without nodes."""
+    def __init__(self, quotas: Quotas) -> None:
+        """Start without nodes; `quotas` are kept by the one who follows them."""
+        self.quotas = quotas
         self._nodes: dict[str, tuple[Device, ...]] = {}
+        self._home: dict[str, str] = {}  # of a device, by UUID
         self._faults: dict[str, str] = {}  # nodes whose inventory cannot be used, and why
         self.standing: dict[str, Placement] = {}  # by the pod's UID
+        self._on: dict[str, set[str]] = {}  # the UIDs of those on a node
         self._cluster: Cluster | None = None
 
     # --- what there is ------------------------------------------------------------------------
 
     def enter(self, name: str, devices: tuple[Device, ...], *, fault: str | None = None) -> None:
         """Note what a node has, or why nothing of it can be used."""
-        known = self._nodes.get(name)
-        mine = {device.uuid for device in devices}
-        for other, its in self._nodes.items():
-            twice = [device.uuid for device in its if device.uuid in mine]
-            if other != name and twice:
-                fault = f"publish device {twice[0]}, which node {other} has"
+        for device in devices:
+            other = self._home.get(device.uuid, name)
+            if other != name:
+                fault = f"publish device {device.uuid}, which node {other} has"
         if fault:
             self._faults[name], devices = fault, ()
         else:
             self._faults.pop(name, None)
-        if known == devices:
+        if self._nodes.get(name) == devices:
             return
+        self._unhouse(name)
+        was = self._nodes.get(name)
         self._nodes[name] = devices
-        self._cluster = None  # inventories change rarely: what follows from them is made anew
+        self._home.update((device.uuid, name) for device in devices)
+        self._follow(name, was, devices)
 
     def leave(self, name: str) -> None:
         """Note that a node is gone; what stands on it stays counted until its pods are gone."""
+        self._unhouse(name)
         if self._nodes.pop(name, None) is not None:
             self._cluster = None
         self._faults.pop(name, None)
+
+    def _unhouse(self, name: str) -> None:
+        for device in self._nodes.get(name, ()):
+            del self._home[device.uuid]
 
     def devices(self, name: str) -> tuple[Device, ...]:
         """Return a node's devices."""
@@ -80,6 +94,10 @@ class Roster:
         cluster = self._known()
         return cluster.free(cluster.number[name])
 
+    def settle(self) -> None:
+        """Work out now what follows from the inventories, and let no pod wait for it."""
+        self._known()
+
     def nodes(self) -> Iterable[str]:
         """Return the nodes that published devices."""
         return self._nodes.keys()
@@ -88,12 +106,15 @@ class Roster:
 
     def refusals(self, pod: Pod, names: Iterable[str]) -> dict[str, str]:
         """Return what those of the nodes say that cannot serve the pod."""
-        row, number = self._row(pod), self._known().number
-        said = {
-            name: row.refusals.get(name, _NO_DEVICES)
-            for name in names
-            if name in row.refusals or name not in number
-        }
+        row = self._row(pod)
+        costs, refusals = row.costs, row.refusals
+        said = {name: refusals.get(name, _NO_DEVICES) for name in names if name not in costs}
+        if pod.namespace in self.quotas.most:
+            known: dict[frozenset[int], str | None] = {}
+            for name in names:
+                over = None if name in said else self._over_quota(pod, name, known)
+                if over:
+                    said[name] = over
         return {name: self._faults.get(name, verdict) for name, verdict in said.items()}
 
     def costs(self, pod: Pod, names: Iterable[str]) -> dict[str, int]:
@@ -103,9 +124,10 @@ class Roster:
         return {name: row.costs.get(name, worst) for name in names}
 
     def fullness(self, names: Iterable[str]) -> dict[str, int]:
-        """Return how many thousandths of each node's cards are given out."""
+        """Return how many thousandths of a node's cards are given out; without those of none."""
         self._known()
-        return {name: self._full.get(name, 0) for name in names}
+        full = self._full
+        return {name: full[name] for name in names if name in full}
 
     def reserve(
         self, uid: str, pod: Pod, node: str, *, order: str | None = None
@@ -113,9 +135,12 @@ class Roster:
         """Seat the pod on the node, from now on, or return why that cannot be."""
         self.release(uid)  # asked again, it may have other devices
         answer = self._seat(pod, node, order=order)
-        if isinstance(answer, Placement):
-            self.standing[uid] = answer
-            self._move(answer, times=1)
+        if isinstance(answer, Refusal):
+            return answer
+        over = self.quotas.over(pod.namespace, self._charge(answer))
+        if over:
+            return Refusal(wanted=1, verdicts={}, missing=over)
+        self._stand(uid, answer)
         return answer
 
     def adopt(self, uid: str, pod: Pod, assignment: Assignment, containers: list[str]) -> None:
@@ -126,28 +151,34 @@ class Roster:
         if self.standing.get(uid) == placement:
             return
         self.release(uid)
+        self._stand(uid, placement)
+
+    def _stand(self, uid: str, placement: Placement) -> None:
         self.standing[uid] = placement
+        self._on.setdefault(placement.node, set()).add(uid)
         self._move(placement, times=1)
 
     def release(self, uid: str) -> None:
         """Give back what a pod held, if it held anything."""
         placement = self.standing.pop(uid, None)
         if placement is not None:
+            self._on[placement.node].discard(uid)
             self._move(placement, times=-1)
 
     def evict(self, pod: Pod, node: str, given: Iterable[str]) -> tuple[str, ...] | None:
         """Return the UIDs to evict so that the pod fits: the given ones and the fewest others.
 
-        None if it would not fit even without every pod of lower priority.
+        None if it would not fit even without every pod of lower priority, or may not for its
+        namespace's quota, which nobody's eviction mends.
         """
+        if self._over_quota(pod, node, {}):
+            return None
         victims = list(given)
         others = sorted(
             (
                 uid
-                for uid, placement in self.standing.items()
-                if placement.node == node
-                and placement.pod.priority < pod.priority
-                and uid not in victims
+                for uid in self._on.get(node, ())
+                if self.standing[uid].pod.priority < pod.priority and uid not in victims
             ),
             key=lambda uid: (self.standing[uid].pod.priority, uid),
         )
@@ -181,12 +212,84 @@ class Roster:
                     if name in free.get(hold.device, {}):
                         free[hold.device][name] += amount
         ranked = ORDERS[order] if order else self._prices.order
-        return seat(node, self._nodes[node], free, {}, pod, order=ranked)
+        apart = self._apart(pod, node, without)
+        devices = [device for device in self._nodes[node] if device.uuid not in apart]
+        answer = seat(node, devices, free, {}, pod, order=ranked)
+        if isinstance(answer, Refusal) and answer.missing is None:
+            return evolve(answer, verdicts={**answer.verdicts, **dict.fromkeys(apart, _APART)})
+        return answer
+
+    def _apart(self, pod: Pod, node: str, without: Iterable[str] = ()) -> set[str]:
+        """Return the node's devices that are held by others than the pod may share one with."""
+        rules = {one.what: one for request in _requests(pod) for one in request.company}
+        if not rules:
+            return set()
+        return {
+            grant.device
+            for uid in self._on.get(node, set()).difference(without)
+            for request, allocation in _held(self.standing[uid])
+            for grant in allocation.grants
+            for one in request.company
+            if one.what in rules and one.name not in rules[one.what].beside
+        }
+
+    # --- quotas ---------------------------------------------------------------------------------
+
+    def _charge(self, placement: Placement) -> Counter[str]:
+        """Return what a placement is charged, as far as its devices are still there."""
+        here = {device.uuid: device for device in self._nodes.get(placement.node, ())}
+        charges = (
+            self.quotas.charge(here[hold.device], hold.takes)
+            for hold in placement.holds
+            if hold.device in here
+        )
+        return sum(charges, Counter())
+
+    def _over_quota(
+        self, pod: Pod, node: str, known: dict[frozenset[int], str | None]
+    ) -> str | None:
+        """Return which quota the pod passes wherever on the node it is seated, None if none.
+
+        `known` keeps the answers by the kinds of cards that nodes have.
+        """
+        cluster = self._known()
+        number = cluster.number.get(node)
+        if number is None or pod.namespace not in self.quotas.most:
+            return None
+        kinds = frozenset(cluster.states[card].kind.number for card in cluster.cards[number])
+        if kinds not in known:
+            devices = [cluster.kinds[kind].device for kind in kinds]
+            least = self.quotas.least(pod, devices)
+            known[kinds] = self.quotas.over(pod.namespace, least)
+        return known[kinds]
 
     # --- what follows from it ---------------------------------------------------------------------
 
+    def _follow(
+        self, name: str, was: tuple[Device, ...] | None, devices: tuple[Device, ...]
+    ) -> None:
+        """Let the packing core know of a node's new devices, or have it start anew with them."""
+        cluster = self._cluster
+        if cluster is None:
+            return
+        kinds = len(cluster.kinds)
+        if was is None:
+            cluster.add(Node(name=name, devices=devices))
+            for uid in self._on.get(name, ()):
+                self._move(self.standing[uid], times=1)
+        elif [(d.uuid, d.capacity) for d in was] == [(d.uuid, d.capacity) for d in devices]:
+            for old, new in zip(was, devices, strict=True):
+                if old != new:  # its health, mostly
+                    cluster.replace(new)
+        else:
+            self._cluster = None
+            return
+        self._changes.append(cluster.number[name])
+        if len(cluster.kinds) > kinds or len(devices) >= len(self._prices.whole):
+            self._prices.learn()
+
     def _known(self) -> Cluster:
-        """Return the cluster of the packing core, made anew after an inventory changed."""
+        """Return the cluster of the packing core, made anew after it could not follow a change."""
         if self._cluster is None:
             self._cluster = Cluster(
                 Node(name=name, devices=devices) for name, devices in self._nodes.items()
@@ -195,6 +298,7 @@ class Roster:
             self._rows: dict[int, _Row] = {}
             self._changes: list[int] = []
             self._full: dict[str, int] = {}  # thousandths, of nodes that anything moved on
+            self.quotas.used.clear()
             for placement in self.standing.values():
                 self._move(placement, times=1)
         return self._cluster
@@ -212,6 +316,7 @@ class Roster:
             if hold.device in here
         )
         number = cluster.move(evolve(placement, holds=known), times=times)
+        self.quotas.move(placement.pod.namespace, self._charge(placement), times=times)
         self._changes.append(number)
         self._full[placement.node] = 1000 - cluster.room[number] // len(cluster.cards[number])
 
@@ -227,25 +332,57 @@ class Roster:
             stale: Iterable[int] = range(len(cluster.nodes))
         else:
             stale = set(self._changes[row.upto :])
+        known: dict[tuple[int, ...], tuple[str, int]] = {}
         for number in stale:
-            self._ask(number, row)
+            self._ask(number, row, known)
         row.upto = len(self._changes)
         return row
 
-    def _ask(self, number: int, row: _Row) -> None:
-        """Write down what a node says to the row's shape."""
-        prices, shape, node = self._prices, row.shape, self._known().nodes[number]
-        verdict = prices.reason_name(prices.reason(number, shape))
-        told_apart = not shape.plain or any(device.group for device in node.devices)
-        if verdict == FITS and told_apart:  # so far we only know where it may fit
+    def _ask(self, number: int, row: _Row, known: dict[tuple[int, ...], tuple[str, int]]) -> None:
+        """Write down what a node says to the row's shape.
+
+        `known` keeps verdicts and costs by the states of a node's cards: most nodes are alike.
+        """
+        cluster, prices, shape = self._known(), self._prices, row.shape
+        node, cards = cluster.nodes[number], tuple(cluster.cards[number])
+        if cards not in known:
+            verdict = prices.reason_name(prices.reason(number, shape))
+            known[cards] = verdict, prices.cost(number, shape) if verdict == FITS else 0
+        verdict, cost = known[cards]
+        exact = shape.plain and not (shape.request and shape.request.company)
+        if verdict == FITS and not (exact and all(d.group is None for d in node.devices)):
+            # So far we only know where it may fit.
             answer = self._seat(shape.pod, node.name)
-            verdict = answer.sentence if isinstance(answer, Refusal) else FITS
+            verdict = _verdict(answer) if isinstance(answer, Refusal) else FITS
         if verdict == FITS:
             row.refusals.pop(node.name, None)
-            row.costs[node.name] = prices.cost(number, shape)
+            row.costs[node.name] = cost
         else:
             row.costs.pop(node.name, None)
             row.refusals[node.name] = verdict
+
+
+def _verdict(refusal: Refusal) -> str:
+    """Return in a few words why a node does not serve."""
+    reasons = set(refusal.verdicts.values())
+    if refusal.missing is None and len(reasons) == 1:
+        return reasons.pop()
+    return f"cannot seat it ({refusal.sentence})"
+
+
+def _held(placement: Placement) -> Iterator[tuple[Request, Allocation]]:
+    """Yield what each container of a placement asked, and what it was given."""
+    pod = placement.pod
+    everyone = (*pod.sidecars, *pod.containers, *pod.init)
+    for container, allocation in zip(everyone, placement.allocations, strict=True):
+        if container.request is not None and allocation is not None:
+            yield container.request, allocation
+
+
+def _requests(pod: Pod) -> Iterator[Request]:
+    for container in (*pod.sidecars, *pod.containers, *pod.init):
+        if container.request is not None:
+            yield container.request
 
 
 def _placement(pod: Pod, node: str, allocations: tuple[Allocation | None, ...]) -> Placement:

@@ -4,6 +4,9 @@ Nothing is taken when nodes are filtered: a pod that lands elsewhere, or nowhere
 anything. The share is reserved when kube-scheduler binds the pod, written to the pod signed, and
 only then is the pod bound. The names of the verbs' fields are those of
 k8s.io/kube-scheduler/extender/v1; Go reads them whatever their case, and so do we.
+
+What the API says and what kube-scheduler asks are in one file, longer than most, because they
+change one state between two awaits: where one may be interrupted is to be seen at a glance.
 """
 
 from __future__ import annotations
@@ -12,9 +15,8 @@ import asyncio
 import gc
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime, timezone
 from time import monotonic
 from typing import Any
 
@@ -25,7 +27,9 @@ from hetero.errors import BadInput, HeteroError
 from hetero.fit import Pod
 from hetero.kube import wire
 from hetero.kube.api import Api, ApiError, Plain
+from hetero.kube.events import Events, timestamp
 from hetero.kube.lease import Lease
+from hetero.kube.quota import Quotas, limits
 from hetero.kube.roster import BEST, Roster
 from hetero.kube.tally import Tally
 from hetero.kube.vocabulary import Vocabulary
@@ -39,8 +43,6 @@ AGAIN = "hetero.io/tried-again"
 _MOST_BYTES = 16 * 2**20
 #: Seconds an allocation counts that was written for a pod which was then not bound.
 _UNBOUND = 30.0
-#: Seconds in which the same sentence is not told twice to the same pod.
-_SAID = 60.0
 #: Seconds a caller waits for a scheduler that is starting, and between looks.
 _PATIENCE, _PAUSE = 5.0, 0.05
 #: Pods remembered between being filtered and being bound.
@@ -58,17 +60,19 @@ class Scheduler:
     lease: Lease | None = None
     node_order: str = "binpack"
     device_order: str = "binpack"
-    roster: Roster = field(factory=Roster)
+    roster: Roster = field(init=False)
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
     _ours: set[str] = field(factory=set)  # those of them that this process reserved for
     _filtered: dict[str, Plain] = field(factory=dict)  # pods that may be bound next, oldest first
     _ready: set[str] = field(factory=set)
-    _told: dict[tuple[str, str], float] = field(factory=dict)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
     tally: Tally = field(init=False)
+    events: Events = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.roster = Roster(Quotas(self.vocabulary))
         self.tally = Tally(self.roster)
+        self.events = Events(self.api)
 
     # --- what the API says ----------------------------------------------------------------------
 
@@ -90,12 +94,43 @@ class Scheduler:
             lost=lambda error: log.warning("pods: %s", error),
         )
 
+    async def follow_quotas(self) -> None:
+        """Keep what namespaces may hold as their quotas say."""
+        await self.api.follow(
+            "/api/v1/resourcequotas",
+            listed=self._quotas_listed,
+            changed=self._quota_changed,
+            lost=lambda error: log.warning("quotas: %s", error),
+        )
+
+    def _quotas_listed(self, quotas: list[Plain]) -> None:
+        listed = {(_full_name(quota)) for quota in quotas}
+        for namespace, mine in list(self.roster.quotas.most.items()):
+            for name in set(mine) - {name for space, name in listed if space == namespace}:
+                self._quota_allows(namespace, name, {})
+        for quota in quotas:
+            self._quota_changed("ADDED", quota)
+        self._ready.add("quotas")
+
+    def _quota_changed(self, event: str, quota: Plain) -> None:
+        hard = quota["spec"].get("hard") or {} if event != "DELETED" else {}
+        self._quota_allows(*_full_name(quota), limits(hard, self.vocabulary.resources))
+
+    def _quota_allows(self, namespace: str, name: str, most: dict[str, int]) -> None:
+        """Note what a quota allows; pods that wait for it are tried again."""
+        if not self.roster.quotas.allow(namespace, name, most):
+            return
+        for uid, pod in self._filtered.items():
+            if pod["metadata"]["namespace"] == namespace:
+                self._later(self._again(_path(pod), uid))
+
     def _nodes_listed(self, nodes: list[Plain]) -> None:
         names = {node["metadata"]["name"] for node in nodes}
         for name in set(self.roster.nodes()) - names:
             self.roster.leave(name)
         for node in nodes:
             self._node_changed("ADDED", node)
+        self.roster.settle()
         # Thousands of nodes' devices live as long as this process: walking them at every full
         # collection would hold up one decision in a hundred for tens of milliseconds.
         gc.collect()
@@ -202,7 +237,9 @@ class Scheduler:
     @property
     def ready(self) -> bool:
         """Whether this scheduler leads and knows the cluster."""
-        return self._ready == {"nodes", "pods"} and (self.lease is None or self.lease.held)
+        return self._ready == {"nodes", "pods", "quotas"} and (
+            self.lease is None or self.lease.held
+        )
 
     async def _until_ready(self) -> None:
         """Wait a little: kube-scheduler tries a pod that met an error again only after a minute."""
@@ -229,11 +266,12 @@ class Scheduler:
             del self._filtered[next(iter(self._filtered))]
         failed = self.roster.refusals(pod, names)
         counts = Counter(failed.values())
-        self.tally.refused(counts)
+        self.tally.refused(Counter(verdict.partition(" (")[0] for verdict in failed.values()))
         if len(failed) == len(names):
             refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
-            self._tell(plain, "Unfit", refusal.sentence)
-        return {"NodeNames": [n for n in names if n not in failed], "FailedNodes": failed}
+            self._later(self.events.tell(plain, "Unfit", refusal.sentence))
+        fits = [name for name in names if name not in failed] if failed else names
+        return {"NodeNames": fits, "FailedNodes": failed}
 
     async def prioritize(self, args: Plain) -> list[Plain]:
         """Return the nodes' scores from 0 to 10, but for those of 0."""
@@ -243,13 +281,15 @@ class Scheduler:
             return []
         order = self.vocabulary.orders(args["pod"]).node or self.node_order
         marks = self._marks(pod, names, order)
-        low = min(marks.values(), default=0)
-        width = max(marks.values(), default=0) - low or 1
-        scores = {name: BEST * (mark - low) // width for name, mark in marks.items()}
-        return [{"Host": name, "Score": score} for name, score in scores.items() if score]
+        every = set(marks.values()) | ({0} if len(marks) < len(names) else set())
+        low, high = min(every, default=0), max(every, default=0)
+        scores = {mark: BEST * (mark - low) // (high - low or 1) for mark in {0, *every}}
+        if scores[0] and len(marks) < len(names):
+            marks = {name: marks.get(name, 0) for name in names}
+        return [{"Host": name, "Score": scores[m]} for name, m in marks.items() if scores[m]]
 
     def _marks(self, pod: Pod, names: list[str], order: str) -> dict[str, int]:
-        """Return how good each node is for the pod, in any unit."""
+        """Return how good nodes are for the pod, in any unit; 0 where nothing is said."""
         if order not in ("binpack", "spread"):
             return {name: -cost for name, cost in self.roster.costs(pod, names).items()}
         sign = 1 if order == "binpack" else -1
@@ -284,7 +324,7 @@ class Scheduler:
         answer = self.roster.reserve(uid, pod, node, order=order)
         if isinstance(answer, Refusal):
             sentence = f"node {node}: {answer.sentence}"
-            self._tell(plain, "Unfit", sentence)
+            self._later(self.events.tell(plain, "Unfit", sentence))
             self._later(self._again(path, uid))
             raise HeteroError(sentence)
         self._pods[uid] = plain
@@ -327,9 +367,10 @@ class Scheduler:
 
     async def _touch(self, path: str, uid: str) -> None:
         """Change a pod in what means nothing: kube-scheduler tries whatever changed again."""
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         with suppress(ApiError):  # it is gone, or waits its minute
-            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": {AGAIN: now}}})
+            await self.api.patch(
+                path, {"metadata": {"uid": uid, "annotations": {AGAIN: timestamp()}}}
+            )
 
     async def _bound(self, path: str, uid: str, node: str) -> bool:
         """Return whether a binding was made although its answer was an error or never came."""
@@ -354,51 +395,25 @@ class Scheduler:
             victims = {name.lower(): value for name, value in plain.items()}
             given = [next(iter(one.values())) for one in victims.get("pods") or ()]
             uids = self.roster.evict(pod, node, given)
-            if uids is not None:
+            if uids:  # a node without victims is an error to kube-scheduler
                 answer[node] = {
                     "Pods": [{"UID": uid} for uid in uids],
                     "NumPDBViolations": victims.get("numpdbviolations", 0),
                 }
         return {"NodeNameToMetaVictims": answer}
 
-    # --- telling users ------------------------------------------------------------------------
-
-    def _tell(self, pod: Plain, reason: str, sentence: str) -> None:
-        """Put a sentence where the user looks: the pod's events. Not the same one again at once."""
-        metadata, now = pod["metadata"], monotonic()
-        said = (metadata["uid"], sentence)
-        if now - self._told.get(said, -_SAID) < _SAID:
-            return
-        self._told = {one: at for one, at in self._told.items() if now - at < _SAID}
-        self._told[said] = now
-        self._later(self._event(metadata, reason, sentence))
-
-    async def _event(self, metadata: Mapping[str, Any], reason: str, sentence: str) -> None:
-        namespace = metadata["namespace"]
-        event = {
-            "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": namespace,
-                "name": metadata["name"],
-                "uid": metadata["uid"],
-            },
-            "type": "Warning",
-            "reason": reason,
-            "message": sentence,
-            "source": {"component": "hetero"},
-            "count": 1,
-        }
-        try:
-            await self.api.post(f"/api/v1/namespaces/{namespace}/events", event)
-        except ApiError as error:
-            log.warning("event for %s/%s: %s", namespace, metadata["name"], error)
-
     def _later(self, task: Any) -> None:
         made = asyncio.ensure_future(task)
         self._tasks.add(made)
         made.add_done_callback(self._tasks.discard)
+
+
+def _full_name(plain: Plain) -> tuple[str, str]:
+    return plain["metadata"]["namespace"], plain["metadata"]["name"]
+
+
+def _path(pod: Plain) -> str:
+    return "/api/v1/namespaces/{}/pods/{}".format(*_full_name(pod))
 
 
 def _given(pod: Plain) -> tuple[str | None, str | None]:
@@ -412,11 +427,6 @@ def _names(pod: Plain) -> list[str]:
     beside = [one for one in first if one.get("restartPolicy") == "Always"]
     rest = [one for one in first if one not in beside]
     return [one["name"] for one in (*beside, *pod["spec"]["containers"], *rest)]
-
-
-def _path(pod: Plain) -> str:
-    metadata = pod["metadata"]
-    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
 
 def _binding(pod: Plain, node: str) -> Plain:

@@ -1,9 +1,10 @@
-"""What the scheduler and the webhook share: one small TOML file, checked word by word."""
+"""What all services of a cluster share: one small TOML file, checked word by word."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from attrs import evolve, field, frozen
 from hetero.errors import BadInput
 from hetero.kube.vocabulary import Defaults, Vocabulary
 from hetero.model import Policy
+from hetero.node.settings import Settings as NodeSettings
+from hetero.node.settings import read_settings
 from hetero.registry import Registry
 from hetero.units import parse_memory, parse_percent
 from hetero.vendor import Vendor, Words
@@ -24,6 +27,7 @@ else:
 #: What orders nodes and devices by default may be called.
 _NODE_ORDERS = ("binpack", "spread", "waste")
 _DEVICE_ORDERS = ("binpack", "spread")
+_TABLES = ("defaults", "resources", "runtime-classes", "nodes")
 
 
 @frozen(kw_only=True)
@@ -42,12 +46,30 @@ class Settings:
 
     [resources]                   # other names for resources
     "vendor.com/cards" = "example.com/cards"
+
+    [runtime-classes]             # what a vendor's pods get that name no runtimeClassName
+    vendor = "vendor-runtime"
+
+    [nodes."*".cards]             # what nodes give out, by patterns of their names: the tables of
+    split = 10                    # `hetero.node.settings`; what a later pattern says, it says
+    [nodes."old-*".scale]         # instead of an earlier one
+    memory = 1.5
     """
 
     node_order: str = "binpack"
     device_order: str = "binpack"
     defaults: Defaults = field(default=Defaults())
     resources: Mapping[str, str] = field(factory=dict)
+    runtime_classes: Mapping[str, str] = field(factory=dict)
+    nodes: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+
+    def of_node(self, name: str) -> NodeSettings:
+        """Return what the cluster says of a node."""
+        chosen = NodeSettings()
+        for pattern, document in self.nodes.items():
+            if fnmatchcase(name, pattern):
+                chosen = read_settings(document, chosen)
+        return chosen
 
     def vocabulary(self, registry: Registry) -> Vocabulary:
         """Return the words of all vendors, by the names this cluster uses."""
@@ -56,6 +78,9 @@ class Settings:
         for name in self.resources:
             if name not in known:
                 raise BadInput(f"settings: no vendor knows the resource {name!r}")
+        for name in self.runtime_classes:
+            if name not in [vendor.name for vendor in declared]:
+                raise BadInput(f"settings: runtime-classes: there is no vendor {name!r}")
         vendors = tuple(self._renamed(vendor) for vendor in declared)
         return Vocabulary(vendors=vendors, defaults=self.defaults)
 
@@ -91,12 +116,22 @@ def load(path: Path | None) -> Settings:
 
 
 def _settings(document: dict[str, Any]) -> Settings:
-    _known(document, "node-order", "device-order", "defaults", "resources")
+    _known(document, "node-order", "device-order", *_TABLES)
     said = document.get("defaults", {})
     _known(said, "count", "memory", "core", "policy", "core-limit")
     names = document.get("resources", {})
-    if not all(isinstance(name, str) for name in names.values()):
-        raise BadInput("resources: a name is a text")
+    classes = document.get("runtime-classes", {})
+    for table, what in ((names, "resources"), (classes, "runtime-classes")):
+        if not all(isinstance(name, str) for name in table.values()):
+            raise BadInput(f"{what}: a name is a text")
+    nodes = document.get("nodes", {})
+    if not isinstance(nodes, dict) or not all(isinstance(one, dict) for one in nodes.values()):
+        raise BadInput('nodes is a table of tables: write [nodes."*".cards]')
+    for pattern, table in nodes.items():
+        try:
+            read_settings(table)
+        except BadInput as error:
+            raise BadInput(f"nodes.{pattern!r}: {error}") from None
     count = said.get("count", 1)
     if not isinstance(count, int) or count < 1:
         raise BadInput(f"defaults.count {count!r} is not a positive whole number")
@@ -111,6 +146,8 @@ def _settings(document: dict[str, Any]) -> Settings:
             unlimited=said.get("core-limit", True) is False,
         ),
         resources=names,
+        runtime_classes=classes,
+        nodes=nodes,
     )
 
 

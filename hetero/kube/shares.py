@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 from hetero.container.keep import Libraries, keep
 from hetero.errors import BadInput, HeteroError, Refused
 from hetero.kube.api import Api, ApiError, Plain
+from hetero.kube.bring import Bring
 from hetero.kube.kubelet import Kubelet
 from hetero.kube.wire import Key, assignment, device_of
 from hetero.model import Allocation
@@ -71,6 +72,7 @@ class Shares:
     kubelet: Kubelet
     libraries: Libraries
     discovery: Discovery
+    driver: Bring = field(factory=Bring)
     pods: dict[str, Plain] = field(factory=dict)  # on this node, by UID
 
     # --- what the kubelet asks ------------------------------------------------------------------
@@ -204,6 +206,16 @@ class Shares:
             raise
         return pod if pod["spec"].get("nodeName") == self.name else None
 
+    def variable(self, entry: Standing, name: str) -> str | None:
+        """Return a variable of the container a grant is for, as its pod sets it."""
+        pod = self.pods.get(entry.keeper.get("uid", ""))
+        spec = pod["spec"] if pod else {}
+        for container in (*spec.get("containers", ()), *(spec.get("initContainers") or ())):
+            if container["name"] == entry.keeper["container"]:
+                variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
+                return variables.get(name)
+        return None
+
     # --- the ledger -----------------------------------------------------------------------------
 
     async def _standing(self) -> tuple[Standing, ...]:
@@ -228,6 +240,7 @@ class Shares:
                     keeper={**wanted.keeper, resource: ",".join(sorted(ids))},
                     libraries=self.libraries,
                     beside=partial(self._rests, wanted.pod),
+                    bring=partial(self.driver.into, wanted.pod),
                 )
             except Refused as error:
                 if monotonic() - began > _PATIENCE:

@@ -59,7 +59,7 @@ def scheduler(
                 node_order=chosen.node_order,
                 device_order=chosen.device_order,
             )
-            beside = [made.follow_nodes(), made.follow_pods()]
+            beside = [made.follow_nodes(), made.follow_pods(), made.follow_quotas()]
             if contender:
                 beside.append(contender.follow())
             await serve(
@@ -76,12 +76,19 @@ def scheduler(
 
 def webhook(listen: Listen, *, config: Path | None, scheduler: str, writer: str) -> None:
     """Run the webhook until it is told to stop."""
-    vocabulary = settings.load(config).vocabulary(Registry.installed())
+    chosen = settings.load(config)
+    vocabulary = chosen.vocabulary(Registry.installed())
     _log()
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
-            made = Webhook(vocabulary=vocabulary, scheduler=scheduler, writer=writer, api=api)
+            made = Webhook(
+                vocabulary=vocabulary,
+                scheduler=scheduler,
+                writer=writer,
+                api=api,
+                runtime_classes=chosen.runtime_classes,
+            )
             await serve(
                 made.app(),
                 host=listen.host,

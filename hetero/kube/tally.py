@@ -86,6 +86,19 @@ class Tally(Collector):
                 for name, value in values.items():
                     made[name].add_metric((node, vendor), value)
         yield from made.values()
+        yield from self._quotas()
+
+    def _quotas(self) -> Iterator[GaugeMetricFamily]:
+        labels, quotas = ("namespace", "quota", "resource"), self.roster.quotas
+        allowed = GaugeMetricFamily("hetero_quota_limit", "What a quota allows", labels=labels)
+        used = GaugeMetricFamily("hetero_quota_used", "What counts against it", labels=labels)
+        for namespace, mine in quotas.most.items():
+            for quota, most in mine.items():
+                for name, amount in most.items():
+                    allowed.add_metric((namespace, quota, name), amount)
+                    held = quotas.used[namespace][name] if namespace in quotas.used else 0
+                    used.add_metric((namespace, quota, name), held)
+        yield from (allowed, used)
 
     def app(self) -> web.Application:
         """Return the service of `/metrics`."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import field, frozen
 
 from hetero.errors import BadInput
 from hetero.fit import Container, Pod
-from hetero.model import Ask, Choice, Policy, Priority, Request
+from hetero.kube.quantity import bytes_of, quantity
+from hetero.model import Ask, Choice, Company, Policy, Priority, Request
 from hetero.vendor import Vendor, Words
 
 #: Our own names for how nodes and devices are ordered; a vendor's words may have others.
@@ -18,14 +18,9 @@ NODE_ORDER = "hetero.io/node-order"
 DEVICE_ORDER = "hetero.io/device-order"
 POLICY = "hetero.io/policy"
 
-_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
-_DECIMAL: Mapping[str, Decimal | int] = {
-    "m": Decimal("0.001"),
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-}
+#: What asks for the cluster's own way in so many words.
+_DEFAULT = "default"
+_T = TypeVar("_T")
 
 Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
 
@@ -69,11 +64,20 @@ class Vocabulary:
 
     vendors: tuple[Vendor, ...]
     defaults: Defaults = field(default=Defaults())
+    _spoken: tuple[tuple[frozenset[str], Words, Vendor], ...] = field(init=False)
     _resources: frozenset[str] = field(init=False)
+    _orders: tuple[tuple[str, ...], tuple[str, ...]] = field(init=False)  # of nodes and devices
 
     def __attrs_post_init__(self) -> None:
-        names = {name for words in self.words() for name in words.resources}
-        object.__setattr__(self, "_resources", frozenset(names))
+        spoken = tuple((frozenset(w.resources), w, v) for v in self.vendors for w in v.words)
+        names = frozenset[str]().union(*(names for names, _, _ in spoken))
+        node, device = [NODE_ORDER], [DEVICE_ORDER]
+        node += [words.node_order for words in self.words() if words.node_order]
+        device += [words.device_order for words in self.words() if words.device_order]
+        orders = tuple(dict.fromkeys(node)), tuple(dict.fromkeys(device))
+        object.__setattr__(self, "_orders", orders)
+        object.__setattr__(self, "_spoken", spoken)
+        object.__setattr__(self, "_resources", names)
 
     def words(self) -> Iterator[Words]:
         """Yield the words of every vendor."""
@@ -130,30 +134,28 @@ class Vocabulary:
     def orders(self, pod: Plain) -> Orders:
         """Return how the pod wants nodes and devices ordered."""
         notes = pod["metadata"].get("annotations") or {}
-        every = list(self.words())
-        node = _first(notes, [NODE_ORDER, *(words.node_order for words in every)])
-        wanted = _first(notes, [DEVICE_ORDER, *(words.device_order for words in every)])
+        node, wanted = (_first(notes, said) for said in self._orders)
         device = next((name for name in names(wanted) if name in ("binpack", "spread")), None)
         return Orders(node=node, device=device)
 
     def _container(
         self, container: Plain, amounts: Mapping[str, str], notes: Mapping[str, str]
     ) -> Asked | None:
-        spoken = [words for words in self.words() if not set(words.resources).isdisjoint(amounts)]
-        meant = [w for w in spoken if quantity(amounts, w.count) or w.count not in amounts]
+        spoken = [(w, v) for names, w, v in self._spoken if not names.isdisjoint(amounts)]
+        meant = [(w, v) for w, v in spoken if quantity(amounts, w.count) or w.count not in amounts]
         if not meant:
             return None  # counts are there and are 0
         if len(meant) > 1:
-            counts = " and ".join(words.count for words in meant)
+            counts = " and ".join(words.count for words, _ in meant)
             raise BadInput(f"asks for {counts}: a container has cards of one kind")
-        words = meant[0]
-        count = quantity(amounts, words.count) or self.defaults.count
-        vendor = next(vendor for vendor in self.vendors if words in vendor.words)
+        words, vendor = meant[0]
         ask = self._ask(words, amounts)
+        count = _count(words, ask, quantity(amounts, words.count) or self.defaults.count)
         _expect_no_contradiction(words, notes)
         wanted = names(_first(notes, [DEVICE_ORDER, words.device_order]))
-        priority = quantity(amounts, words.priority)
         policy = self._policy(container, words, notes)
+        grade = _grade(words, notes, count)
+        first = quantity(amounts, words.priority) == 0 or grade in words.first
         return Asked(
             container=container["name"],
             words=words,
@@ -166,7 +168,7 @@ class Vocabulary:
                 numa="numa" in wanted or _true(notes, words.numa),
                 links="topology-aware" in wanted or _true(notes, words.links),
                 policy=policy or Policy.FIXED,
-                priority=Priority.HIGH if priority == 0 else Priority.LOW,
+                priority=Priority.HIGH if first else Priority.LOW,
                 vendor=Choice(only=(vendor.name,)),
                 model=Choice(
                     only=_models(notes, words.only_model, words) or words.models.only,
@@ -176,11 +178,15 @@ class Vocabulary:
                     only=names(notes.get(words.only_uuid or "")),
                     never=names(notes.get(words.never_uuid or "")),
                 ),
+                rung=_said(notes, words.mode, words.modes) or words.rungs,
+                company=_company(words, grade),
             ),
         )
 
     def _ask(self, words: Words, amounts: Mapping[str, str]) -> Ask:
-        sizes = (_bytes(amounts, name, words.memory_unit) for name in words.memory)
+        if words.shape is not None:
+            return Ask(shape=words.shape)
+        sizes = (bytes_of(amounts, name, words.memory_unit) for name in words.memory)
         memory = next((size for size in sizes if size), None)
         percent = quantity(amounts, words.memory_percent) or None
         core = next((c for name in words.core if (c := quantity(amounts, name))), None)
@@ -205,42 +211,55 @@ class Vocabulary:
                 raise BadInput(f"{POLICY} {said!r} is not fixed, elastic or off")
             return Policy(said)
         variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
-        value = notes.get(words.policy or "") or variables.get(words.policy) or ""
         default = None if self.defaults.unlimited else self.defaults.policy
-        return words.policies.get(value, default)
+        return _said({**variables, **notes}, words.policy, {_DEFAULT: default, **words.policies})
+
+
+def _count(words: Words, ask: Ask, count: int) -> int:
+    """Return how many cards are meant: whole ones come in modules."""
+    size = words.module
+    if size == 1 or (count == 1 and ask != Ask()):
+        return count
+    if count != 1 and count % size:
+        raise BadInput(
+            f"{words.count} {count}: cards come in modules of {size}, so ask for a multiple of "
+            f"{size} (1 means one module)"
+        )
+    return max(count, size)
+
+
+def _grade(words: Words, notes: Mapping[str, str], count: int) -> str:
+    """Return the class of the pod, "" if it is in none."""
+    grade = notes.get(words.grade or "", "")
+    if grade not in words.grades and grade:
+        raise BadInput(f"{words.grade} {grade!r} is none of {_list(words.grades)}")
+    if grade and count != 1:
+        raise BadInput(f"{words.count} {count}: a pod with {words.grade} has one card")
+    return grade
+
+
+def _company(words: Words, grade: str) -> tuple[Company, ...]:
+    """Return whom the container's cards may be shared with."""
+    if words.grade is None:
+        return ()
+    return (Company(what=words.grade, name=grade, beside=words.grades[grade]),)
+
+
+def _said(notes: Mapping[str, Any], name: str | None, meanings: Mapping[str, _T]) -> _T | None:
+    """Return what the value of a note means; without one, or without a note, the default."""
+    value = (notes.get(name) if name else None) or _DEFAULT
+    if value not in meanings and value != _DEFAULT:
+        raise BadInput(f"{name} {value!r} is none of {_list(meanings)}")
+    return meanings.get(value)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(filter(None, names)))
 
 
 def names(text: str | None) -> tuple[str, ...]:
     """Return the names in a list separated by commas."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
-
-
-def quantity(amounts: Mapping[str, str], name: str | None) -> int | None:
-    """Return a resource's whole number, None if it is not there. Raises `BadInput`."""
-    return None if name is None or name not in amounts else _number(name, amounts[name])
-
-
-def _bytes(amounts: Mapping[str, str], name: str, unit: int) -> int | None:
-    """Return a memory resource in bytes: with a binary suffix as it stands, else by its unit."""
-    if name not in amounts:
-        return None
-    suffixed = str(amounts[name])[-2:] in _BINARY
-    return _number(name, amounts[name]) * (1 if suffixed else unit)
-
-
-def _number(name: str, said: object) -> int:
-    text = str(said)
-    digits, suffix = (text[:-2], text[-2:]) if text[-2:] in _BINARY else (text, "")
-    factor: Decimal | int = _BINARY.get(suffix, 1)
-    if not suffix and text[-1:] in _DECIMAL:
-        digits, factor = text[:-1], _DECIMAL[text[-1:]]
-    try:
-        number = Decimal(digits) * factor
-    except InvalidOperation:
-        raise BadInput(f"{name} {text!r} is not a number") from None
-    if number != int(number) or number < 0:
-        raise BadInput(f"{name} {text!r} is not a whole number")
-    return int(number)
 
 
 def _first(notes: Mapping[str, str], wanted: Iterable[str | None]) -> str | None:

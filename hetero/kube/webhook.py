@@ -8,16 +8,19 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
-from attrs import frozen
+from attrs import field, frozen
 
 from hetero.errors import BadInput, HeteroError
 from hetero.kube import wire
 from hetero.kube.api import Api, ApiError
-from hetero.kube.vocabulary import Asked, Vocabulary, quantity
+from hetero.kube.quantity import quantity
+from hetero.kube.quota import Quotas, limits
+from hetero.kube.vocabulary import Asked, Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ class Webhook:
     scheduler: str
     writer: str
     api: Api | None = None  # asked for quotas
-    runtime_class: str | None = None
+    runtime_classes: Mapping[str, str] = field(factory=dict)  # by vendor
 
     def app(self) -> web.Application:
         """Return the HTTP service."""
@@ -99,27 +102,33 @@ class Webhook:
         for asked in every:
             _refuse_privileged(asked, _container(spec, asked.container))
         if self.api is not None:
-            await _within_quota(self.api, namespace, every)
-        return [*self._defaults(spec, every), *self._scheduler(spec)]
+            await _within_quota(self.api, self.vocabulary, namespace, spec, every)
+        return [*self._defaults(spec, every), *self._names(spec, every)]
 
-    def _scheduler(self, spec: Plain) -> list[Plain]:
+    def _names(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
+        """Name the scheduler, and the runtime class where the vendors agree on one."""
         patches = [{"op": "add", "path": "/spec/schedulerName", "value": self.scheduler}]
-        if self.runtime_class and not spec.get("runtimeClassName"):
-            patches.append(
-                {"op": "add", "path": "/spec/runtimeClassName", "value": self.runtime_class}
-            )
+        vendors = {vendor for asked in every for vendor in asked.request.vendor.only}
+        classes = {self.runtime_classes.get(vendor, "") for vendor in vendors}
+        value = classes.pop() if len(classes) == 1 else ""
+        if value and not spec.get("runtimeClassName"):
+            patches.append({"op": "add", "path": "/spec/runtimeClassName", "value": value})
         return patches
 
     def _defaults(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
-        """Write out how many cards are meant where only a part of one was asked for."""
+        """Write out how many cards are meant, where that was not said or is a part of a module."""
         patches = []
         for asked in every:
             where, container = _container(spec, asked.container)
-            limits = (container.get("resources") or {}).get("limits") or {}
-            if quantity(limits, asked.words.count) is None:
-                whole = {**limits, asked.words.count: str(asked.count)}
-                resources = {**(container.get("resources") or {}), "limits": whole}
-                patches.append({"op": "add", "path": f"{where}/resources", "value": resources})
+            resources, name = container.get("resources") or {}, asked.words.count
+            limits = resources.get("limits") or {}
+            if quantity(limits, name) == asked.count:
+                continue
+            meant = {"limits": {**limits, name: str(asked.count)}}
+            if name in (resources.get("requests") or {}):
+                meant["requests"] = {**resources["requests"], name: str(asked.count)}
+            value = {**resources, **meant}
+            patches.append({"op": "add", "path": f"{where}/resources", "value": value})
         return patches
 
 
@@ -145,36 +154,40 @@ def _refuse_privileged(asked: Asked, found: tuple[str, Plain]) -> None:
         )
 
 
-async def _within_quota(api: Api, namespace: str, every: tuple[Asked, ...]) -> None:
-    """Refuse what passes `limits.<resource>` of the namespace's quotas by itself."""
+async def _within_quota(
+    api: Api, vocabulary: Vocabulary, namespace: str, spec: Plain, every: tuple[Asked, ...]
+) -> None:
+    """Refuse what passes a quota all by itself; what others hold is counted when a pod is bound."""
     try:
-        quotas = await api.get(f"/api/v1/namespaces/{namespace}/resourcequotas")
+        listed = await api.get(f"/api/v1/namespaces/{namespace}/resourcequotas")
     except ApiError as error:
         raise BadInput(f"the quotas of namespace {namespace} cannot be read: {error}") from None
-    for quota in quotas["items"]:
+    quotas = Quotas(vocabulary)
+    for quota in listed["items"]:
         hard = quota["spec"].get("hard") or {}
-        for wanted in _charges(every):
-            for name, amount in wanted.items():
-                most = quantity(hard, f"limits.{name}")
-                if most is not None and amount > most:
-                    raise BadInput(
-                        f"{name} {amount} is over quota {quota['metadata']['name']} of namespace "
-                        f"{namespace}, which allows {most}"
-                    )
+        quotas.allow(namespace, quota["metadata"]["name"], limits(hard, vocabulary.resources))
+    over = quotas.over(namespace, _charge(spec, every))
+    if over:
+        raise BadInput(over)
 
 
-def _charges(every: tuple[Asked, ...]) -> list[dict[str, int]]:
-    """Return what the pod asks of each words' memory and core, in their units, over all cards."""
-    sums: dict[str, dict[str, int]] = {}
-    for asked in every:
-        ask = asked.request.asks[0]
-        charge = sums.setdefault(asked.words.count, {})
-        if asked.words.memory and ask.memory is not None:
-            name = asked.words.memory[0]
-            units = -(-ask.memory // asked.words.memory_unit)
-            charge[name] = charge.get(name, 0) + units * asked.count
-        if asked.words.core and ask.core is not None:
-            name = asked.words.core[0]
-            units = -(-ask.core * asked.words.core_whole // 100)
-            charge[name] = charge.get(name, 0) + units * asked.count
-    return list(sums.values())
+def _charge(spec: Plain, every: tuple[Asked, ...]) -> Counter[str]:
+    """Return what the pod asks of memory and core in so many words, over all its cards."""
+    charges = {asked.container: _charge_of(asked) for asked in every}
+
+    def of(kind: str) -> list[Counter[str]]:
+        return [charges.get(one["name"], Counter()) for one in spec.get(kind) or ()]
+
+    held = sum(of("containers"), Counter[str]())
+    for one in of("initContainers"):
+        held |= one  # name by name the larger
+    return held
+
+
+def _charge_of(asked: Asked) -> Counter[str]:
+    words, ask, made = asked.words, asked.request.asks[0], Counter[str]()
+    for name in words.memory if ask.memory is not None else ():
+        made[name] = -(-(ask.memory or 0) // words.memory_unit) * asked.count
+    for name in words.core if ask.core is not None else ():
+        made[name] = -(-(ask.core or 0) * words.core_whole // 100) * asked.count
+    return made

@@ -55,7 +55,7 @@ class _Kind:
     capacity: Counters
     granularity: Granularity
     rung: Rung
-    attributes: Mapping[str, str] = field(factory=dict)
+    attributes: Mapping[str, str] = field(factory=dict)  # as older agents write them
     card: Counters = field(factory=dict)
 
 
@@ -71,6 +71,7 @@ class _Card:
     pci: str | None = None
     group: str | None = None
     links: tuple[tuple[int, str, int], ...] = ()
+    attributes: Mapping[str, str] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -91,7 +92,6 @@ def inventory(devices: tuple[Device, ...]) -> str:
             capacity=device.capacity,
             granularity=device.granularity,
             rung=device.rung,
-            attributes=device.attributes,
             card=device.card,
         )
         if kind not in kinds:
@@ -110,6 +110,7 @@ def inventory(devices: tuple[Device, ...]) -> str:
                     for link in device.links
                     if link.peer in position
                 ),
+                attributes=device.attributes,
             )
         )
     return _compact(codec.to_plain(_Rack(kinds=tuple(kinds), cards=tuple(cards))))
@@ -139,7 +140,7 @@ def _device(card: _Card, rack: _Rack) -> Device:
         pci=card.pci,
         group=card.group,
         links=tuple(Link(rack.cards[p].uuid, way, weight) for p, way, weight in card.links),
-        attributes=kind.attributes,
+        attributes={**kind.attributes, **card.attributes},
         card=kind.card,
     )
 

@@ -16,7 +16,7 @@ from hetero.node.containers import containers
 from hetero.node.ledger import Ledger, Standing
 from hetero.node.native import limiter
 from hetero.node.node import Node
-from hetero.node.settings import Settings
+from hetero.node.settings import Parts, Settings
 from hetero.node.state import prepare
 from hetero.node.tenant import GRANT
 from hetero.node.uncovered import uncovered
@@ -89,6 +89,11 @@ def _settings(settings: Settings) -> Iterator[Finding]:
         yield Finding("memory", Verdict.NOTE, says)
     if settings.core_scale > 1:
         yield Finding("core", Verdict.NOTE, f"is granted {settings.core_scale} times")
+    left_out = [*map(str, settings.without)]
+    if settings.parts is Parts.NONE:
+        left_out.append("cards that are partitioned already")
+    if left_out:
+        yield Finding("left out", Verdict.NOTE, f"{', '.join(left_out)}: the settings say so")
     if settings.context:
         yield Finding("contexts", Verdict.NOTE, "count against a grant's memory")
 

@@ -73,9 +73,10 @@ class Node:
         )
 
     def discover(self) -> Discovery:
-        """Return the devices with the capacity this node promises of them."""
+        """Return the devices this node gives out, with the capacity it promises of them."""
         found = self.registry.discover()
-        return evolve(found, devices=tuple(map(self.settings.scaled, found.devices)))
+        ours = {vendor.name for vendor in self.registry.declarations() if vendor.limiter}
+        return evolve(found, devices=self.settings.offered(found.devices, ours=ours))
 
     def look(self) -> Look:
         """Return all that stands on this node's devices, as far as this user can see."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,9 +25,7 @@ class Simulation:
     @property
     def name(self) -> str:
         """A name for state that belongs to this rack alone."""
-        import hashlib  # loads a library of cryptography; most starts do without
-
-        return "sim-" + hashlib.sha256(bytes(self.rack)).hexdigest()[:12]
+        return f"sim-{zlib.crc32(bytes(self.rack)):08x}"
 
     def enter(self) -> None:
         """Load the drivers into this process, so that whoever opens one by name gets these.

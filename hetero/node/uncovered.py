@@ -9,6 +9,7 @@ process holds. The agent and `hetero doctor --watch` ask every few seconds, `het
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -62,6 +63,24 @@ class Lookout:
         before = self._told
         self._told = frozenset((each.device, each.pid) for each in found)
         return tuple(each for each in found if (each.device, each.pid) not in before)
+
+
+def end(node: Node, found: Uncovered) -> bool:
+    """Kill a process that is past its limiter, if it is still its grant's; return whether it was.
+
+    A pidfd stands for the process itself, not for whoever has its number by now.
+    """
+    with suppress(OSError):
+        process = os.pidfd_open(found.pid)
+        try:
+            for entry in node.look().standing:
+                holding = node.processes([entry.id])[entry.id] if entry.id == found.grant else ()
+                if entry.id == found.grant and _of(node, entry, found.pid, holding):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    return True
+        finally:
+            os.close(process)
+    return False
 
 
 def uncovered(

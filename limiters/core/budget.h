@@ -15,6 +15,7 @@
  * clocks) is paid for once a turn. */
 #define BUDGET_TURN_NS    INT64_C(10000000)
 #define BUDGET_ARREARS_NS INT64_C(1000000000)
+#define BUDGET_FADE_NS    INT64_C(2000000000)
 
 /* The account is in memory that the tenant can write: no balance is beyond what can come of use. */
 #define BUDGET_DEBT_NS    INT64_C(3600000000000)
@@ -34,6 +35,11 @@ static inline int64_t budget_share(uint64_t elapsed_ns, uint32_t core)
     return (int64_t)(counted * core / HETERO_CORE_FULL);
 }
 
+static inline double budget_faded(uint64_t elapsed_ns)
+{
+    return elapsed_ns < BUDGET_FADE_NS ? (double)elapsed_ns / BUDGET_FADE_NS : 1;
+}
+
 /* What the balance is at `now` for a grant that has been asking since `asked`. */
 static inline int64_t budget_balance(const struct hetero_region_device *account, uint64_t asked, uint64_t now,
                                      uint32_t core)
@@ -48,6 +54,10 @@ static inline int64_t budget_balance(const struct hetero_region_device *account,
         balance = rested < most ? rested : most;
         since = asked < now ? asked : now;
     }
+    /* What passes from turn to turn takes some of the device's time. Where the shares add up to all of it, everybody is
+     * owed ever more, and soon nothing would tell who is owed most; so what is owed beyond a turn fades. */
+    if (balance > BUDGET_TURN_NS)
+        balance -= (int64_t)((double)(balance - BUDGET_TURN_NS) * budget_faded(now - since));
     balance += budget_share(now - since, core);
     return balance < BUDGET_ARREARS_NS ? balance : BUDGET_ARREARS_NS;
 }

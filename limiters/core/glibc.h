@@ -14,7 +14,6 @@
 
 #define HETERO_BIND(name, version) __asm__(".symver " #name "," #name "@" version)
 
-HETERO_BIND(dlopen, HETERO_GLIBC_BASE);
 HETERO_BIND(pthread_create, HETERO_GLIBC_BASE);
 HETERO_BIND(pthread_detach, HETERO_GLIBC_BASE);
 HETERO_BIND(pthread_sigmask, HETERO_GLIBC_BASE);

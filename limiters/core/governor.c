@@ -443,7 +443,10 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
     if (now < own_until)
         return false;
     uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_TURN_NS, terms_core(terms));
-    return (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer) || turn_wanted(&governor->turn);
+    if (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer)
+        return true;
+    /* Neighbours that are all owed something would else drift apart, turn by turn. */
+    return turn_wanted(&governor->turn) && (balance(governor) <= 0 || now >= own_until + BUDGET_TURN_NS);
 }
 
 /* How long this turn may be when others want theirs: of no regular length, so that the samples of the card's power, which are taken on a beat,
@@ -527,6 +530,10 @@ static void run(struct governor *governor, bool borrowed)
 void governor_round(struct governor *governor)
 {
     bool borrowed;
+    if (governor->core != terms_core(governor->terms)) {
+        governor->core = terms_core(governor->terms);
+        power_forget(&governor->power);
+    }
     look_at_power(governor);
     turn_announce(&governor->turn, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
     if (!obtain(governor, &borrowed))

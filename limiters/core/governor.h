@@ -51,6 +51,7 @@ struct governor {
     struct hetero_region_device own; /* the account of this process alone, where the tenant's other ones cannot write */
     uint64_t asked_ns;
     uint32_t launches_seen;
+    uint32_t core; /* what `power` was learnt at */
     struct power power;
     struct pace pace;
     uint64_t waived_ns; /* of what was not charged yet */

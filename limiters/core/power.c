@@ -78,6 +78,11 @@ void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own)
     }
 }
 
+void power_forget(struct power *power)
+{
+    power->oo = power->ot = power->tt = power->op = power->tp = 0;
+}
+
 bool power_due(const struct power *power, uint64_t now_ns)
 {
     return power->idle_mw != 0 && now_ns - power->looked_ns >= POWER_EVERY_NS;

@@ -55,6 +55,9 @@ void power_begin(struct power *power, uint64_t now_ns, const struct power_readin
 /* The device worked for us, or for others, from `from_ns` to `to_ns`. */
 void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own);
 
+/* Our share is another: what we drew at the limit beside others says little of what we shall draw. */
+void power_forget(struct power *power);
+
 /* Whether the driver is to be asked again; and what to make of its answer. */
 bool power_due(const struct power *power, uint64_t now_ns);
 void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading);

@@ -1,7 +1,7 @@
-/* dlsym and dlvsym as this process sees them, and the real ones for ourselves.
+/* dlsym, dlvsym and dlopen as this process sees them, and the real ones for ourselves.
  *
  * Ours answer a name of ours with our function when the handle has that symbol, and jump to the real function for
- * everything else: a jump, because the real one looks at its return address to know who asks (RTLD_NEXT).
+ * everything else: a jump, because the real one looks at its return address to know who asks (RTLD_NEXT, run paths).
  */
 #include "symbols.h"
 
@@ -16,7 +16,7 @@ typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
 
 /* libc's own; looked up on first use, the same value whoever writes it. */
-static _Atomic(void *) libc_dlsym, libc_dlvsym;
+static _Atomic(void *) libc_dlsym, libc_dlvsym, libc_dlopen;
 
 /* ---------------------------------------------------------------------------------------------- libc's functions */
 
@@ -168,6 +168,20 @@ __attribute__((used, visibility("hidden"))) struct verdict hetero_judge(void *ha
     return (struct verdict){found == NULL ? NULL : row->ours, NULL};
 }
 
+/* What dlopen's stub does next: jump to `pass`, with the caller's flags but for those not in `flags`. */
+struct opening {
+    void *pass;
+    long flags;
+};
+
+/* A library that looks for names in itself and what it was linked to before everything else would find the driver's. */
+__attribute__((used, visibility("hidden"))) struct opening hetero_open(const char *file, int flags)
+{
+    (void)file;
+    bool past_us = (flags & RTLD_DEEPBIND) != 0 && tenancy() != TENANCY_FREE;
+    return (struct opening){libc_function(&libc_dlopen, "dlopen"), past_us ? ~(long)RTLD_DEEPBIND : -1L};
+}
+
 #if defined(__x86_64__)
 #define DOOR(name, versioned)                                                                                          \
     __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n"                                        \
@@ -178,6 +192,12 @@ __attribute__((used, visibility("hidden"))) struct verdict hetero_judge(void *ha
             "  pop %rdx\n  pop %rsi\n  pop %rdi\n"                                                                     \
             "  test %rcx, %rcx\n  jz 1f\n  jmp *%rcx\n1: ret\n"                                                        \
             ".size " #name ", . - " #name "\n")
+__asm__(".text\n.globl dlopen\n.type dlopen, @function\ndlopen:\n"
+        "  push %rdi\n  push %rsi\n  sub $8, %rsp\n"
+        "  call hetero_open\n"
+        "  add $8, %rsp\n  pop %rsi\n  pop %rdi\n"
+        "  and %edx, %esi\n  jmp *%rax\n"
+        ".size dlopen, . - dlopen\n");
 #elif defined(__aarch64__)
 #define DOOR(name, versioned)                                                                                          \
     __asm__(".text\n.globl " #name "\n.type " #name ", %function\n" #name ":\n"                                        \
@@ -189,6 +209,14 @@ __attribute__((used, visibility("hidden"))) struct verdict hetero_judge(void *ha
             "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"                                                           \
             "1: ldp x29, x30, [sp], #48\n  cbz x16, 2f\n  br x16\n2: ret\n"                                            \
             ".size " #name ", . - " #name "\n")
+__asm__(".text\n.globl dlopen\n.type dlopen, %function\ndlopen:\n"
+        "  stp x29, x30, [sp, #-32]!\n  mov x29, sp\n"
+        "  stp x0, x1, [sp, #16]\n"
+        "  bl hetero_open\n"
+        "  mov x16, x0\n  mov x17, x1\n"
+        "  ldp x0, x1, [sp, #16]\n  ldp x29, x30, [sp], #32\n"
+        "  and w1, w1, w17\n  br x16\n"
+        ".size dlopen, . - dlopen\n");
 #endif
 
 DOOR(dlsym, 0);

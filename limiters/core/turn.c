@@ -28,6 +28,9 @@ enum { NONE = 0, OURS, WANTED, LATE };
 /* Ten tenants that each use up a turn and the time to drain it. */
 #define PATIENCE_NS INT64_C(1000000000)
 
+/* Who waits and has not come by then was killed, or gets no processor. */
+#define WAKE_NS INT64_C(2000000)
+
 static bool lock(const struct turn *turn, int byte, short type, int command)
 {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = turn->at + byte, .l_len = 1};
@@ -183,8 +186,9 @@ void turn_give(struct turn *turn)
     bool wanted = turn_wanted(turn);
     lock(turn, RUN, F_UNLCK, F_OFD_SETLK);
     atomic_store(&turn->state, NONE);
-    if (wanted) /* waking takes the kernel some 50 us, and a new request of ours would overtake it */
-        nanosleep(&(struct timespec){.tv_nsec = 100 * 1000}, NULL);
+    /* Until the kernel has woken who waits, 50 to 200 us, a new request of ours would overtake it. */
+    for (int64_t since = now_ns(); wanted && !turn_held(turn) && now_ns() - since < WAKE_NS;)
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000}, NULL);
 }
 
 bool turn_held(const struct turn *turn)

@@ -12,9 +12,6 @@
 static _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
-/* Captures begun and not ended: while there is none, no stream needs to be asked. */
-static _Atomic unsigned captures;
-
 /* A per-thread default stream is its thread's; the address of this tells threads apart. */
 static __thread char thread_mark;
 
@@ -190,7 +187,6 @@ void launch_after_fork(void)
 {
     atomic_store(&passage_devices, 0); /* the child may come to see other devices */
     making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    atomic_store(&captures, 0);
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
         if (governor_known(device) != NULL)
             governor_after_fork(governor_known(device));
@@ -208,20 +204,6 @@ struct stream_key stream_key(CUstream stream)
     if (stream == CU_STREAM_PER_THREAD)
         key.thread = &thread_mark;
     return key;
-}
-
-bool capturing(void)
-{
-    return __builtin_expect(atomic_load_explicit(&captures, memory_order_acquire) > 0, 0);
-}
-
-bool stream_capturing(CUstream stream)
-{
-    if (!capturing())
-        return false;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    /* An error means a capture that forbids the work: the driver will say so itself. */
-    return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 _Atomic int passage_devices;
@@ -243,7 +225,7 @@ CUresult passage_enter(struct passage *passage, CUstream stream)
     int device = device_of_stream(stream);
     if (device < 0)
         return device == DEVICE_FOREIGN ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
-    if (!terms_limit_core(tenant_terms(device)) || stream_capturing(stream))
+    if (!terms_limit_core(tenant_terms(device)) || (capturing() && stream_capturing(stream)))
         return CUDA_SUCCESS;
     struct governor *governor = governor_of(device);
     if (governor == NULL)
@@ -258,65 +240,4 @@ void passage_leave(const struct passage *passage)
 {
     if (passage->governor != NULL)
         governor_leave(passage->governor, &passage->stream);
-}
-
-/* ---------------------------------------------------------------------------------------------------- captures */
-
-/* What was launched before a capture must be marked before it: afterwards a mark would become part of the graph. */
-static void before_capture(CUstream stream)
-{
-    struct governor *governor = governor_known(device_of_stream(stream));
-    struct stream_key key = stream_key(stream);
-    if (governor != NULL)
-        governor_before_capture(governor, &key);
-}
-
-/* Counted first: a mark that was being set meanwhile is done when before_capture() has the lock, and the next asks. */
-#define BEGIN_CAPTURE(call)                                                                                            \
-    do {                                                                                                               \
-        atomic_fetch_add(&captures, 1);                                                                                \
-        before_capture(stream == NULL ? none : stream);                                                                \
-        CUresult answer = call;                                                                                        \
-        if (answer != CUDA_SUCCESS)                                                                                    \
-            atomic_fetch_sub(&captures, 1);                                                                            \
-        return answer;                                                                                                 \
-    } while (0)
-
-CUresult begin_capture(CUresult (*real)(CUstream), CUstream none, CUstream stream)
-{
-    BEGIN_CAPTURE(real(stream));
-}
-
-CUresult begin_capture_mode(CUresult (*real)(CUstream, CUstreamCaptureMode), CUstream none, CUstream stream,
-                            CUstreamCaptureMode mode)
-{
-    BEGIN_CAPTURE(real(stream, mode));
-}
-
-CUresult begin_capture_to_graph(CUresult (*real)(CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *,
-                                                 size_t, CUstreamCaptureMode),
-                                CUstream none, CUstream stream, CUgraph graph, const CUgraphNode *after,
-                                const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode)
-{
-    BEGIN_CAPTURE(real(stream, graph, after, edges, count, mode));
-}
-
-CUresult end_capture(CUresult (*real)(CUstream, CUgraph *), CUstream none, CUstream stream, CUgraph *graph)
-{
-    CUstream meant = stream == NULL ? none : stream;
-    bool was = stream_capturing(meant);
-    CUresult answer = real(stream, graph);
-    /* A refused end (another thread's capture, an unjoined stream) may leave the capture going. */
-    if (was && !stream_capturing(meant))
-        atomic_fetch_sub(&captures, 1);
-    return answer;
-}
-
-CUresult wait_event(CUresult (*real)(CUstream, CUevent, unsigned), CUstream none, CUstream stream, CUevent event,
-                    unsigned flags)
-{
-    /* Waiting for a captured event makes the stream join the capture. */
-    if (capturing())
-        before_capture(stream == NULL ? none : stream);
-    return real(stream, event, flags);
 }

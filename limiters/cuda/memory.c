@@ -44,7 +44,7 @@ void refund(int device, uint64_t bytes)
         ledger_release(tenant_region(), (unsigned)device, bytes);
 }
 
-static CUresult keep(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *owner, void *link)
+CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link)
 {
     if (!counted(device))
         return answer;
@@ -52,8 +52,8 @@ static CUresult keep(CUresult answer, uint32_t kind, uint64_t key, int device, u
         refund(device, bytes);
         return answer;
     }
-    struct entry entry = {.key = key, .kind = kind, .device = device, .bytes = bytes, .owner = owner,
-                          .link = link}, previous;
+    struct entry entry = {.key = key, .kind = kind, .device = device, .bytes = bytes,
+                          .owner = context_current(), .link = link}, previous;
     if (!table_put(&entry, &previous))
         log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged"); /* never too little */
     else if (previous.kind != 0)
@@ -61,24 +61,10 @@ static CUresult keep(CUresult answer, uint32_t kind, uint64_t key, int device, u
     return answer;
 }
 
-CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *owner)
+static CUresult settle_pointer(CUresult answer, const CUdeviceptr *pointer, int device, uint64_t bytes, void *link)
 {
-    return keep(answer, kind, key, device, bytes, owner, NULL);
+    return settle(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, link);
 }
-
-/* Free `key`: forgotten before the driver is asked, for it may hand the name out again at once; remembered again if it
- * refuses. */
-#define FREE(kind, key, call)                                                                                          \
-    do {                                                                                                               \
-        struct entry entry, previous;                                                                                  \
-        bool ours = table_take(kind, (uint64_t)(uintptr_t)(key), &entry);                                              \
-        CUresult answer = call;                                                                                        \
-        if (ours && answer == CUDA_SUCCESS)                                                                            \
-            refund(entry.device, entry.bytes);                                                                         \
-        else if (ours)                                                                                                 \
-            table_put(&entry, &previous);                                                                              \
-        return answer;                                                                                                 \
-    } while (0)
 
 /* Marks the entries of memory that the host holds though it was asked of the device. */
 static char spilled;
@@ -93,7 +79,7 @@ bool spills(CUresult answer, int device)
 static CUresult settle_spill(CUdeviceptr *pointer, int device, uint64_t bytes)
 {
     CUresult answer = REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL);
-    return keep(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, context_current(), &spilled);
+    return settle_pointer(answer, pointer, device, bytes, &spilled);
 }
 
 CUresult allocate_spilled(CUdeviceptr *pointer, int device, uint64_t bytes)
@@ -158,7 +144,7 @@ CUresult allocate(CUresult (*real)(CUdeviceptr *, size_t), CUdeviceptr *pointer,
     CUresult answer = real(pointer, bytes);
     if (spills(answer, device))
         return settle_spill(pointer, device, bytes);
-    return settle(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, context_current());
+    return settle_pointer(answer, pointer, device, bytes, NULL);
 }
 
 CUresult allocate_managed(CUresult (*real)(CUdeviceptr *, size_t, unsigned), CUdeviceptr *pointer, size_t bytes,
@@ -169,7 +155,7 @@ CUresult allocate_managed(CUresult (*real)(CUdeviceptr *, size_t, unsigned), CUd
     if (refused != CUDA_SUCCESS)
         return refused;
     CUresult answer = real(pointer, bytes, flags);
-    return settle(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, context_current());
+    return settle_pointer(answer, pointer, device, bytes, NULL);
 }
 
 CUresult allocate_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned), CUdeviceptr *pointer,
@@ -199,7 +185,7 @@ CUresult allocate_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t
         if (bytes < expected)
             refund(device, expected - bytes);
     }
-    return settle(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, context_current());
+    return settle_pointer(answer, pointer, device, bytes, NULL);
 }
 
 CUresult release(CUresult (*real)(CUdeviceptr), CUdeviceptr pointer)
@@ -220,86 +206,4 @@ CUresult release_async(CUresult (*real)(CUdeviceptr, CUstream), CUstream none, C
     if (table_get(HELD_POINTER, pointer, &known) && known.link == &spilled)
         return release(REAL(cuMemFree_v2), pointer); /* it never was of a pool; this waits for its last use */
     FREE(HELD_POINTER, pointer, real(pointer, stream));
-}
-
-/* --------------------------------------------------------------------------------------------------------- arrays */
-
-static uint64_t element_bytes(CUarray_format format)
-{
-    switch (format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-        return 1;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-        return 2;
-    default: /* the 32-bit formats; the packed and compressed ones need no more */
-        return 4;
-    }
-}
-
-/* What an array of this shape holds with `levels` mipmap levels, each half as wide, high and deep as the one before.
- * Layers do not shrink. A shape too large for 64 bits is more than any limit. */
-static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels)
-{
-    if (shape == NULL || shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
-        return 0; /* mapped later, from memory that is charged when it is created */
-    uint64_t total = 0;
-    for (unsigned level = 0; level < levels && level < 64; level++) {
-        uint64_t width = shape->Width >> level, height = shape->Height >> level, depth = shape->Depth;
-        if (!(shape->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))
-            depth >>= level;
-        uint64_t bytes = element_bytes(shape->Format) * shape->NumChannels;
-        if (__builtin_mul_overflow(bytes, width > 0 ? width : 1, &bytes) ||
-            __builtin_mul_overflow(bytes, height > 0 ? height : 1, &bytes) ||
-            __builtin_mul_overflow(bytes, depth > 0 ? depth : 1, &bytes) ||
-            __builtin_add_overflow(total, bytes, &total))
-            return UINT64_MAX;
-    }
-    return total;
-}
-
-#define CREATE_ARRAY(shape, levels, call)                                                                              \
-    do {                                                                                                               \
-        int device = device_current();                                                                                 \
-        uint64_t bytes = array_bytes(shape, levels);                                                                   \
-        CUresult refused = charge(device, bytes);                                                                      \
-        if (refused != CUDA_SUCCESS)                                                                                   \
-            return refused;                                                                                            \
-        CUresult answer = call;                                                                                        \
-        uint64_t key = answer == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*array : 0;                                       \
-        return settle(answer, HELD_ARRAY, key, device, bytes, context_current());                                      \
-    } while (0)
-
-CUresult create_array(CUresult (*real)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *), CUarray *array,
-                      const CUDA_ARRAY_DESCRIPTOR *shape)
-{
-    CUDA_ARRAY3D_DESCRIPTOR flat = {0};
-    if (shape != NULL)
-        flat = (CUDA_ARRAY3D_DESCRIPTOR){.Width = shape->Width, .Height = shape->Height, .Format = shape->Format,
-                                         .NumChannels = shape->NumChannels};
-    CREATE_ARRAY(&flat, 1, real(array, shape));
-}
-
-CUresult create_array_3d(CUresult (*real)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *), CUarray *array,
-                         const CUDA_ARRAY3D_DESCRIPTOR *shape)
-{
-    CREATE_ARRAY(shape, 1, real(array, shape));
-}
-
-CUresult create_mipmap(CUresult (*real)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned),
-                       CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels)
-{
-    CREATE_ARRAY(shape, levels, real(array, shape, levels));
-}
-
-CUresult destroy_array(CUresult (*real)(CUarray), CUarray array)
-{
-    FREE(HELD_ARRAY, array, real(array));
-}
-
-CUresult destroy_mipmap(CUresult (*real)(CUmipmappedArray), CUmipmappedArray array)
-{
-    FREE(HELD_ARRAY, array, real(array));
 }

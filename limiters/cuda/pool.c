@@ -1,5 +1,5 @@
 /* Stream-ordered memory, and that of graphs. What a pool keeps of what was freed is not the card's again, so it stays
- * charged: the program's next allocations from the pool are made of it, and it is given back when the pool gives it back.
+ * charged: the program's next allocations from the pool are made of it, and it is given back when the pool does.
  */
 #include "shim.h"
 
@@ -65,9 +65,9 @@ static int device_of_pool(CUmemoryPool handle)
     struct pool *pool = known(handle);
     int device = pool == NULL ? DEVICE_NONE : pool->device, count = 0;
     pthread_mutex_unlock(&counting);
+    CUmemoryPool own;
     if (pool != NULL)
         return device;
-    CUmemoryPool own;
     typeof(&cuDeviceGetDefaultMemPool) get = REAL(cuDeviceGetDefaultMemPool);
     REAL(cuDeviceGetCount)(&count);
     for (CUdevice ordinal = 0; get != NULL && ordinal < count; ordinal++)
@@ -87,26 +87,18 @@ static void trim(const struct pool *pool)
 static uint64_t reserved_of(const struct pool *pool)
 {
     uint64_t bytes;
-    CUresult answer =
-        pool->handle == GRAPHS(pool->device)
-            ? REAL(cuDeviceGetGraphMemAttribute)(ordinal_of(pool->device), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes)
-            : REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
+    CUresult answer;
+    if (pool->handle == GRAPHS(pool->device))
+        answer = REAL(cuDeviceGetGraphMemAttribute)(ordinal_of(pool->device), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                                    &bytes);
+    else
+        answer = REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
     return answer == CUDA_SUCCESS ? bytes : 0; /* drivers before 11.3 do not say */
 }
 
-/* With the lock held: take out of `pool` what it does not keep any more. What it reserves beyond what the program holds
- * was freed before, or will be when its stream gets there. */
-static uint64_t settled(struct pool *pool)
-{
-    uint64_t reserved = reserved_of(pool);
-    uint64_t kept = reserved > pool->live ? reserved - pool->live : 0;
-    uint64_t back = pool->idle > kept ? pool->idle - kept : 0;
-    pool->idle -= back;
-    return back;
-}
-
 /* Give back what the pools of `device` do not keep any more, after asking them to keep nothing if so told; what they
- * keep none the less. */
+ * keep none the less. What a pool reserves beyond what the program holds was freed before, or will be when its stream
+ * gets there. */
 static uint64_t settle_idle(int device, bool trimmed)
 {
     uint64_t back = 0, idle = 0;
@@ -116,7 +108,11 @@ static uint64_t settle_idle(int device, bool trimmed)
             continue;
         if (trimmed)
             trim(pool);
-        back += settled(pool);
+        uint64_t reserved = reserved_of(pool), kept = reserved > pool->live ? reserved - pool->live : 0;
+        if (pool->idle > kept) {
+            back += pool->idle - kept;
+            pool->idle = kept;
+        }
         idle += pool->idle;
     }
     pthread_mutex_unlock(&counting);
@@ -131,12 +127,12 @@ void pools_settle(int device)
 
 void pools_trim(int device)
 {
-    /* What was freed in the order of a stream that is not there yet is worth waiting for, where waiting breaks nothing. */
+    /* What was freed in the order of a stream that is not there yet is worth waiting for, where that breaks nothing. */
     if (settle_idle(device, true) > 0 && !capturing() && REAL(cuCtxSynchronize)() == CUDA_SUCCESS)
         settle_idle(device, true);
 }
 
-/* ------------------------------------------------------------------------------------------------- taking and giving */
+/* ------------------------------------------------------------------------------------------------ taking and giving */
 
 static uint64_t take_idle(struct pool *pool, uint64_t bytes)
 {
@@ -212,9 +208,8 @@ CUresult charge_graphs(int device, uint64_t bytes)
 void refund_graphs(int device, uint64_t bytes)
 {
     struct pool *pool = counted(device) ? remember(GRAPHS(device), device) : NULL;
-    if (pool == NULL)
-        return;
-    count_freed(pool, bytes);
+    if (pool != NULL)
+        count_freed(pool, bytes);
     settle_idle(device, true);
 }
 
@@ -261,10 +256,9 @@ CUresult create_pool(CUresult (*real)(CUmemoryPool *, const CUmemPoolProps *), C
                      const CUmemPoolProps *properties)
 {
     CUresult answer = real(pool, properties);
-    if (answer == CUDA_SUCCESS) {
-        bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-        remember(*pool, on_device ? device_of(properties->location.id) : DEVICE_NONE);
-    }
+    if (answer == CUDA_SUCCESS)
+        remember(*pool, properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? device_of(properties->location.id)
+                                                                                 : DEVICE_NONE);
     return answer;
 }
 

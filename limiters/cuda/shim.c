@@ -85,6 +85,7 @@ static void after_fork_in_child(void)
     device_after_fork();
     context_after_fork();
     pool_after_fork();
+    capture_after_fork();
 }
 
 CUresult initialise(CUresult (*real)(unsigned), unsigned flags)

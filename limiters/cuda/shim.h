@@ -10,6 +10,8 @@
 #include "../core/table.h"
 #include "../core/tenant.h"
 
+#include <stdatomic.h>
+
 enum {
 #define OWN(name, ...)      ROW_##name,
 #define OWN_IN(name, ...)   ROW_##name,
@@ -54,7 +56,21 @@ bool counted(int device);
 CUresult charge(int device, uint64_t bytes);
 void refund(int device, uint64_t bytes);
 /* The driver answered: keep the charge under (kind, key), or give it back. */
-CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *owner);
+CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link);
+/* Free `key`: forgotten before the driver is asked, for it may hand the name out again at once; remembered again if it
+ * refuses. */
+#define FREE(kind, key, call)                                                                                          \
+    do {                                                                                                               \
+        struct entry entry, previous;                                                                                  \
+        bool ours = table_take(kind, (uint64_t)(uintptr_t)(key), &entry);                                              \
+        CUresult answer = call;                                                                                        \
+        if (ours && answer == CUDA_SUCCESS)                                                                            \
+            refund(entry.device, entry.bytes);                                                                         \
+        else if (ours)                                                                                                 \
+            table_put(&entry, &previous);                                                                              \
+        return answer;                                                                                                 \
+    } while (0)
+
 /* Whether this answer of the driver means that the host is to hold what was asked of the device. */
 bool spills(CUresult answer, int device);
 /* Memory of the host in place of the device's, charged to the device. */
@@ -100,12 +116,20 @@ bool passage_look(void);
 
 CUresult passage_enter(struct passage *passage, CUstream stream);
 void passage_leave(const struct passage *passage);
-bool stream_capturing(CUstream stream);
-/* Whether any stream of this process is. */
-bool capturing(void);
 struct governor *governor_known(int device);
 void launch_after_fork(void);
 struct stream_key stream_key(CUstream stream);
+
+/* --- capture.c */
+extern _Atomic unsigned captures; /* begun and not ended: while there is none, no stream needs to be asked */
+
+static inline bool capturing(void)
+{
+    return __builtin_expect(atomic_load_explicit(&captures, memory_order_acquire) > 0, 0);
+}
+
+bool stream_capturing(CUstream stream);
+void capture_after_fork(void);
 
 /* --- the bodies, in the files api.def names */
 CUresult initialise(CUresult (*)(unsigned), unsigned);

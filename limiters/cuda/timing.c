@@ -1,4 +1,4 @@
-/* hetero-timing-cuda: what the CUDA driver costs a process, from its start and call by call, for `hetero bench overhead`.
+/* hetero-timing-cuda: what the CUDA driver costs a process, at its start and call by call, for `hetero bench overhead`.
  *
  * Calls are timed with the host's clock, and the median and the 99th percentile printed, in nanoseconds, as one JSON
  * object. The driver is found by dlopen and dlsym, as programs find it. With --starts it is other processes that are

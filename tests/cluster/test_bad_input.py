@@ -66,7 +66,7 @@ def test_a_share_over_the_namespaces_quota(lab: Lab) -> None:
     hard = {"limits.nvidia.com/gpumem": "1500"}
     lab.call("POST", quotas, {"metadata": {"name": "small"}, "spec": {"hard": hard}})
     try:
-        with pytest.raises(OSError, match="is over quota small"):
+        with pytest.raises(OSError, match="over quota small of namespace default"):
             lab.add("pod", share(memory=2000))
     finally:
         lab.call("DELETE", f"{quotas}/small")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,19 @@ def test_settings_that_cannot_be_read_are_not_touched(tmp_path: Path, docker: Pa
 def test_a_machine_without_a_runtime_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no OCI runtime no-such is on the PATH"):
         installation(prefix=tmp_path, real="no-such", environ={})
+
+
+def test_it_shows_what_it_changes_and_asks_first(tmp_path: Path, docker: Path) -> None:
+    before = files(tmp_path)
+    command = [sys.executable, "-m", "hetero", "runtime", "install", "--runtime", "true"]
+    done = subprocess.run(
+        [*command, "--prefix", str(tmp_path)],
+        input="n\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (130, before) == (done.returncode, files(tmp_path))
+    assert '+hetero = ["/usr/local/bin/hetero-runtime"]' in done.stdout
+    assert f"+++ {docker}" in done.stdout

@@ -36,6 +36,19 @@ def test_a_share_in_use_is_not_removed_and_says_by_whom(podman: Podman) -> None:
         assert 126 == podman.run(device(name), "true").returncode
 
 
+def test_removing_hetero_while_a_container_has_a_share_is_refused_with_its_name(
+    podman: Podman,
+) -> None:
+    with (
+        podman.machine.share("--memory", "1Gi") as name,
+        podman.standing(device(name), name="keeper-of-share"),
+    ):
+        done = podman.machine.hetero("doctor", "--uninstall-check")
+
+    assert 3 == done.returncode
+    assert f"share {name}, container keeper-of-share" in done.stderr
+
+
 def test_ps_names_the_containers_of_a_share(podman: Podman) -> None:
     with (
         podman.machine.share("--memory", "1Gi") as name,

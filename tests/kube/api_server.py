@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ class FakeApi:
 
     pods: dict[tuple[str, str], Plain] = field(factory=dict)
     nodes: dict[str, Plain] = field(factory=dict)
+    metrics: dict[str, Callable[[], bytes]] = field(factory=dict)  # of pods, by name and port
     writes: int = 0
     url: str = ""
     _version: int = 1
@@ -48,6 +49,9 @@ class FakeApi:
         app = web.Application()
         app.router.add_get("/api/v1/{kind:pods|nodes}", self._list)
         app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", self._pod)
+        app.router.add_get(
+            "/api/v1/namespaces/{namespace}/pods/{name}/proxy/metrics", self._proxied
+        )
         app.router.add_patch("/api/v1/nodes/{name}", self._patch)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
@@ -59,13 +63,15 @@ class FakeApi:
             await runner.cleanup()
 
     def _selected(self, kind: str, selector: str) -> list[Plain]:
+        if not selector:
+            return [*(self.nodes if kind == "nodes" else self.pods).values()]
         _, _, value = selector.partition("=")
         if kind == "nodes":
             return [node for name, node in self.nodes.items() if name == value]
         return [pod for pod in self.pods.values() if pod["spec"].get("nodeName") == value]
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        kind, selector = request.match_info["kind"], request.query["fieldSelector"]
+        kind, selector = request.match_info["kind"], request.query.get("fieldSelector", "")
         if request.query.get("watch") != "true":
             items = self._selected(kind, selector)
             version = {"resourceVersion": str(self._version)}
@@ -83,6 +89,12 @@ class FakeApi:
         if pod is None:
             return web.json_response({"message": "not found"}, status=404)
         return web.json_response(pod)
+
+    async def _proxied(self, request: web.Request) -> web.Response:
+        served = self.metrics.get(request.match_info["name"])
+        if served is None:
+            return web.json_response({"message": "no route to the pod"}, status=503)
+        return web.Response(body=await asyncio.to_thread(served))
 
     async def _patch(self, request: web.Request) -> web.Response:
         node = self.nodes[request.match_info["name"]]

@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 
 from hetero.fit import fit
 from hetero.kube import wire
-from hetero.kube.agent import Agent, Options
+from hetero.kube.agent import Agent, Options, node_of
 from hetero.kube.api import Access, Api
 from hetero.model import (
     CORE,
@@ -29,6 +29,8 @@ from hetero.model import (
     Inventory,
     Request,
     Rung,
+    Template,
+    Templated,
     Usage,
 )
 from hetero.node.grant import Limit, read_limits
@@ -58,6 +60,8 @@ class World:
     given: list[Allocation] = field(factory=list)
     url: str = ""
     agent: Agent = field(init=False)
+    config: Path | None = None
+    awaited: str = CARD
     _running: asyncio.Task[None] | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -78,6 +82,7 @@ class World:
                     kubelet=self.kubelet.path,
                     libraries=self.path / "lib",
                     key_file=str(self.path / "key"),
+                    config=self.config,
                 )
                 self.agent = Agent(self.node, options, api, self.node.discover())
                 running.set()
@@ -85,7 +90,7 @@ class World:
 
         self._running = asyncio.ensure_future(run())
         await running.wait()
-        await until(lambda: CARD in self.kubelet.devices)
+        await until(lambda: self.awaited in self.kubelet.devices)
 
     async def crash(self) -> None:
         """End the agent at once; nothing is told to anybody."""
@@ -144,11 +149,12 @@ async def until(true: Callable[[], object], *, seconds: float = 10) -> None:
 
 
 @asynccontextmanager
-async def world(*memory: int, slots: int = 10) -> AsyncIterator[World]:
+async def world(*memory: int, slots: int = 10, words: tuple[str, ...] = ()) -> AsyncIterator[World]:
     vendor = MemoryVendor(
         rack(*(memory or (16 * GiB, 16 * GiB)), slots=slots, numa=1), limiter="cuda"
     )
-    vendor._vendor = evolve(vendor._vendor, words=(Words(count=CARD),))
+    shapes = (Words(count=f"example.com/{shape}", shape=shape) for shape in words)
+    vendor._vendor = evolve(vendor._vendor, words=(Words(count=CARD), *shapes))
     # Not pytest's directory: a socket's path has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="k") as path:
         made = World(Path(path), vendor)
@@ -184,6 +190,58 @@ def test_every_slot_of_every_card_is_offered_with_its_numa_node() -> None:
                 options.pre_start_required,
                 options.get_preferred_allocation_available,
             )
+
+    run(story)
+
+
+def test_the_kubelet_is_told_of_cards_by_the_clusters_own_names() -> None:
+    async def story() -> None:
+        async with world(16 * GiB) as at:
+            await at.crash()
+            at.config = at.path / "settings.toml"
+            at.config.write_text(f'[resources]\n"{CARD}" = "example.com/other"\n')
+            at.awaited = "example.com/other"
+            await at.start()
+
+            assert 10 == len(at.kubelet.devices["example.com/other"])
+            assert CARD not in at.kubelet.devices
+
+    run(story)
+
+
+def test_the_clusters_settings_say_how_often_a_node_gives_a_card(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(SECRET)
+    (tmp_path / "settings.toml").write_text('[nodes."n*"]\ncards.split = 3\n')
+    options = Options(
+        name="n1",
+        kubelet=tmp_path,
+        libraries=tmp_path,
+        key_file=str(tmp_path / "key"),
+        config=tmp_path / "settings.toml",
+    )
+    vendor = MemoryVendor(rack(16 * GiB), limiter="cuda")
+    node = evolve(node_of(options), registry=Registry.of(vendor))
+
+    assert [3] == [device.capacity[SLOTS] for device in node.discover().devices]
+
+
+def test_a_partitioned_card_is_offered_by_its_parts_and_by_each_shape_of_them() -> None:
+    async def story() -> None:
+        async with world(16 * GiB, words=("1g", "3g", "7g")) as at:
+            parts = [("1g", 1, "a"), ("1g", 1, "b"), ("3g", 3, "c")]
+            menu = tuple(
+                Template(name, {CORE: core, MEMORY: core * GiB, name: 1}, part=part)
+                for name, core, part in parts
+            )
+            at.vendor.devices[0] = evolve(
+                at.vendor.devices[0],
+                granularity=Templated(menu, whole=False),
+                capacity={CORE: 7, MEMORY: 16 * GiB, SLOTS: 3, "1g": 2, "3g": 1},
+            )
+            await until(lambda: "example.com/3g" in at.kubelet.devices, seconds=5)
+            offered = {name: len(ids) for name, ids in at.kubelet.devices.items()}
+
+            assert {CARD: 3, "example.com/1g": 2, "example.com/3g": 1} == offered
 
     run(story)
 
@@ -247,6 +305,35 @@ def test_a_process_past_its_limiter_is_told_of_once(caplog: pytest.LogCaptureFix
             await program.wait()
         told = [record.message for record in caplog.records if "past the limiter" in record.message]
         assert 1 == len(told)
+
+    run(story)
+
+
+@pytest.mark.parametrize(("said", "killed"), [("true", True), ("false", False)])
+def test_active_oom_killer_ends_a_process_past_its_limiter(said: str, killed: bool) -> None:
+    async def story() -> None:
+        async with world() as at:
+            at.vendor.devices[0] = evolve(at.vendor.devices[0], rung=Rung.PRELOAD)
+            pod = at.bind("pod", memory=GiB)
+            pod["spec"]["containers"][0]["env"] = [{"name": "ACTIVE_OOM_KILLER", "value": said}]
+            at.api.put("pods", pod)
+            await at.kubelet.admit(pod)
+            (entry,) = at.node.look().standing
+            with (at.node.directory(entry.id) / USAGE).open("r+b") as usage:  # it is the grant's
+                program = await asyncio.create_subprocess_exec("sleep", "60", stdin=usage)
+            other = await asyncio.create_subprocess_exec("sleep", "60")
+            counts = {program.pid: 3 * GiB, other.pid: 3 * GiB}
+            at.vendor.usage["memory-0"] = Usage(memory=6 * GiB, core=None, processes=counts)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(program.wait(), 10 if killed else 5)
+            ended = program.returncode
+            assert None is other.returncode  # it is nobody's here
+            for one in (program, other):
+                with suppress(ProcessLookupError):
+                    one.kill()
+                await one.wait()
+
+            assert (-9 if killed else None) == ended
 
     run(story)
 

@@ -45,6 +45,20 @@ def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> No
     assert {words.count for vendor in WORDS.vendors for words in vendor.words} == counted
 
 
+def test_every_service_starts_anew_with_new_settings_and_the_agent_reads_them() -> None:
+    def marks(**values: Any) -> set[str]:
+        made = [m for m in chart(**values) if m["kind"] in ("Deployment", "DaemonSet")]
+        return {
+            m["spec"]["template"]["metadata"]["annotations"]["hetero.io/settings"] for m in made
+        }
+
+    (agent,) = of("DaemonSet", "hetero-agent")["spec"]["template"]["spec"]["containers"]
+
+    assert (1, 1) == (len(marks()), len(marks(settings="a = 1")))
+    assert set() == marks() & marks(settings="a = 1")
+    assert "--config=/etc/hetero-settings/settings.toml" in agent["args"]
+
+
 def test_nobody_reads_or_writes_secrets_but_the_job_that_makes_them() -> None:
     rules = [
         (made["metadata"]["name"], rule)

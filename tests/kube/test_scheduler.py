@@ -62,9 +62,8 @@ async def running(api: FakeApi, **nodes: tuple[Device, ...]) -> AsyncIterator[Ru
         metadata = {"name": name, "annotations": notes}
         api.put_now(f"/api/v1/nodes/{name}", {"metadata": metadata})
     scheduler = Scheduler(api, WORDS, KEY)  # type: ignore[arg-type]
-    tasks = [
-        asyncio.ensure_future(task) for task in (scheduler.follow_nodes(), scheduler.follow_pods())
-    ]
+    following = (scheduler.follow_nodes(), scheduler.follow_pods(), scheduler.follow_quotas())
+    tasks = [asyncio.ensure_future(task) for task in following]
     async with TestClient(TestServer(scheduler.app())) as client:
         yield Running(api, scheduler, client)
     for task in tasks:

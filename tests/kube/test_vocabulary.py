@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -220,23 +222,93 @@ def test_nonsense_is_one_sentence(limits: dict[str, str], sentence: str) -> None
         asked(limits)
 
 
-def test_a_cluster_may_rename_resources_and_set_defaults(tmp_path: Any) -> None:
-    path = tmp_path / "scheduler.toml"
-    path.write_text(
-        'node-order = "spread"\n[defaults]\nmemory = "4Gi"\ncore = 20\n'
-        '[resources]\n"nvidia.com/gpu" = "example.com/card"\n'
+def settings(tmp_path: Path, text: str) -> Settings:
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    return load(path)
+
+
+def told(tmp_path: Path, text: str, limits: dict[str, str], **rest: Any) -> Any:
+    """Return what a container asks in a cluster with these settings."""
+    return asked(limits, settings(tmp_path, text).vocabulary(Registry.installed()), **rest)
+
+
+def test_a_cluster_may_rename_resources(tmp_path: Path) -> None:
+    text = '[resources]\n"nvidia.com/gpu" = "example.com/card"\n'
+
+    assert 2 == told(tmp_path, text, {"example.com/card": "2"}).count
+
+
+def test_default_count_memory_and_core_are_for_those_who_do_not_say(tmp_path: Path) -> None:
+    text = '[defaults]\ncount = 2\nmemory = "4Gi"\ncore = 20\n'
+    silent = told(tmp_path, text, {"nvidia.com/gpucores": "50"})
+    saying = told(tmp_path, text, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"})
+
+    assert (2, (Ask(memory=4 * GiB, core=50),) * 2) == (silent.count, silent.request.asks)
+    assert (1, (Ask(memory=GiB, core=20),)) == (saying.count, saying.request.asks)
+
+
+def test_the_core_limit_may_be_disabled_and_a_container_may_force_it(tmp_path: Path) -> None:
+    text = "[defaults]\ncore-limit = false\n"
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30"}
+    forced = told(tmp_path, text, limits, env={"GPU_CORE_UTILIZATION_POLICY": "force"})
+
+    assert (True, 30) == (
+        told(tmp_path, text, limits).unlimited,
+        told(tmp_path, text, limits).request.asks[0].core,
     )
-    settings = load(path)
-
-    found = asked({"example.com/card": "1"}, settings.vocabulary(Registry.installed()))
-
-    assert "spread" == settings.node_order
-    assert (Ask(memory=4 * GiB, core=20),) == found.request.asks
+    assert not forced.unlimited
 
 
-def test_a_misspelt_setting_is_refused(tmp_path: Any) -> None:
-    path = tmp_path / "scheduler.toml"
-    path.write_text('node-orders = "spread"\n')
+def test_an_elastic_cluster_lends_idle_core_and_a_container_may_force_its_limit(
+    tmp_path: Path,
+) -> None:
+    text, limits = '[defaults]\npolicy = "elastic"\n', {"nvidia.com/gpucores": "30"}
+    forced = told(tmp_path, text, limits, env={"GPU_CORE_UTILIZATION_POLICY": "force"})
 
-    with pytest.raises(BadInput, match="'node-orders' is not known"):
-        load(path)
+    assert Policy.ELASTIC == told(tmp_path, text, limits).request.policy
+    assert Policy.FIXED == forced.request.policy
+
+
+def test_the_cluster_and_then_the_patterns_of_a_nodes_name_say_what_it_gives_out(
+    tmp_path: Path,
+) -> None:
+    said = settings(
+        tmp_path,
+        '[nodes."*"]\ncards.split = 4\nscale.core = 2\n'
+        '[nodes."old-*"]\ncards.split = 2\nscale.memory = 1.5\ncards.parts = "none"\n',
+    )
+    plain, old = said.of_node("new-1"), said.of_node("old-1")
+
+    assert (4, Decimal(2), Decimal(1)) == (plain.split, plain.core_scale, plain.memory_scale)
+    assert (2, Decimal(2), Decimal("1.5")) == (old.split, old.core_scale, old.memory_scale)
+    assert ("mixed", "none") == (plain.parts.value, old.parts.value)
+
+
+def test_a_runtime_class_is_of_a_vendor_that_is_there(tmp_path: Path) -> None:
+    said = settings(tmp_path, '[runtime-classes]\nnvidia = "nvidia"\n')
+    wrong = settings(tmp_path, '[runtime-classes]\nnobody = "runc"\n')
+
+    assert said.vocabulary(Registry.installed())
+    with pytest.raises(BadInput, match="runtime-classes: there is no vendor 'nobody'"):
+        wrong.vocabulary(Registry.installed())
+
+
+@pytest.mark.parametrize("said", ["1e999999999", "NaN", "inf", "0x10", "--1", ""])
+def test_a_quantity_that_is_none_is_one_sentence(said: str) -> None:
+    with pytest.raises(BadInput, match="is not a"):
+        asked({"nvidia.com/gpu": "1", "nvidia.com/gpumem": said})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('node-orders = "spread"', "'node-orders' is not known"),
+        ("[defaults]\ncount = 0", "defaults.count 0 is not a positive whole number"),
+        ('[nodes."n1"]\ncards.splits = 1', "nodes.'n1': unknown key 'splits'"),
+        ("nodes = 1", r"nodes is a table of tables: write \[nodes.\"\*\".cards\]"),
+    ],
+)
+def test_a_setting_that_is_not_known_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        settings(tmp_path, text)

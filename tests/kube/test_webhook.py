@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from hetero.kube import wire
 from hetero.kube.webhook import Webhook
@@ -42,6 +43,22 @@ def test_a_pod_gets_our_scheduler_and_the_card_it_meant() -> None:
 
 def test_a_pod_that_asks_nothing_of_us_is_left_alone() -> None:
     assert [] == patches(pod({"cpu": "1"}))
+
+
+def test_a_vendors_pods_get_its_runtime_class_unless_they_name_one() -> None:
+    hook = evolve(HOOK, runtime_classes={"nvidia": "nvidia-legacy"})
+
+    def classes(plain: dict[str, Any]) -> list[str]:
+        asked = {"uid": "r", "operation": "CREATE", "object": plain}
+        made = json.loads(base64.b64decode(asyncio.run(hook.admit(asked))["patch"]))
+        return [one["value"] for one in made if one["path"] == "/spec/runtimeClassName"]
+
+    named = pod(SHARE)
+    named["spec"]["runtimeClassName"] = "mine"
+
+    assert ["nvidia-legacy"] == classes(pod(SHARE))
+    assert [] == classes(named)
+    assert [] == classes(pod({"hygon.com/dcunum": "1"}))
 
 
 def test_a_pod_that_opts_out_or_has_another_scheduler_is_left_alone() -> None:

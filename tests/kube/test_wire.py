@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,25 @@ def test_a_node_of_eight_linked_cards_publishes_little() -> None:
     )
 
     assert 2048 > len(wire.inventory(devices))
+
+
+def test_what_tells_cards_apart_does_not_repeat_what_they_have_in_common() -> None:
+    devices = tuple(
+        card(f"GPU-{number}", attributes={"minor": str(number), "driver": "580.159.04"})
+        for number in range(8)
+    )
+    text = wire.inventory(devices)
+
+    assert devices == wire.devices(text, node="n1")
+    assert 1 == text.count("granularity")
+
+
+def test_attributes_are_read_where_older_agents_put_them() -> None:
+    document = json.loads(wire.inventory((card("GPU-1"),)))
+    document["kinds"][0]["attributes"] = {"driver": "580.159.04"}
+    (device,) = wire.devices(json.dumps(document), node="n1")
+
+    assert {"driver": "580.159.04"} == device.attributes
 
 
 def test_an_inventory_that_is_not_one_is_refused_in_a_sentence() -> None:

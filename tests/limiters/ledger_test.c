@@ -8,6 +8,7 @@
 #include "../../limiters/core/turn.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -49,11 +50,15 @@ static void a_million_racing_reservations_are_never_once_over(void)
     static struct region region;
     const char *path = usage_file();
     EXPECT(true, region_open(&region, path));
+    int go[2];
+    EXPECT(0, pipe(go));
     for (int p = 0; p < PROCESSES; p++) {
         if (fork() != 0)
             continue;
         struct region *mine = calloc(1, sizeof *mine);
-        if (!region_open(mine, path))
+        char start;
+        close(go[1]);
+        if (!region_open(mine, path) || read(go[0], &start, 1) != 0) /* until all are there */
             _exit(2);
         unsigned seed = (unsigned)p;
         for (int round = 0; round < ROUNDS; round++) {
@@ -66,10 +71,14 @@ static void a_million_racing_reservations_are_never_once_over(void)
             /* Others change it meanwhile, but none of them to more than the limit. */
             if (*(volatile uint64_t *)&mine->shared->devices[0].used > LIMIT)
                 _exit(3);
+            if (round % 256 == 0)
+                sched_yield(); /* holding it, so that the others meet it on any machine */
             ledger_release(mine, 0, bytes);
         }
         _exit(0);
     }
+    close(go[0]);
+    close(go[1]);
     for (int p = 0, status; p < PROCESSES; p++) {
         wait(&status);
         EXPECT(0, status);

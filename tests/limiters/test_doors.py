@@ -1,8 +1,10 @@
 """Every way to get at a driver function leads to the limiter, and nothing else is touched."""
 
+import subprocess
 import sys
 from pathlib import Path
 
+import hetero_limiters
 import pytest
 from tenancy import LIMITER, MIB, Grant, Rack, Terms
 
@@ -133,3 +135,24 @@ say(found(driver, "cuMemAlloc_v2") == ours("cuMemAlloc_v2"))
         LD_PRELOAD=str(LIMITER),
     )
     assert told is False
+
+
+def test_a_library_that_binds_to_the_driver_first_is_limited_all_the_same(
+    grant: Grant, tmp_path: Path
+) -> None:
+    driver = hetero_limiters.fake_drivers() / "libcuda.so.1"
+    source = """
+int cuMemAlloc_v2(unsigned long long *, unsigned long);
+int take(unsigned long size) { unsigned long long it; return cuMemAlloc_v2(&it, size); }
+"""
+    user = tmp_path / "libuser.so"
+    flags = ["-shared", "-fPIC", "-x", "c", "-", "-x", "none", str(driver), "-o", str(user)]
+    subprocess.run(["cc", *flags], input=source, text=True, check=True)
+    code = f"""
+import os
+start()
+user = ctypes.CDLL({str(user)!r}, mode=os.RTLD_NOW | os.RTLD_DEEPBIND)
+say([user.take(c_size_t({MIB} + 1)), user.take(c_size_t({MIB}))])
+"""
+    assert [2, 0] == grant.run(code)
+    assert [0, 0] == grant.rack.run(code, LD_PRELOAD=str(LIMITER))

@@ -6,11 +6,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from hetero.errors import BadInput
-from hetero.model import CORE, MEMORY, SLOTS, Grant, Whole
+from hetero.model import CORE, MEMORY, SLOTS, Device, Grant, Rung, Template, Templated, Whole
 from hetero.node.grant import limit_of
-from hetero.node.settings import Settings, load_settings
+from hetero.node.settings import Settings, load_settings, read_settings
 from hetero.testing import rack
 from hetero.units import GiB
 
@@ -30,15 +31,12 @@ def test_nothing_said_is_one_card_for_one_card(tmp_path: Path) -> None:
 
 
 def test_scaling_is_exact(tmp_path: Path) -> None:
-    settings = load(tmp_path, "[scale]\nmemory = 1.1\ncore = 3\nslots = 2\n")
+    settings = load(tmp_path, "[scale]\nmemory = 1.1\ncore = 3\n")
     (device,) = rack(10 * GiB)
     scaled = settings.scaled(device)
 
-    assert (
-        Settings(memory_scale=Decimal("1.1"), core_scale=Decimal(3), slots_scale=Decimal(2))
-        == settings
-    )
-    assert {CORE: 300, MEMORY: 11 * GiB, SLOTS: 20} == scaled.capacity
+    assert Settings(memory_scale=Decimal("1.1"), core_scale=Decimal(3)) == settings
+    assert {CORE: 300, MEMORY: 11 * GiB, SLOTS: 10} == scaled.capacity
     assert (100, 10 * GiB) == (scaled.of_card(CORE), scaled.of_card(MEMORY))
 
 
@@ -74,6 +72,10 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ("count = 1", r"write \[count\]"),
         ("[count]\ncontext = 1", "count.context 1 is not true or false"),
         ("[count]\ncontexts = true", "unknown key 'contexts'"),
+        ("[cards]\nsplit = 0", "cards.split 0 is not a whole number from 1 to 1000"),
+        ("[cards]\nsplit = true", "cards.split True is not a whole number"),
+        ("[cards]\nwithout = [1.5]", "cards.without .* is not a list of UUIDs and indices"),
+        ('[cards]\nparts = "some"', "cards.parts 'some' is none of mixed, single, none"),
         ("[scale", "node.toml: Expected ']'"),
     ],
 )
@@ -87,3 +89,81 @@ def test_anything_else_is_one_clear_line(tmp_path: Path, text: str, said: str) -
 def test_a_settings_file_that_is_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such file"):
         load_settings({"HETERO_CONFIG": str(tmp_path / "nothing.toml")})
+
+
+# --- cards ----------------------------------------------------------------------------------------
+
+
+def slots(settings: Settings, device: Device, *, ours: bool) -> int:
+    (offered,) = settings.offered([device], ours={"memory"} if ours else set())
+    return offered.capacity[SLOTS]
+
+
+def test_a_card_of_our_limiter_may_be_split_further_and_one_its_driver_cuts_only_less(
+    tmp_path: Path,
+) -> None:
+    (card,) = rack(16 * GiB, slots=10)
+    more, less = (load(tmp_path, f"[cards]\nsplit = {split}") for split in (20, 5))
+
+    assert (20, 5) == (slots(more, card, ours=True), slots(less, card, ours=True))
+    assert (10, 5) == (slots(more, card, ours=False), slots(less, card, ours=False))
+    cut = evolve(card, rung=Rung.PARTITION)
+    assert 10 == slots(more, cut, ours=True)
+
+
+def test_a_card_that_is_whole_or_has_a_menu_is_not_split(tmp_path: Path) -> None:
+    (whole,) = rack(16 * GiB, granularity=Whole(), slots=1)
+
+    assert 1 == slots(load(tmp_path, "[cards]\nsplit = 5"), whole, ours=True)
+
+
+def test_cards_may_be_left_out_by_uuid_and_by_index(tmp_path: Path) -> None:
+    settings = load(tmp_path, '[cards]\nwithout = ["memory-0", 2]')
+    left = settings.offered(rack(GiB, GiB, GiB, GiB), ours=set())
+
+    assert ["memory-1", "memory-3"] == [device.uuid for device in left]
+
+
+def partitioned(uuid: str, *shapes: str) -> Device:
+    """Return a card that is cut into these shapes, or a plain one without any."""
+    (card,) = rack(16 * GiB)
+    if not shapes:
+        return evolve(card, uuid=uuid)
+    menu = tuple(Template(name, {CORE: 1, MEMORY: GiB}, part=name) for name in shapes)
+    return evolve(card, uuid=uuid, granularity=Templated(menu, whole=False))
+
+
+@pytest.mark.parametrize(
+    ("parts", "usable"),
+    [
+        ("mixed", {"plain": True, "alike": True, "uneven": True}),
+        ("none", {"plain": True}),
+        ("single", {"plain": False, "alike": True, "uneven": False}),
+    ],
+)
+def test_partitioned_cards_are_given_as_the_node_wants(
+    tmp_path: Path, parts: str, usable: dict[str, bool]
+) -> None:
+    cards = [
+        partitioned("plain"),
+        partitioned("alike", "1g", "1g"),
+        partitioned("uneven", "1g", "3g"),
+    ]
+    offered = load(tmp_path, f'[cards]\nparts = "{parts}"').offered(cards, ours=set())
+
+    assert usable == {device.uuid: device.usable for device in offered}
+
+
+def test_single_leaves_cards_alone_that_nobody_partitions(tmp_path: Path) -> None:
+    settings = load(tmp_path, '[cards]\nparts = "single"')
+
+    assert settings.offered(rack(GiB), ours=set())[0].usable
+
+
+def test_what_is_said_here_goes_before_what_the_cluster_says(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text("[cards]\nsplit = 3\n")
+    cluster = read_settings({"cards": {"split": 7}, "scale": {"memory": 1.5}})
+    settings = load_settings({"HETERO_CONFIG": str(path)}, cluster)
+
+    assert (3, Decimal("1.5")) == (settings.split, settings.memory_scale)

@@ -95,6 +95,20 @@ def test_the_inventory_shows_a_line_for_every_card_within_100_columns(seven: Nod
     assert set(PLUGINS) == {line.split()[1] for line in cards}
 
 
+def test_no_line_of_the_inventory_is_folded_while_all_seven_are_in_use(seven: Node) -> None:
+    wish = ("--memory", "3000Mi", "--core", "30", "--", "sh", "-c", "echo up; exec sleep 60")
+    holders = [seven.start("run", "--vendor", vendor, *wish) for vendor in PLUGINS]
+    lines = seven.run("inventory").stdout.splitlines()
+    for holder in holders:
+        holder.kill()
+        holder.communicate()
+    header = next(number for number, line in enumerate(lines) if line.startswith("#"))
+    cards = lines[header + 1 : lines.index("")]
+
+    assert max(len(line.rstrip()) for line in lines) <= 100
+    assert [str(number) for number in range(10)] == [line.split()[0] for line in cards]
+
+
 @pytest.mark.parametrize("vendor", PLUGINS)
 def test_a_vendor_that_is_asked_for_is_given(tmp_path: Path, vendor: str) -> None:
     devices = Rack(tmp_path, SEVEN).meet(discover).devices

@@ -18,10 +18,11 @@ import pytest
 from attrs import evolve
 from racks import LIBRARIES, SHARE, Machine, Rack, card, registry, request
 
+import hetero
 from hetero.driver import DriverError, Library
 from hetero.errors import NotFound
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Policy, Refusal
-from hetero.node.ledger import Ledger, Standing
+from hetero.node.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
 from hetero.units import GiB, MiB
@@ -206,12 +207,12 @@ def sizes(vendor: str) -> tuple[int, int]:
     return found.memory // 1024, found.core
 
 
-#: The calls that resize, and what is written down: a kill may come before or after each of them.
-STEPS = ("Update", "Set")
+#: The calls that make, change or destroy: beside what is written down, where a kill may hurt.
+CHANGES = ("create", "destroy", "remove", "update", "set")
 
 
 def killed_at(step: int, action: Callable[[], object]) -> bool:
-    """Do it in a process that is killed at that step of it; False when it has no such step."""
+    """Do it in a process that is killed before or after a change; False if it makes fewer."""
     pid = os.fork()
     if pid:
         _, status = os.waitpid(pid, 0)
@@ -225,25 +226,49 @@ def killed_at(step: int, action: Callable[[], object]) -> bool:
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    call, change = Library.call, Ledger.change
-
-    def counted_call(library: Any, function: str, *arguments: Any) -> None:
-        resizes = any(word in function for word in STEPS)
-        if resizes:
+    def counted(does: Callable[..., Any], changes: Callable[..., bool]) -> Callable[..., Any]:
+        def done(*arguments: Any) -> Any:
+            if not changes(*arguments):
+                return does(*arguments)
             stepped()
-        call(library, function, *arguments)
-        if resizes:
+            answer = does(*arguments)
             stepped()
+            return answer
 
-    def counted_change(ledger: Ledger, standing: Standing) -> None:
-        stepped()
-        change(ledger, standing)
-        stepped()
+        return done
 
-    Library.call = counted_call  # type: ignore[method-assign, assignment]
-    Ledger.change = counted_change  # type: ignore[method-assign, assignment]
+    def changes(_: Library, function: str, *arguments: Any) -> bool:
+        return any(word in function.lower() for word in CHANGES)
+
+    Library.call = counted(Library.call, changes)  # type: ignore[method-assign]
+    Ledger.change = counted(Ledger.change, lambda *_: True)  # type: ignore[method-assign]
+    hetero.note = counted(hetero.note, lambda *_: True)
     action()
     os._exit(0)
+
+
+@pytest.mark.parametrize("vendor", CARDS)
+def test_a_slice_killed_at_any_step_of_its_life_leaves_nothing(tmp_path: Path, vendor: str) -> None:
+    def live() -> None:
+        machine = Machine(tmp_path, vendor)
+        machine.take(SHARE)
+        machine.standing.clear()
+        machine.reconcile()
+
+    def kill_at_each() -> int:
+        step = 0
+        while killed_at(step := step + 1, live):
+            machine = Machine(tmp_path, vendor)
+            assert () == machine.reconcile() == machine.reconcile()
+            assert set() == slices(machine, machine.devices[0]), step
+            notes = [p.name for p in (tmp_path / vendor).glob("[!.]*")]
+            assert [] == notes, step
+            if vendor == "cambricon":
+                cndev, version = hetero_cambricon._open()
+                assert [] == hetero_cambricon._profiles(cndev, version, 0), step
+        return step
+
+    assert Rack(tmp_path, CARDS[vendor]).meet(kill_at_each) > 2
 
 
 @pytest.mark.parametrize("vendor", ["cambricon", "metax"])

@@ -11,6 +11,8 @@ from collections.abc import Set as AbstractSet
 from ctypes import c_char, c_int, c_uint, sizeof
 from pathlib import Path
 
+from attrs import evolve
+
 import hetero
 from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Library, MiB, Rung
 
@@ -47,21 +49,16 @@ def _model(row: str) -> hetero.Model:
     )
 
 
-def _words(model: str) -> hetero.Words:
-    """What HAMi's users write: each model has resources of its own."""
-    longer = {"910B4": ("910B4-1",)}  # names that this one is the beginning of
-    return hetero.Words(
-        count=f"huawei.com/Ascend{model}",
-        memory=(f"huawei.com/Ascend{model}-memory",),
-        core=(f"huawei.com/Ascend{model}-core",),
-        models=hetero.Choice(only=(model,), never=longer.get(model, ())),
-        only_uuid=f"hami.io/use-Ascend{model}-uuid",
-        never_uuid=f"hami.io/no-use-Ascend{model}-uuid",
-        node_order="hami.io/node-scheduler-policy",
-        device_order="hami.io/gpu-scheduler-policy",
-    )
-
-
+#: What HAMi's users write: each model has resources of its own.
+_WORDS = hetero.Words(
+    count="huawei.com/Ascend{model}",
+    memory=("huawei.com/Ascend{model}-memory",),
+    core=("huawei.com/Ascend{model}-core",),
+    only_uuid="hami.io/use-Ascend{model}-uuid",
+    never_uuid="hami.io/no-use-Ascend{model}-uuid",
+    node_order="hami.io/node-scheduler-policy",
+    device_order="hami.io/gpu-scheduler-policy",
+)
 VENDOR = hetero.Vendor(
     name="ascend",
     title="Huawei Ascend",
@@ -78,7 +75,10 @@ VENDOR = hetero.Vendor(
         "/usr/local/bin/npu-smi",
         "/etc/ascend_install.info",
     ),
-    words=tuple(map(_words, ["910A", "910B2", "910B3", "910B4-1", "910B4", "910C", "310P"])),
+    words=(
+        *_WORDS.each("910A", "910B2", "910B3", "910B4-1", "910B4", "310P"),
+        *evolve(_WORDS, module=2).each("910C"),  # two dies
+    ),
 )
 
 #: What a 310P3 of 24 GiB can give out; its driver keeps the rest.

@@ -6,7 +6,7 @@ pkg/cndev/include). A struct that begins with `version` must say which layout it
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import c_char_p, c_int, create_string_buffer
@@ -222,7 +222,7 @@ def _instance(cndev: Library, version: int, device: Device, grant: Grant, direct
     card = _handle(cndev, device.index)
     core = grant.takes[CORE] * 100 // device.capacity[CORE]
     quota = _Quota(version=version, core=core, memory=grant.takes[MEMORY])
-    name = (grant.part or hetero.mark(directory) + secrets.token_hex(4)).encode()
+    name = (grant.part or hetero.mark(directory) + os.urandom(4).hex()).encode()
     if any(instance.name == name for instance in _instances(cndev, version, card)):
         cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name, quota)
     else:

@@ -157,7 +157,7 @@ def _device(rsmi: Library, index: int) -> Device:
         health=_health(rsmi, index),
         numa=None if numa is None or numa < 0 else numa,
         pci=pci,
-        attributes={**hetero.drm_of(pci)},
+        attributes=hetero.drm_of(pci),
     )
 
 

@@ -15,19 +15,15 @@ import hetero
 from hetero import Device, DriverError, Library, MiB, Rung
 
 #: What HAMi's users write: each model has resources of its own.
-_WORDS = tuple(
-    hetero.Words(
-        count=f"iluvatar.ai/{model}-vgpu",
-        memory=(f"iluvatar.ai/{model}.vMem",),
-        memory_unit=256 * MiB,
-        core=(f"iluvatar.ai/{model}.vCore",),
-        models=hetero.Choice(only=(model,)),
-        only_uuid=f"hami.io/use-{model}-uuid",
-        never_uuid=f"hami.io/no-use-{model}-uuid",
-        node_order="hami.io/node-scheduler-policy",
-        device_order="hami.io/gpu-scheduler-policy",
-    )
-    for model in ("MR-V100", "MR-V50", "BI-V150", "BI-V100")
+_WORDS = hetero.Words(
+    count="iluvatar.ai/{model}-vgpu",
+    memory=("iluvatar.ai/{model}.vMem",),
+    memory_unit=256 * MiB,
+    core=("iluvatar.ai/{model}.vCore",),
+    only_uuid="hami.io/use-{model}-uuid",
+    never_uuid="hami.io/no-use-{model}-uuid",
+    node_order="hami.io/node-scheduler-policy",
+    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="iluvatar",
@@ -46,7 +42,7 @@ VENDOR = hetero.Vendor(
     # After the vendor's device plugin (Deep-Spark/ix-device-plugin, pkg/dpm): the libraries are in
     # the image, or its container runtime brings them.
     device_nodes=("/dev/itrctl", "/dev/iluvatar{minor}"),
-    words=_WORDS,
+    words=_WORDS.each("MR-V100", "MR-V50", "BI-V150", "BI-V100"),
 )
 
 _IXML = hetero.Driver(

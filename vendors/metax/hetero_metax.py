@@ -6,7 +6,7 @@ The declarations are our own, after what the public header MxSml.h says of its f
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import c_char, c_int, c_uint, create_string_buffer
@@ -30,6 +30,7 @@ _WHOLE = hetero.Words(
 _SHARES = evolve(
     _WHOLE,
     count="metax-tech.com/sgpu",
+    rungs=hetero.Choice(only=("partition",)),  # cards whose sGPU mode is on
     whole=False,
     memory=("metax-tech.com/vmemory",),
     memory_unit=1024 * MiB,
@@ -41,6 +42,9 @@ _SHARES = evolve(
         "fixed-share": Policy.FIXED,
         "burst-share": Policy.ELASTIC,
     },
+    grade="metax-tech.com/sgpu-app-class",
+    grades={"": ("",), "online": ("online", "offline"), "offline": ("offline",)},
+    first=("online",),
 )
 VENDOR = hetero.Vendor(
     name="metax",
@@ -164,7 +168,7 @@ def _device(mxsml: Library, index: int) -> Device:
         health=virtual if info.mode == _PHYSICAL else _health(mxsml, index),
         numa=hetero.first_node(nodes or 0),
         pci=pci,
-        attributes={**hetero.drm_of(pci)},
+        attributes=hetero.drm_of(pci),
     )
 
 
@@ -194,7 +198,7 @@ def _slice(mxsml: Library, device: Device, grant: Grant, policy: Policy, directo
     memory = grant.takes[MEMORY] // MiB // 128 * 128  # all of a card may be no multiple
     core = grant.takes[CORE]
     slices = _slices(mxsml, device.index)
-    alias = grant.part or hetero.mark(directory) + secrets.token_hex(4)
+    alias = grant.part or hetero.mark(directory) + os.urandom(4).hex()
     identity = next((n for n in slices if _alias(mxsml, device.index, n) == alias), None)
     if identity is not None:
         mxsml.call("mxSmlSetSgpuVramQuota", device.index, identity, memory)

@@ -31,6 +31,12 @@ _WORDS = hetero.Words(
     numa="nvidia.com/numa-bind",
     policy="GPU_CORE_UTILIZATION_POLICY",
     policies={"force": Policy.FIXED, "disable": None},
+    mode="nvidia.com/vgpu-mode",
+    modes={
+        "hami-core": hetero.Choice(never=("partition",)),
+        "mig": hetero.Choice(only=("partition",)),
+        "mps": hetero.Choice(only=("service",)),
+    },
     node_order="hami.io/node-scheduler-policy",
     device_order="hami.io/gpu-scheduler-policy",
 )
@@ -41,6 +47,27 @@ _VOLCANO = evolve(
     memory_percent="volcano.sh/vgpu-memory-percentage",
     core=("volcano.sh/vgpu-cores",),
     priority=None,
+)
+#: The profiles of cards in MIG mode, from the A30 to the B200, as NVIDIA's guide to MIG lists them.
+_PROFILES = """
+1g.5gb 1g.6gb 1g.10gb 1g.12gb 1g.18gb 1g.20gb 1g.23gb 1g.24gb 1g.35gb 1g.45gb
+2g.10gb 2g.12gb 2g.20gb 2g.24gb 2g.35gb 2g.45gb 2g.48gb
+3g.20gb 3g.40gb 3g.47gb 3g.48gb 3g.71gb 3g.90gb
+4g.20gb 4g.24gb 4g.40gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb
+7g.40gb 7g.79gb 7g.80gb 7g.94gb 7g.96gb 7g.141gb 7g.180gb
+"""
+#: What users of NVIDIA's own plugin write for an instance.
+_INSTANCES = tuple(
+    evolve(
+        _WORDS,
+        count=f"nvidia.com/mig-{profile}",
+        shape=profile,
+        memory=(),
+        memory_percent=None,
+        core=(),
+        priority=None,
+    )
+    for profile in _PROFILES.split()
 )
 VENDOR = hetero.Vendor(
     name="nvidia",
@@ -65,7 +92,7 @@ VENDOR = hetero.Vendor(
         "libnvidia-gpucomp.so.{driver}",
         "/usr/bin/nvidia-smi",
     ),
-    words=(_WORDS, _VOLCANO),
+    words=(_WORDS, _VOLCANO, *_INSTANCES),
 )
 
 _NVML = hetero.Binding(

@@ -1,0 +1,231 @@
+"""What a namespace may hold, counted over all cards and never passed, whoever asks at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from hetero.kube.webhook import Webhook
+from hetero.units import GiB
+from tests.kube.conftest import card
+from tests.kube.fake_api import FakeApi
+from tests.kube.test_scheduler import Running, scenario
+from tests.kube.test_vocabulary import WORDS, pod
+
+QUOTAS = "/api/v1/namespaces/default/resourcequotas"
+GPUMEM, GPUCORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
+
+
+def allow(api: FakeApi, hard: Mapping[str, str], name: str = "team") -> None:
+    metadata = {"name": name, "namespace": "default"}
+    api.put_now(f"{QUOTAS}/{name}", {"metadata": metadata, "spec": {"hard": dict(hard)}})
+
+
+def of(memory: int, core: int = 10, count: int = 1) -> dict[str, str]:
+    return {"nvidia.com/gpu": str(count), GPUMEM: str(memory), GPUCORES: str(core)}
+
+
+async def refused(it: Running, name: str, limits: Mapping[str, str], **spec: Any) -> str | None:
+    """Return what node n1 says to a new pod, None if it serves."""
+    answer = await it.call("filter", Pod=it.pod(name, limits, **spec), NodeNames=["n1"])
+    said: str | None = answer["FailedNodes"].get("n1")
+    return said
+
+
+def test_memory_counts_over_all_cards_and_all_pods_of_the_namespace() -> None:
+    said = f"over quota team of namespace default ({GPUMEM}: 12000 allowed, 8000 used, 4001 asked)"
+
+    async def play(it: Running) -> None:
+        allow(it.api, {f"limits.{GPUMEM}": "12000"})
+        assert None is await refused(it, "a", of(4000, count=2))
+        assert {} == await it.bind("a", "n1")
+
+        assert said == await refused(it, "b", of(4001))
+        assert None is await refused(it, "c", of(4000))
+
+    api = scenario(play, n1=(card("GPU-1"), card("GPU-2")))
+    assert [f"0 of 1 node fit: 1 {said}"] == api.events
+
+
+def test_core_counts_and_none_of_it_is_free() -> None:
+    async def play(it: Running) -> None:
+        allow(it.api, {f"limits.{GPUCORES}": "50"})
+        await it.call("filter", Pod=it.pod("a", of(1000, core=40)), NodeNames=["n1"])
+        await it.bind("a", "n1")
+
+        assert f"({GPUCORES}: 50 allowed, 40 used, 20 asked)" in str(
+            await refused(it, "b", of(1000, core=20))
+        )
+        assert None is await refused(it, "c", {"nvidia.com/gpu": "1", GPUMEM: "1000"})
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_of_many_pods_bound_at_once_no_more_get_a_share_than_the_quota_allows() -> None:
+    async def play(it: Running) -> None:
+        allow(it.api, {f"limits.{GPUMEM}": "10000"})
+        names = [f"p{number}" for number in range(20)]
+        for name in names:  # each is told that it fits, before any is bound
+            assert None is await refused(it, name, of(3000))
+        answers = await asyncio.gather(*(it.bind(name, "n1") for name in names))
+
+        assert 3 == answers.count({})
+        assert 9000 == it.held("GPU-1") + it.held("GPU-2")
+        said = f"over quota team of namespace default ({GPUMEM}: 10000 allowed, 9000 used, "
+        assert {"Error": f"node n1: {said}3000 asked)"} in answers
+
+    scenario(play, n1=(card("GPU-1"), card("GPU-2")))
+
+
+def test_a_card_without_a_size_counts_with_all_of_its_memory() -> None:
+    async def play(it: Running) -> None:
+        allow(it.api, {f"limits.{GPUMEM}": "16383"})
+        assert f"{GPUMEM}: 16383 allowed, 16384 asked" in str(
+            await refused(it, "a", {"nvidia.com/gpu": "1"})
+        )
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_other_words_for_the_same_cards_are_no_way_around() -> None:
+    async def play(it: Running) -> None:
+        allow(it.api, {f"limits.{GPUMEM}": "1000"})
+        volcano = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "2000"}
+        assert f"{GPUMEM}: 1000 allowed, 2000 asked" in str(await refused(it, "a", volcano))
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_an_init_container_counts_only_where_it_takes_more_than_the_others() -> None:
+    async def play(it: Running) -> None:
+        allow(it.api, {f"limits.{GPUMEM}": "5000"})
+        first = [{"name": "first", "resources": {"limits": of(5000)}}]
+        assert None is await refused(it, "a", of(4000), initContainers=first)
+        assert {} == await it.bind("a", "n1")
+        assert 5000 == it.scheduler.roster.quotas.used["default"][GPUMEM]
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_pod_waits_until_another_ends_or_the_quota_is_raised_or_gone() -> None:
+    async def play(it: Running) -> None:
+        allow(it.api, {f"limits.{GPUMEM}": "4000"})
+        await refused(it, "a", of(4000))
+        await it.bind("a", "n1")
+        assert await refused(it, "b", of(4000))
+
+        allow(it.api, {f"limits.{GPUMEM}": "8000"})
+        assert None is await refused(it, "b", of(4000))
+        allow(it.api, {f"limits.{GPUMEM}": "4000"})
+        it.api.delete("/api/v1/namespaces/default/pods/a")
+        assert None is await refused(it, "b", of(4000))
+        it.api.delete(f"{QUOTAS}/team")
+        assert None is await refused(it, "c", of(9000))
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_pod_that_waits_for_a_quota_is_tried_again_when_that_changes() -> None:
+    async def play(it: Running) -> None:
+        allow(it.api, {f"limits.{GPUMEM}": "0"})
+        assert await refused(it, "a", of(4000))
+        allow(it.api, {f"limits.{GPUMEM}": "4000"})
+        await asyncio.sleep(1.1)
+
+        notes = it.api.objects["/api/v1/namespaces/default/pods/a"]["metadata"]["annotations"]
+        assert "hetero.io/tried-again" in notes
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_quota_of_other_things_or_of_another_namespace_limits_nothing() -> None:
+    async def play(it: Running) -> None:
+        allow(it.api, {"limits.cpu": "1", f"requests.{GPUMEM}": "1"})
+        elsewhere = {"metadata": {"name": "q", "namespace": "elsewhere"}}
+        spec = {"spec": {"hard": {f"limits.{GPUMEM}": "1"}}}
+        it.api.put_now("/api/v1/namespaces/elsewhere/resourcequotas/q", elsewhere | spec)
+        assert None is await refused(it, "a", of(4000))
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_nobody_is_evicted_for_a_pod_that_its_quota_does_not_allow() -> None:
+    async def play(it: Running) -> None:
+        await refused(it, "low", of(16000), priority=1)
+        await it.bind("low", "n1")
+        allow(it.api, {f"limits.{GPUMEM}": "1000"})
+        high = it.pod("high", of(4000), priority=10)
+        offered = {"n1": {"pods": [], "numPDBViolations": 0}}
+        answer = await it.call("preempt", Pod=high, NodeNameToMetaVictims=offered)
+
+        assert {"NodeNameToMetaVictims": {}} == answer
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_node_of_smaller_cards_may_still_serve_a_whole_one() -> None:
+    async def play(it: Running) -> None:
+        allow(it.api, {f"limits.{GPUMEM}": "9000"})
+        pod = it.pod("a", {"nvidia.com/gpu": "1"})
+        answer = await it.call("filter", Pod=pod, NodeNames=["n1", "n2"])
+
+        assert ["n2"] == answer["NodeNames"]
+
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2", memory=8 * GiB),))
+
+
+def test_prometheus_is_told_what_a_quota_allows_and_what_is_used() -> None:
+    async def play(it: Running) -> None:
+        allow(it.api, {f"limits.{GPUMEM}": "9000"})
+        await refused(it, "a", of(4000))
+        await it.bind("a", "n1")
+        read = it.scheduler.tally.registry.get_sample_value
+        which = {"namespace": "default", "quota": "team", "resource": GPUMEM}
+
+        assert (9000, 4000) == (read("hetero_quota_limit", which), read("hetero_quota_used", which))
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+# --- at admission ---------------------------------------------------------------------------------
+
+
+def admitted(plain: dict[str, Any], hard: Mapping[str, str]) -> Any:
+    api = FakeApi()
+    api.objects[QUOTAS] = {"items": [{"metadata": {"name": "team"}, "spec": {"hard": dict(hard)}}]}
+    hook = Webhook(
+        vocabulary=WORDS,
+        scheduler="hetero-scheduler",
+        writer="the-scheduler",
+        api=api,  # type: ignore[arg-type]
+    )
+    asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": plain}
+    return asyncio.run(hook.admit(asked))
+
+
+@pytest.mark.parametrize(
+    ("hard", "sentence"),
+    [
+        (
+            {f"limits.{GPUMEM}": "5999"},
+            f"hetero: over quota team of namespace default ({GPUMEM}: 5999 allowed, 6000 asked)",
+        ),
+        (
+            {f"limits.{GPUCORES}": "0"},
+            f"hetero: over quota team of namespace default ({GPUCORES}: 0 allowed, 60 asked)",
+        ),
+        ({f"limits.{GPUMEM}": "6000", f"limits.{GPUCORES}": "60"}, None),
+    ],
+)
+def test_a_pod_that_passes_a_quota_by_itself_is_not_admitted(
+    hard: Mapping[str, str], sentence: str | None
+) -> None:
+    answer = admitted(pod(of(3000, core=30, count=2)), hard)
+
+    assert (sentence is None, sentence) == (
+        answer["allowed"],
+        (answer.get("status") or {}).get("message"),
+    )
