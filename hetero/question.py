@@ -52,9 +52,13 @@ class Question(Generic[T]):
         finally:
             self.done.set()
 
+    def over(self) -> bool:
+        """Wait for as long as whoever asked would; return whether there is an answer by then."""
+        return self.done.wait(max(self._deadline - time.monotonic(), 0))
+
     def answer(self) -> T:
         """Wait for the answer, or raise the `Failure` that there was none in time."""
-        if not self.done.wait(max(self._deadline - time.monotonic(), 0)):
+        if not self.over():
             raise Failure(f"{self.name}: {self.stage}: no answer within {self._within:g} s")
         if self._error is not None:
             raise self._error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -73,6 +74,7 @@ class Registry:
         self._vendors: dict[str, Vendor] = {}
         self._hooks: dict[str, pluggy.HookRelay] = {}
         self._owed: dict[str, Question[Any]] = {}
+        self._asking = threading.Lock()
 
     @classmethod
     def installed(cls) -> Registry:
@@ -256,13 +258,16 @@ class Registry:
         return devices, faults
 
     def _start(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> Question[T]:
-        """Put a question to a vendor, unless it still owes the answer to an earlier one."""
-        owed = self._owed.get(name)
-        if owed is not None and not owed.done.is_set():
-            raise Failure(f"{name}: {stage}: not asked, since {owed.stage} still has no answer")
-        call = Question(name, stage, ask, within)
-        self._owed[name] = call
-        return call
+        """Put a question to a vendor once it answered the one before; not if that is overdue."""
+        while True:
+            with self._asking:
+                owed = self._owed.get(name)
+                if owed is None or owed.done.is_set():
+                    call = Question(name, stage, ask, within)
+                    self._owed[name] = call
+                    return call
+            if not owed.over():
+                raise Failure(f"{name}: {stage}: not asked, since {owed.stage} still has no answer")
 
     def _ask(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> T:
         return self._start(name, stage, ask, within=within).answer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -497,6 +498,17 @@ def test_a_vendor_that_still_owes_an_answer_is_not_asked_again(
     assert "cards: discover: no answer within 0.1 s" == first.reason
     assert "cards: discover: not asked, since discover still has no answer" == second.reason
     assert "broken" == third.state  # it takes as long as before; but it is asked
+
+
+def test_a_question_waits_for_the_one_before_it_while_that_is_in_time() -> None:
+    card, *_ = rack(GiB, vendor="cards")
+    registry = Registry.of(Cards(card, takes=0.3))
+    asked = threading.Thread(target=registry.discover)
+    asked.start()
+    (row,) = registry.discover().rows
+    asked.join()
+
+    assert "ok" == row.state
 
 
 def test_only_vendors_that_cut_are_asked_to_reconcile(tmp_path: Path) -> None:
