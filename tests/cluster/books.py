@@ -7,7 +7,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from http.client import HTTPException, HTTPSConnection
+from http.client import HTTPException, HTTPResponse, HTTPSConnection
 
 from attrs import define, field
 
@@ -67,14 +67,21 @@ class Books:
             enter()
             connection.request("GET", path, headers={"Authorization": TOKEN})
             answer = connection.getresponse()
+            for line in lines(answer):
+                event = json.loads(line)
+                pods[event["object"]["metadata"]["uid"]] = event["object"]
+                if event["type"] == "DELETED":
+                    del pods[event["object"]["metadata"]["uid"]]
+                try:
+                    self.found += self.faults(list(pods.values()))
+                except Exception as error:
+                    self.found.append(repr(error))  # else nobody would look any more, unseen
+                self.events += 1
+
+        def lines(answer: HTTPResponse) -> Iterator[bytes]:
             with suppress(OSError, HTTPException, ValueError, AttributeError):  # until it is closed
                 while line := answer.readline():
-                    event = json.loads(line)
-                    pods[event["object"]["metadata"]["uid"]] = event["object"]
-                    if event["type"] == "DELETED":
-                        del pods[event["object"]["metadata"]["uid"]]
-                    self.found += self.faults(list(pods.values()))
-                    self.events += 1
+                    yield line
 
         path = "/api/v1/namespaces/default/pods?watch=true"
         with closing(HTTPSConnection(server, context=tls, timeout=600)) as connection:
