@@ -138,6 +138,16 @@ struct rack *rack_open(void)
     return rack;
 }
 
+void rack_close(struct rack *rack)
+{
+    for (unsigned i = 0; i < rack->count; i++)
+        free(rack->sections[i].entries);
+    free(rack->sections);
+    free(rack->text);
+    free(rack->path);
+    free(rack);
+}
+
 static const struct rack_entry *find(const struct rack_section *section, const char *key)
 {
     for (unsigned i = 0; i < section->count; i++)

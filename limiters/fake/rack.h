@@ -33,9 +33,9 @@ struct rack {
 
 enum rack_unit { RACK_COUNT, RACK_BYTES, RACK_NANOSECONDS, RACK_BYTES_PER_SECOND };
 
-/* The rack that $HETERO_RACK names; NULL when the variable is unset, or with a message when the file is no good. Never
- * freed: a driver is loaded once. */
+/* The rack that $HETERO_RACK names; NULL when the variable is unset, or with a message when the file is no good. */
 struct rack *rack_open(void);
+void rack_close(struct rack *rack);
 
 /* A fault is told, counted and answered with the fallback. */
 const char *rack_text(const struct rack_section *section, const char *key, const char *fallback);

@@ -36,7 +36,9 @@ static struct state *_Atomic state; /* mapped when first needed; left mapped whe
 static int state_file = -1;
 static char state_path[64];
 
-static struct shelf *_Atomic shelf; /* replaced whole by shelf_open, never freed: cards were handed out */
+/* Both are replaced whole by shelf_open, when the rack is another, and never freed: cards were handed out. */
+static struct shelf *_Atomic last;  /* the rack as it was read last */
+static struct shelf *_Atomic shelf; /* the same while the library is open */
 
 /* The rack may be edited between two looks: its path is what names its state. */
 static void map_state(const char *rack)
@@ -138,16 +140,24 @@ static void take_card(struct shelf *it, const struct rack_section *section)
 
 bool shelf_open(void)
 {
-    struct shelf *it = calloc(1, sizeof *it);
-    if (!it || !(it->rack = rack_open())) {
-        free(it);
+    struct rack *rack = rack_open();
+    if (!rack)
         return false;
-    }
-    for (unsigned i = 0; i < it->rack->count; i++) {
-        const struct rack_section *section = &it->rack->sections[i];
-        if (!strcmp(section->kind, "device") && !strcmp(rack_text(section, "vendor", ""), shelf_vendor) &&
-            it->count < SHELF_CARDS)
-            take_card(it, section);
+    struct shelf *it = last;
+    if (it && it->rack->fingerprint == rack->fingerprint) {
+        rack_close(rack);
+    } else {
+        it = calloc(1, sizeof *it);
+        if (!it)
+            return false;
+        it->rack = rack;
+        for (unsigned i = 0; i < rack->count; i++) {
+            const struct rack_section *section = &rack->sections[i];
+            if (!strcmp(section->kind, "device") && !strcmp(rack_text(section, "vendor", ""), shelf_vendor) &&
+                it->count < SHELF_CARDS)
+                take_card(it, section);
+        }
+        last = it;
     }
     bool good = faults_sound(it->rack) && it->count && !it->rack->faults;
     shelf = good ? it : NULL;
