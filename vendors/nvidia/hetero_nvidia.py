@@ -253,13 +253,10 @@ def _instances(handle: Any) -> tuple[Template, ...]:
         part = _find(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         if part is None:
             continue  # indices may have gaps
-        shape, uuid = (
-            _get(pynvml.nvmlDeviceGetAttributes, part),
-            _get(pynvml.nvmlDeviceGetUUID, part),
-        )
-        name = _get(pynvml.nvmlDeviceGetName, part).rpartition("MIG ")[
-            2
-        ]  # "NVIDIA H200 MIG 1g.18gb"
+        shape = _get(pynvml.nvmlDeviceGetAttributes, part)
+        uuid = _get(pynvml.nvmlDeviceGetUUID, part)
+        called = _get(pynvml.nvmlDeviceGetName, part)
+        name = called.rpartition("MIG ")[2]  # "NVIDIA H200 MIG 1g.18gb"
         size = {MEMORY: shape.memorySizeMB * MiB, CORE: shape.computeInstanceSliceCount}
         # The profile's counter names what ran out in a refusal; the part's own gives it once.
         template = Template(name=name, takes={**size, name: 1, uuid: 1}, part=uuid)
