@@ -14,6 +14,9 @@
  * nobody waiting it runs longer by its share of twice that: what a pause takes of a program (its caches, the card's
  * clocks) is paid for once a turn. */
 #define BUDGET_TURN_NS    INT64_C(10000000)
+
+/* The most that anybody is owed; and in how long what is owed beyond a turn fades: long beside the 20 to 50 ms in which
+ * neighbours meet again, short beside what a person would call unfair. */
 #define BUDGET_ARREARS_NS INT64_C(1000000000)
 #define BUDGET_FADE_NS    INT64_C(2000000000)
 

@@ -147,8 +147,9 @@ static void thin(struct governor *governor)
     }
 }
 
-/* Let a mark stand for MARK_EVERY_NS, or its brief form. The time between two marks is the device's when launchers had to wait for it,
- * and no less than the device's when all earlier marks had passed; in between, while a queue fills, it says nothing. */
+/* Let a mark stand for MARK_EVERY_NS, or its brief form. The time between two marks is the device's when launchers had
+ * to wait for it, and no less than the device's when all earlier marks had passed; in between, while a queue fills, it
+ * says nothing. */
 static void adapt(struct governor *governor, uint64_t now)
 {
     uint64_t since = governor->last_mark_ns;
@@ -226,7 +227,8 @@ static bool wait_at_gate(struct governor *governor)
 bool governor_enter(struct governor *governor)
 {
     for (;;) {
-        if (__builtin_expect(atomic_load_explicit(&governor->backlog, memory_order_relaxed) >= most_in_flight(governor), 0))
+        uint32_t backlog = atomic_load_explicit(&governor->backlog, memory_order_relaxed);
+        if (__builtin_expect(backlog >= most_in_flight(governor), 0))
             thin(governor);
         /* First inside, then the gate: the thread closes the gate, then looks who is inside. */
         atomic_fetch_add(&governor->traffic, ONE_LAUNCH + 1);
@@ -449,8 +451,8 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
     return turn_wanted(&governor->turn) && (balance(governor) <= 0 || now >= own_until + BUDGET_TURN_NS);
 }
 
-/* How long this turn may be when others want theirs: of no regular length, so that the samples of the card's power, which are taken on a beat,
- * do not always meet the same tenant (power.h). */
+/* How long this turn is when others want theirs and nothing more is owed: of no regular length, so that the samples of
+ * the card's power, which are taken on a beat, do not always meet the same tenant (power.h). */
 static uint64_t turn_length(struct governor *governor)
 {
     governor->dice = governor->dice * UINT64_C(6364136223846793005) + 1442695040888963407;
