@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from hetero.container import runtime
 from hetero.node.ledger import Ledger
 from hetero.node.simulation import simulation
 from hetero.registry import Registry
+from tests.node.conftest import killed_after
 
 _RACK = """
 [device]
@@ -140,37 +139,17 @@ def test_a_runtime_that_cannot_be_started_gives_the_grant_back(bundle: Path) -> 
 
 def test_killed_at_any_step_it_leaves_no_grant(bundle: Path) -> None:
     Registry.installed()  # what is imported is the same each time
+
+    def create() -> None:
+        runtime.main("/bin/true", ["create", "--bundle", str(bundle), "one"])
+
     for lines in range(1, 10_000, 11):
         write(bundle, wish="0:mem=32Gi")
-        if not killed_after(lines, bundle):
+        if not killed_after(lines, create, within="/hetero/"):
             break
         assert [] == grants(), f"after {lines} lines"
     else:
         pytest.fail("it never came to an end")
-
-
-def killed_after(lines: int, bundle: Path) -> bool:
-    """Run the runtime in a child that kills itself on its `lines`th line; False if it ended."""
-    pid = os.fork()
-    if pid:
-        return os.waitpid(pid, 0)[1] == signal.SIGKILL
-    left = lines
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left
-        if "/hetero/" not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    sys.settrace(trace)
-    try:
-        runtime.main("/bin/true", ["create", "--bundle", str(bundle), "one"])
-    finally:
-        os._exit(1)
 
 
 # --- what the image preloads by itself --------------------------------------------------------

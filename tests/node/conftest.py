@@ -54,8 +54,8 @@ def taken(node: Node, device: str) -> tuple[int, int, int]:
     return memory, core, slots
 
 
-def killed_after(lines: int, action: Callable[[], object]) -> bool:
-    """Run the action in a child that kills itself on its `lines`th line in the node's code.
+def killed_after(lines: int, action: Callable[[], object], within: str = "/hetero/node/") -> bool:
+    """Run the action in a child that kills itself on its `lines`th line in the code `within`.
 
     Return False when the action ended before that.
     """
@@ -68,7 +68,7 @@ def killed_after(lines: int, action: Callable[[], object]) -> bool:
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if "/hetero/node/" not in frame.f_code.co_filename:
+        if within not in frame.f_code.co_filename:
             return None
         if event == "line":
             left -= 1
