@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from zlib import crc32
 
 from attrs import define, evolve, field
 
@@ -16,7 +17,8 @@ from hetero.policy import Weights
 
 #: A cost no placement has: the pod does not fit. Sums of a node's devices stay within 64 bits.
 NEVER = 1 << 50
-#: Codes of what a node says, beside those of `Prices.reason_codes`.
+#: What a node says in the least telling cases; a code of `Prices.reason_name` is a place in it.
+_PLAIN = (FITS, "have too few devices", NOT_CHOSEN)
 _FITS, _TOO_FEW = 0, 1
 _END = Container()  # parts one group of a pod's containers from the next
 
@@ -55,7 +57,7 @@ class Prices:
         self.whole: tuple[int, ...] = ()
         self.rates: tuple[HostRate | None, ...] = ()
         self._shape_of: dict[object, Shape] = {}
-        self._reasons = [FITS, "have too few devices", NOT_CHOSEN]
+        self._reasons = dict(enumerate(_PLAIN))
         self.learn()
 
     def shape(self, pod: Pod) -> Shape:
@@ -105,9 +107,12 @@ class Prices:
         )
 
     def _code(self, reason: str) -> int:
-        if reason not in self._reasons:
-            self._reasons.append(reason)
-        return self._reasons.index(reason)
+        """Return a reason's code, which must not hang on which reason was met first."""
+        if reason in _PLAIN:
+            return _PLAIN.index(reason)
+        code = len(_PLAIN) + crc32(reason.encode())
+        self._reasons[code] = reason
+        return code
 
     def cost(self, number: int, shape: Shape) -> int:
         """Return what the shape costs on a node by the weights; NEVER if it does not fit.
@@ -227,7 +232,7 @@ class Prices:
     def reason(self, number: int, shape: Shape) -> int:
         """Return the code of what a node says to a shape; `reason_name` spells it.
 
-        Not negative is what its cards say, the reason the most telling of them gives.
+        Not negative is what its cards say: of several reasons always the same one.
         """
         cluster = self.cluster
         if cluster.closed[number]:

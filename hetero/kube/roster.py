@@ -14,6 +14,7 @@ from itertools import combinations
 from attrs import define, evolve, field
 
 from hetero.fit.cluster import Node, Placement, Pod
+from hetero.fit.mix import ROOM
 from hetero.fit.price import Prices, Shape
 from hetero.fit.seat import holds, seat
 from hetero.fit.state import Cluster
@@ -124,7 +125,7 @@ class Roster:
         return {name: row.costs.get(name, worst) for name in names}
 
     def fullness(self, names: Iterable[str]) -> dict[str, int]:
-        """Return how many thousandths of a node's cards are given out; without those of none."""
+        """Return how many thousandths of a node's usable cards are given out; without the idle."""
         self._known()
         full = self._full
         return {name: full[name] for name in names if name in full}
@@ -281,6 +282,7 @@ class Roster:
             for old, new in zip(was, devices, strict=True):
                 if old != new:  # its health, mostly
                     cluster.replace(new)
+            self._fill(cluster, name)
         else:
             self._cluster = None
             return
@@ -297,7 +299,7 @@ class Roster:
             self._prices = Prices(self._cluster, WEIGHTS["frag"])
             self._rows: dict[int, _Row] = {}
             self._changes: list[int] = []
-            self._full: dict[str, int] = {}  # thousandths, of nodes that anything moved on
+            self._full: dict[str, int] = {}  # thousandths, of nodes of which anything is given out
             self.quotas.used.clear()
             for placement in self.standing.values():
                 self._move(placement, times=1)
@@ -318,7 +320,17 @@ class Roster:
         number = cluster.move(evolve(placement, holds=known), times=times)
         self.quotas.move(placement.pod.namespace, self._charge(placement), times=times)
         self._changes.append(number)
-        self._full[placement.node] = 1000 - cluster.room[number] // len(cluster.cards[number])
+        self._fill(cluster, placement.node)
+
+    def _fill(self, cluster: Cluster, node: str) -> None:
+        """Work out anew how full a node is."""
+        number = cluster.number[node]
+        usable = sum(cluster.states[card].kind.device.usable for card in cluster.cards[number])
+        full = ROOM - cluster.room[number] // usable if usable else 0
+        if full:
+            self._full[node] = full
+        else:
+            self._full.pop(node, None)
 
     def _row(self, pod: Pod) -> _Row:
         cluster = self._known()
