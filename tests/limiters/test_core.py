@@ -14,12 +14,14 @@ CORPUS = sorted((HERE / "corpus").iterdir())
 #: Every test of theirs, by the program it is in.
 TESTS = {
     line.strip()[len("TEST(") : -len("),")]: program
-    for program in ("ledger_test", "core_test")
+    for program in ("ledger_test", "core_test", "tenants_test")
     for line in (HERE / f"{program}.c").read_text().splitlines()
     if line.startswith("    TEST(")
 }
+#: Half an hour of virtual time.
+LONGEST = "a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms"
 #: Minutes of simulated time, which say nothing about memory.
-LONG = "a_share_of_a_busy_device_is_kept_whatever_the_kernels_take"
+LONG = ("a_share_of_a_busy_device_is_kept_whatever_the_kernels_take", LONGEST)
 #: Those in which threads of one process meet.
 THREADED = (
     "threads_of_one_process_never_reserve_more_than_the_limit",
@@ -37,12 +39,12 @@ def _run(program: str, *arguments: object, timeout: float = 60) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", [name for name in TESTS if name != LONGEST])
 def test_core(name: str) -> None:
-    _run(TESTS[name], name)
+    print(_run(TESTS[name], name))
 
 
-@pytest.mark.parametrize("name", [name for name in TESTS if name != LONG])
+@pytest.mark.parametrize("name", [name for name in TESTS if name not in LONG])
 @pytest.mark.usefixtures("instrumented")
 def test_core_leaves_its_memory_whole_and_its_arithmetic_defined(name: str) -> None:
     _run(f"address/{TESTS[name]}", name)
@@ -73,6 +75,7 @@ def test_a_million_mutations_harm_the_core_no_more() -> None:
 @pytest.mark.soak
 def test_after_kill_9_at_a_hundred_thousand_points_nothing_is_stuck() -> None:
     print(_run("kill_test", 100_000, timeout=3600))
+    print(_run("tenants_test", LONGEST, timeout=3600))
 
 
 @pytest.mark.soak
