@@ -158,7 +158,7 @@ static void live(const uint8_t *bytes, size_t size)
     static struct tenant tenant, neighbour;
     struct hetero_region *shared = fresh_region()->shared;
     struct script script = {bytes, bytes + size};
-    tenant = neighbour = (struct tenant){.kernel_ns = 2000000, .host_ns = 20000, .in_flight = 3};
+    tenant = neighbour = (struct tenant){.kernel_ns = 2000000, .host_ns = 20000, .in_flight = 2};
     tenant.terms = (struct hetero_grant_device){.core = 1000};
     tenant.account = &shared->devices[0];
     neighbour.terms = (struct hetero_grant_device){.core = 8000};

@@ -10,7 +10,10 @@ from tenancy import LIMITER
 HERE = Path(__file__).parent
 LIMITERS = LIMITER.parents[2]
 BUILD = LIMITERS / "build"
-CORPUS = sorted((HERE / "corpus").iterdir())
+#: What a fuzzer starts from, by what it is about.
+CORPUS = {
+    kind: sorted((HERE / "corpus").glob(f"{kind}-*")) for kind in ("grant", "region", "tenant")
+}
 #: Every test of theirs, by the program it is in.
 TESTS = {
     line.strip()[len("TEST(") : -len("),")]: program
@@ -56,9 +59,14 @@ def test_core_has_no_data_race(name: str) -> None:
     _run(f"thread/{TESTS[name]}", name)
 
 
+@pytest.mark.parametrize(
+    ("kind", "mutations"), [("grant", 10_000), ("region", 10_000), ("tenant", 100)]
+)
 @pytest.mark.usefixtures("instrumented")
-def test_no_mutation_of_a_grant_or_a_region_harms_the_core() -> None:
-    _run("address/fuzz", 20_000, *CORPUS)
+def test_no_input_of_the_fuzzers_and_no_mutation_of_one_harms_the_core(
+    kind: str, mutations: int
+) -> None:
+    _run("address/fuzz", mutations, *CORPUS[kind])
 
 
 @pytest.mark.measured
@@ -67,9 +75,12 @@ def test_after_kill_9_the_next_owner_is_there_at_once() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize(
+    ("kind", "mutations"), [("grant", 500_000), ("region", 500_000), ("tenant", 5_000)]
+)
 @pytest.mark.usefixtures("instrumented")
-def test_a_million_mutations_harm_the_core_no_more() -> None:
-    _run("address/fuzz", 1_000_000, *CORPUS, timeout=3600)
+def test_a_million_mutations_harm_the_core_no_more(kind: str, mutations: int) -> None:
+    _run("address/fuzz", mutations, *CORPUS[kind], timeout=3600)
 
 
 @pytest.mark.soak
@@ -79,7 +90,14 @@ def test_after_kill_9_at_a_hundred_thousand_points_nothing_is_stuck() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(shutil.which("clang") is None, reason="libFuzzer comes with clang")
-def test_libfuzzer_finds_nothing_in_ten_minutes(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", CORPUS)
+@pytest.mark.skipif(
+    shutil.which("clang") is None,
+    reason="libFuzzer comes with clang (Debian: apt-get install clang)",
+)
+def test_libfuzzer_finds_nothing_in_ten_minutes(tmp_path: Path, kind: str) -> None:
     subprocess.run(["make", "-s", "-C", LIMITERS, "build/libfuzzer"], check=True, timeout=300)
-    _run("libfuzzer", "-max_total_time=600", tmp_path, HERE / "corpus", timeout=900)
+    for seed in CORPUS[kind]:
+        shutil.copy(seed, tmp_path)
+    _run("libfuzzer", "-max_total_time=600", "-max_len=2113", tmp_path, timeout=900)

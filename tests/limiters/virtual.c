@@ -26,7 +26,7 @@
 #define US    UINT64_C(1000)
 #define NEVER UINT64_MAX
 
-enum { TASKS = 4 * TENANTS, STACK = 128 * 1024, LOCKS = 8 * TENANTS, MARKS = 32 * TENANTS, ACTS = 64 };
+enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 8 * TENANTS, MARKS = 32 * TENANTS, ACTS = 64 };
 
 /* A task that does so much at one point in time never lets it pass. */
 #define STEPS_MOST 100000u
