@@ -89,9 +89,6 @@ class Words:
     modes: Mapping[str, Choice] = field(factory=dict)
     #: How many cards make a module, where whole ones are only given by modules: one means a module.
     module: int = 1
-    #: Annotations of the whole product these words come from: how nodes and devices are ordered.
-    node_order: str | None = None
-    device_order: str | None = None
 
     def each(self, *models: str) -> tuple[Words, ...]:
         """Return such words for each of these models, where each has resources of its own.

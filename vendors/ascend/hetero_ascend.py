@@ -56,8 +56,6 @@ _WORDS = hetero.Words(
     core=("huawei.com/Ascend{model}-core",),
     only_uuid="hami.io/use-Ascend{model}-uuid",
     never_uuid="hami.io/no-use-Ascend{model}-uuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="ascend",

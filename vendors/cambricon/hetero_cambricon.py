@@ -30,8 +30,6 @@ _WORDS = hetero.Words(
     never_model="cambricon.com/nouse-mlutype",
     only_uuid="cambricon.com/use-gpuuuid",
     never_uuid="cambricon.com/nouse-gpuuuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="cambricon",

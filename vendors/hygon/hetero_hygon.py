@@ -41,8 +41,6 @@ _WORDS = hetero.Words(
     spelling={"DCU-": "", "_": "-"},
     only_uuid="hygon.com/use-gpuuuid",
     never_uuid="hygon.com/nouse-gpuuuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="hygon",

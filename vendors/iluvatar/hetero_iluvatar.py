@@ -22,8 +22,6 @@ _WORDS = hetero.Words(
     core=("iluvatar.ai/{model}.vCore",),
     only_uuid="hami.io/use-{model}-uuid",
     never_uuid="hami.io/no-use-{model}-uuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="iluvatar",

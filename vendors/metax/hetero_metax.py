@@ -24,8 +24,6 @@ _WHOLE = hetero.Words(
     whole=True,
     only_uuid="metax-tech.com/use-gpuuuid",
     never_uuid="metax-tech.com/nouse-gpuuuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 _SHARES = evolve(
     _WHOLE,

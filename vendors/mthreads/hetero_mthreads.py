@@ -31,8 +31,6 @@ _WORDS = hetero.Words(
     core_whole=16,
     only_uuid="mthreads.ai/use-gpuuuid",
     never_uuid="mthreads.ai/nouse-gpuuuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="mthreads",

@@ -37,8 +37,6 @@ _WORDS = hetero.Words(
         "mig": hetero.Choice(only=("partition",)),
         "mps": hetero.Choice(only=("service",)),
     },
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 _VOLCANO = evolve(
     _WORDS,
