@@ -12,7 +12,8 @@ from hetero.errors import BadInput
 from hetero.fit import Container, Pod
 from hetero.kube.quantity import bytes_of, quantity
 from hetero.model import Ask, Choice, Company, Policy, Priority, Request
-from hetero.vendor import Vendor, Words
+from hetero.vendor import Vendor
+from hetero.words import Words
 
 #: How nodes and devices are ordered, whoever made the devices: our own name comes first, then
 #: HAMi's, which is a pattern since it calls all devices what one kind of them is called.
