@@ -32,7 +32,8 @@ test: setup ## run the tests that need no card, no root and no cluster
 	$(BIN)/pytest -n 2 -m "not measured and $(QUICK)"
 	$(BIN)/pytest -m "measured and $(QUICK)" --reruns 2
 
-soak: setup ## run the long tests: a million steps of a mixed cluster, kills and mutations of the limiter
+soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter
+	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
 	$(BIN)/pytest -m soak
 
 test-containers: setup ## run the tests with real containers; root, and what they say when they skip

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
 import cattrs
-from cattrs.preconf.json import make_converter
+from attrs import has, resolve_types
+from cattrs.cols import is_mapping
 from cattrs.strategies import configure_tagged_union
 
 from hetero.errors import BadInput
@@ -21,19 +22,45 @@ T = TypeVar("T")
 
 
 @cache
-def converter() -> cattrs.Converter:
-    """Return the converter, built once; it ignores unknown keys, so newer writers stay readable."""
-    made = make_converter()
-    # Mapping[str, …] is our read-only face of a dict.
-    made.register_structure_hook_func(
-        lambda t: getattr(t, "__origin__", None) is Mapping,
-        lambda value, t: {str(k): made.structure(v, t.__args__[1]) for k, v in value.items()},
+def _quick() -> cattrs.BaseConverter:
+    """Return the converter for everything, built once.
+
+    It generates no code, which takes longer than a program's few documents, and looks at a class
+    when it first meets one.
+    """
+    made = cattrs.BaseConverter()
+    made.register_structure_hook_factory(
+        has, lambda cls: resolve_types(cls) and made.structure_attrs_fromdict
     )
-    configure_tagged_union(Step | Ladder, made, tag_name="grain", tag_generator=_tag)
+    made.register_unstructure_hook_factory(
+        has, lambda cls: resolve_types(cls) and made.unstructure_attrs_asdict
+    )
+    return _taught(made)
+
+
+@cache
+def _exact() -> cattrs.BaseConverter:
+    """Return the converter that says where in a document a fault is."""
+    return _taught(cattrs.Converter())
+
+
+def _taught(converter: cattrs.BaseConverter) -> cattrs.BaseConverter:
+    """Return the converter with our form in it; unknown keys pass, so newer writers stay readable.
+
+    A Mapping is our read-only face of a dict with strings for keys.
+    """
+    converter.register_structure_hook_func(
+        is_mapping,
+        lambda value, t: {str(k): converter.structure(v, t.__args__[1]) for k, v in value.items()},
+    )
+    converter.register_unstructure_hook_func(
+        is_mapping, lambda value: {key: converter.unstructure(v) for key, v in value.items()}
+    )
+    configure_tagged_union(Step | Ladder, converter, tag_name="grain", tag_generator=_tag)
     configure_tagged_union(
-        Whole | Fractional | Templated, made, tag_name="kind", tag_generator=_tag
+        Whole | Fractional | Templated, converter, tag_name="kind", tag_generator=_tag
     )
-    return made
+    return converter
 
 
 def _tag(cls: type) -> str:
@@ -42,7 +69,7 @@ def _tag(cls: type) -> str:
 
 def to_plain(value: object) -> Any:
     """Return `value` as dicts, lists, strings and numbers."""
-    return converter().unstructure(value)
+    return _quick().unstructure(value)
 
 
 def dumps(value: object) -> str:
@@ -59,7 +86,9 @@ def loads(text: str, cls: type[T], *, source: str) -> T:
         version = document.pop("version", VERSION)
         if version > VERSION:
             raise BadInput(f"{source}: written by a newer hetero (schema {version})")
-        return converter().structure(document, cls)
+        with suppress(Exception):
+            return _quick().structure(document, cls)
+        return _exact().structure(document, cls)  # which fails, too, and says where
     except BadInput:
         raise
     except Exception as error:  # cattrs and json raise many kinds; all mean the same here

@@ -128,7 +128,7 @@ def test_imports_go_one_way() -> None:
 #: All of the standard library that the pure modules may touch: no clock, no files, no environment.
 PURE = re.compile(
     r"(__future__|typing|collections|enum|re|decimal|fractions|math|functools|itertools|operator"
-    r"|bisect|heapq|string|fnmatch|array|numpy|attrs|hetero\.\w+)\b"
+    r"|bisect|heapq|string|fnmatch|array|zlib|numpy|attrs|hetero\.\w+)\b"
 )
 
 

@@ -259,7 +259,7 @@ class Shares:
 
     async def reconcile(self) -> None:
         """Take back the shares of pods that ended or are not on this node any more."""
-        ended = False
+        gone = False
         for entry in await self._standing():
             about = entry.keeper
             pod = self.pods.get(about["uid"])
@@ -269,12 +269,12 @@ class Shares:
                     pod = await self._ask(about["namespace"], about["pod"])
                 except ApiError:
                     continue
-            if pod is not None and pod["metadata"]["uid"] == about["uid"] and not _ended(pod):
+            if pod is not None and pod["metadata"]["uid"] == about["uid"] and not ended(pod):
                 continue
             await asyncio.to_thread(self.node.ledger.let_go, entry.id)
             log.info("%s: its pod is gone, grant %s is let go", entry.label, entry.id)
-            ended = True
-        if ended:
+            gone = True
+        if gone:
             await asyncio.to_thread(self.node.sweep)
 
 
@@ -298,12 +298,13 @@ def _initialized(pod: Plain) -> bool:
     return any(one["type"] == "Initialized" and one["status"] == "True" for one in conditions)
 
 
-def _ended(pod: Plain) -> bool:
+def ended(pod: Plain) -> bool:
+    """Return whether a pod's containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _active(pod: Plain) -> bool:
-    return not _ended(pod) and "deletionTimestamp" not in pod["metadata"]
+    return not ended(pod) and "deletionTimestamp" not in pod["metadata"]
 
 
 def _devices(entry: Standing, resource: str) -> frozenset[str]:

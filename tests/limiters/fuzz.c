@@ -1,7 +1,9 @@
-/* Whatever lies in a grant file or a usage region, the core neither crashes nor hangs nor lets more be held than granted.
+/* Whatever lies in a grant file or a usage region, the core neither crashes nor hangs nor lets anybody have more than
+ * was granted.
  *
  * An input is 'G' and the bytes of a grant file, or 'R' and a script of what a process and its enemy do to a region.
- * Linked with libFuzzer it is a fuzzer; by itself it runs every file it is given and mutations of them, always the same:
+ * Linked with libFuzzer it is a fuzzer; by itself it runs every file it is given and mutations of them, always the
+ * same:
  *   fuzz COUNT FILE...
  */
 #include "../../limiters/core/budget.h"
