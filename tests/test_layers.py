@@ -89,6 +89,16 @@ def test_a_vendor_imports_the_front_door_and_nothing_else_of_ours() -> None:
     assert [] == found
 
 
+def test_a_vendor_is_a_description_of_at_most_250_lines() -> None:
+    """What two of them would both write out is a better declaration in the core."""
+    lines = {
+        vendor.name: sum(len(path.read_text().splitlines()) for path in vendor.rglob("*.py"))
+        for vendor in (ROOT / "vendors").iterdir()
+    }
+
+    assert {} == {name: count for name, count in lines.items() if count > 250}
+
+
 #: Lower may not import higher; what shares a rank may. A new module needs a place here.
 RANKS = {
     **dict.fromkeys(("units", "errors"), 0),
