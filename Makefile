@@ -44,7 +44,7 @@ test-containers: setup ## run the tests with real containers; root, and what the
 	$(BIN)/pytest -m "containers and measured" --timeout 300 --reruns 2 tests/containers
 
 test-cluster: setup ## run the tests on a real cluster; root, and what they say when they skip
-	$(BIN)/pytest -m "cluster and not soak" --timeout 300 -rs tests/kube tests/cluster
+	$(BIN)/pytest -m "cluster and not soak and not measured" --timeout 300 -rs tests/kube tests/cluster
 
 check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .

@@ -95,7 +95,9 @@ class Api:
     async def open(self) -> AsyncIterator[Api]:
         """Hold the session open."""
         connector = aiohttp.TCPConnector(ssl=self.access.tls or True, limit=100)
-        async with aiohttp.ClientSession(connector=connector) as self._session:
+        # The API server's audit log and metrics then tell our requests from kube-scheduler's.
+        said = {"User-Agent": "hetero"}
+        async with aiohttp.ClientSession(connector=connector, headers=said) as self._session:
             yield self
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Plain:

@@ -289,6 +289,18 @@ class Lab:
 
         wait_for(done, seconds=120)
 
+    def lives(self, pod: Plain) -> bool:
+        """Whether the containers of a pod have processes: the API hears late of a lost node."""
+        where = f"kl-{pod['spec']['nodeName']}/kubepods/*/pod{pod['metadata']['uid']}"
+        for container in pod["status"]["containerStatuses"]:
+            name = container.get("containerID", "").partition("://")[2]
+            found = list(Path("/sys/fs/cgroup/pids").glob(f"{where}/{name}/cgroup.procs"))
+            with suppress(OSError):
+                if name and found and found[0].read_text():
+                    continue
+            return False
+        return True
+
     # --- what stands --------------------------------------------------------------------------
 
     def standing(self, node: str) -> list[Plain]:

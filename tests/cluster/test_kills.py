@@ -81,7 +81,8 @@ class Crowd:
             self.late = Counter(map(_state, pods))
         staying = [pod for pod in pods if not _over(pod) and not _ending(pod)]
         kinds = Counter(pod["metadata"]["labels"]["app"] for pod in staying)
-        return all(map(_runs, staying)) and kinds == +Counter(self.wanted)
+        lives = all(_runs(pod) and self.lab.lives(pod) for pod in staying)
+        return lives and kinds == +Counter(self.wanted)
 
     def gone(self) -> bool:
         """Whether the others are gone. A kubelet of 1.20 may take a minute and ten seconds."""
