@@ -84,6 +84,27 @@ def test_a_file_that_is_no_rack(hetero: Run, tmp_path: Path, contents: bytes, sa
     assert says in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("contents", "says"),
+    [
+        (None, "Is a directory"),
+        (b"\xff\xfe", "not a text in UTF-8"),
+        (b"cards = = 2\n", "at line 1"),
+        (b"[memory]\nscale = 2\n", "unknown key 'memory'"),
+    ],
+)
+def test_settings_that_cannot_be_read(
+    hetero: Run, tmp_path: Path, contents: bytes | None, says: str
+) -> None:
+    settings = tmp_path / "node.toml"
+    settings.mkdir() if contents is None else settings.write_bytes(contents)
+    done = hetero("inventory", HETERO_CONFIG=str(settings))
+
+    assert (2, 1) == (done.returncode, done.stderr.count("\n"))
+    assert f"settings {settings}: " in done.stderr
+    assert says in done.stderr
+
+
 def test_a_state_directory_that_is_a_file(hetero: Run, tmp_path: Path) -> None:
     file = tmp_path / "state"
     file.write_text("mine")
