@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+import hetero_iluvatar
 import pytest
 from racks import PLUGINS, Rack, card, discover
 
 import hetero.cards
-from hetero.model import Device, Link
+from hetero.model import Device, Fractional, Granularity, Link, Rung, Whole
 
 MODELS = {
     "nvidia": ("NVIDIA A100", "80 GiB"),
@@ -72,3 +75,38 @@ def test_the_way_over_pcie_is_told_by_the_name_all_vendors_share(
     first, second = two(tmp_path, vendor, way)
 
     assert (Link(second.uuid, way, weight),) == first.links
+
+
+def test_a_share_of_an_iluvatar_card_is_kept_only_where_a_cuda_driver_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_driver, _ = two(tmp_path, "iluvatar", None)
+    monkeypatch.setattr(hetero_iluvatar, "_CUDA", ("libnowhere.so.1",))
+    without, _ = two(tmp_path, "iluvatar", None)
+
+    assert (Rung.PRELOAD, Rung.NONE) == (with_driver.rung, without.rung)
+
+
+def test_a_cambricon_card_is_whole_until_its_smlu_mode_is_on(tmp_path: Path) -> None:
+    def one(**mode: str) -> tuple[Granularity, Rung, Mapping[str, str]]:
+        rack = Rack(tmp_path, card("cambricon", "MLU370-X8", "24 GiB", **mode))
+        (device,) = rack.meet(lambda: discover("cambricon")).devices
+        return device.granularity, device.rung, device.attributes
+
+    off, on = one(smlu="off"), one(smlu="on")
+
+    assert (Whole(), Rung.NONE, {"smlu": "off"}) == off
+    assert (True, Rung.PARTITION, {}) == (isinstance(on[0], Fractional), *on[1:])
+
+
+def test_a_model_no_table_knows_is_whole_or_a_line_that_names_it(tmp_path: Path) -> None:
+    unknown = {"cambricon": "MLU290", "mthreads": "MTT S80"}
+    for vendor, model in unknown.items():
+        (device,) = (
+            Rack(tmp_path, card(vendor, model, "16 GiB")).meet(partial(discover, vendor)).devices
+        )
+        assert Whole() == device.granularity
+    (row,) = Rack(tmp_path, card("ascend", "950X", "64 GiB")).meet(partial(discover, "ascend")).rows
+
+    assert ("broken", 0) == (row.state, row.devices)
+    assert "no declared model matches '950X'" in str(row.reason)
