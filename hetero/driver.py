@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from hetero.errors import DriverAbsent
 from hetero.model import Device, Link
+from hetero.value import frozen
 
 Place = TypeVar("Place")
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import pluggy
-from attrs import evolve, frozen
+from attrs import evolve
 
 from hetero import hookspecs
 from hetero.driver import DriverError
@@ -19,6 +19,7 @@ from hetero.entries import entries
 from hetero.errors import DriverAbsent, NotFound
 from hetero.model import Allocation, Device, Edits, Inventory, Usage
 from hetero.question import Failure, Question, guarded
+from hetero.value import frozen
 from hetero.vendor import Vendor
 
 T = TypeVar("T")

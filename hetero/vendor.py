@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from hetero.model import (
     CORE,
@@ -22,6 +22,7 @@ from hetero.model import (
     Rung,
 )
 from hetero.units import MiB
+from hetero.value import frozen
 
 #: No card has this much; a driver that says so speaks another version of its interface.
 _IMPOSSIBLE_MEMORY = 2**50

@@ -8,11 +8,10 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from attrs import frozen
-
 from hetero.errors import BadInput, NotFound
 from hetero.model import Mount
 from hetero.node.native import native
+from hetero.value import frozen
 
 
 @frozen
