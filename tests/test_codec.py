@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero import codec, model
@@ -79,7 +79,6 @@ st.register_type_strategy(
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: str(cls.__name__))
 @given(data=st.data())
-@settings(max_examples=40)
 def test_every_value_of_the_model_survives_json(cls: type[Any], data: st.DataObject) -> None:
     value = data.draw(st.from_type(cls))
 

@@ -108,7 +108,7 @@ def keep(
             edits = _real(node, edits, bring or without_driver)
             confined = confine(node, standing, evolve(edits, cdi=()), limiters=limiters)
             standing = evolve(standing, edits=evolve(confined, cdi=edits.cdi))
-            node.ledger.keep(standing)
+            node.ledger.keep(standing, beside=own.standing)
         except BaseException:
             node.reconcile(discovery, look)  # what was cut for it is nobody's now
             raise

@@ -23,13 +23,13 @@ from hetero.kube.bring import Bring, Way
 from hetero.kube.kubelet import Kubelet
 from hetero.kube.metrics import Metrics
 from hetero.kube.plugin import Plugin
-from hetero.kube.shares import Shares
+from hetero.kube.shares import Shares, ended
 from hetero.model import SLOTS, Device
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
 from hetero.node.uncovered import PERIOD, Lookout, Uncovered, end
 from hetero.registry import Discovery
-from hetero.vendor import Words
+from hetero.words import Words
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,8 @@ class Agent:
             self.shares.pods.pop(pod["metadata"]["uid"], None)
         else:
             self.shares.pods[pod["metadata"]["uid"]] = pod
-        self._stir.set()
+        if event == "DELETED" or ended(pod):  # while pods start, their admission has the processor
+            self._stir.set()
 
     def _nodes_listed(self, items: list[Plain]) -> None:
         for node in items:

@@ -145,7 +145,7 @@ class Plugin(DevicePluginServicer):
         context: grpc.aio.ServicerContext,
     ) -> wire.PreferredAllocationResponse:
         """Choose slots of the cards that the scheduler chose."""
-        answer = wire.PreferredAllocationResponse()
+        answer, began = wire.PreferredAllocationResponse(), monotonic()
         for asked in request.container_requests:
             try:
                 ids = await self.shares.prefer(
@@ -155,8 +155,10 @@ class Plugin(DevicePluginServicer):
                     asked.allocation_size,
                 )
             except HeteroError as error:
+                self.observe("prefer", "refused", monotonic() - began)
                 await self._refuse(context, error)
             answer.container_responses.add(deviceIDs=ids)
+        self.observe("prefer", "ok", monotonic() - began)
         return answer
 
     async def Allocate(  # noqa: N802

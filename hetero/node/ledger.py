@@ -26,6 +26,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 from attrs import evolve, field
@@ -174,10 +175,13 @@ class Ledger:
         self._enforce([*self._read(but=standing.id).standing, standing])
         return Hold(standing, self.directory(standing.id), descriptor)
 
-    def keep(self, standing: Standing) -> None:
-        """Make `standing` stand under its own id until `let_go`; within `admission`."""
+    def keep(self, standing: Standing, *, beside: Sequence[Standing]) -> None:
+        """Make `standing` stand under its own id until `let_go`; within `admission`.
+
+        `beside` is what the admission found. A kubelet waits meanwhile: nothing is read again.
+        """
         os.close(self._build(standing))
-        self._enforce(self._read().standing)
+        self._enforce((*beside, standing))
 
     def keep_on(self, identity: str) -> None:
         """Keep a grant that stands, though it had been let go; within `admission`."""
@@ -316,7 +320,7 @@ class Ledger:
                 continue
             path = self.directory(identity) / ALLOCATION
             try:
-                entry = codec.loads(path.read_text(), Standing, source=str(path))
+                entry = _entry(path.read_text(), str(path))
             except (BadInput, OSError, UnicodeDecodeError) as error:
                 if not self.stands(identity):
                     continue  # it ended while we looked
@@ -389,6 +393,12 @@ class Ledger:
             identity = os.urandom(4).hex()
             if not self.directory(identity).exists():
                 return identity
+
+
+@lru_cache(maxsize=256)
+def _entry(text: str, source: str) -> Standing:
+    """Return the entry in a file; a node's agent reads the same ones again and again."""
+    return codec.loads(text, Standing, source=source)
 
 
 def _boot() -> bytes:

@@ -10,9 +10,9 @@
 #include "region.h"
 
 /* How long a grant runs before another may: two busy tenants handing a card over every 10 ms reach together 97.8 % of
- * one alone, every 5 ms 94.8 %, every 2 ms 89.4 % (100 us kernels, measured on one H200); longer turns cost latency. With
- * nobody waiting it runs longer by its share of twice that: what a pause takes of a program (its caches, the card's
- * clocks) is paid for once a turn. */
+ * one alone, every 5 ms 94.8 %, every 2 ms 89.4 % (100 us kernels, measured on one H200); longer turns cost latency.
+ * With nobody waiting it runs longer by its share of twice that: what a pause takes of a program (its caches, the
+ * card's clocks) is paid for once a turn. */
 #define BUDGET_TURN_NS    INT64_C(10000000)
 
 /* The most that anybody is owed; and in how long what is owed beyond a turn fades: long beside the 20 to 50 ms in which

@@ -19,7 +19,7 @@ struct pace {
     uint64_t first_ns, warm_ns; /* the turn's first launch; when its first part was over, 0: not yet */
     uint32_t launches;          /* before the turn, and from warm_ns on: until then */
     int64_t cold;               /* launches of the first part */
-    int64_t lost_ns;            /* mean; less than none when a turn starts faster than it goes on, as with a queue to fill */
+    int64_t lost_ns;            /* mean; less than none when a turn starts faster than it goes on: a queue fills */
 };
 
 static inline void pace_begin(struct pace *pace, uint64_t first_ns, uint32_t launches)

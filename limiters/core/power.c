@@ -161,8 +161,9 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
     double oo = power->oo + belief, ot = power->ot - belief, tt = power->tt + belief;
     double drawn = (power->op * tt - power->tp * ot) / (oo * tt - ot * ot);
     double price = power_slowdown(drawn, available) * POWER_PAR;
-    /* Alone a modest program would have the clocks that its neighbours' hunger takes. How much that slows it depends on
-     * what it does: copies not at all, resnet18 by the 0.8th power of the clock; the middle is off by a point at most. */
+    /* Alone a modest program would have the clocks that its neighbours' hunger takes. How much that slows it depends
+     * on what it does: copies not at all, resnet18 by the 0.8th power of the clock; the middle is off by a point at
+     * most. */
     if (drawn < available)
         price = __builtin_sqrt(power->clock * POWER_PAR);
     power->price = price > POWER_MOST ? POWER_MOST : (uint32_t)price;

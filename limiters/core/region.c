@@ -18,8 +18,8 @@
 #define THEFTS     UINT32_C(0x7fff0000)
 #define WAITED_FOR UINT32_C(0x80000000)
 
-/* How often a waiter looks whether the holder lives, and how long it waits for one that lives: a holder needs well under
- * a microsecond, so one that was stopped or preempted for so long is not coming back soon. */
+/* How often a waiter looks whether the holder lives, and how long it waits for one that lives: a holder needs well
+ * under a microsecond, so one that was stopped or preempted for so long is not coming back soon. */
 #define LOOK_NS     INT64_C(2000000)
 #define PATIENCE_NS INT64_C(1000000000)
 

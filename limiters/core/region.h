@@ -9,7 +9,8 @@
  *
  * Who is alive is the kernel's knowledge: a slot is live exactly while its process holds an open-file-description
  * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted.
- * Bytes past the slots lock other things: slots + 1 + 4 * i is device i's turn, for a grant without turn files (turn.h).
+ * Bytes past the slots lock other things: slots + 1 + 4 * i is device i's turn, for a grant without turn files
+ * (turn.h).
  */
 #ifndef HETERO_REGION_H
 #define HETERO_REGION_H

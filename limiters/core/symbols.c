@@ -26,8 +26,8 @@ struct search {
     void *found;
 };
 
-/* Whether `text` begins with `start`, or is the same. Not libc's functions: whoever stands in front of those (a sanitizer)
- * may be looking for them through us right now. */
+/* Whether `text` begins with `start`, or is the same. Not libc's functions: whoever stands in front of those (a
+ * sanitizer) may be looking for them through us right now. */
 static bool begins(const char *start, const char *text)
 {
     while (*start != '\0' && *start == *text)

@@ -1,4 +1,4 @@
-/* Open addressing with linear probing in 32 shards, each behind its own mutex; no lock is held while the caller works. */
+/* Open addressing with linear probing in 32 shards, each behind its own mutex; none is held while the caller works. */
 #include "table.h"
 
 #include <pthread.h>

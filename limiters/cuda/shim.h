@@ -1,4 +1,4 @@
-/* What the parts of the CUDA shim share: the real functions, which device is meant, and the prototypes of the bodies. */
+/* What the parts of the CUDA shim share: the real functions, which device is meant, the prototypes of the bodies. */
 #ifndef HETERO_CUDA_SHIM_H
 #define HETERO_CUDA_SHIM_H
 

@@ -47,7 +47,7 @@ static bool granted(nvmlDevice_t device, uint64_t *limit, uint64_t *used, bool *
     do {                                                                                                               \
         uint64_t limit, used;                                                                                          \
         bool beyond;                                                                                                   \
-        if (answer == NVML_SUCCESS && granted(device, &limit, &used, &beyond)) {                                                \
+        if (answer == NVML_SUCCESS && granted(device, &limit, &used, &beyond)) {                                       \
             uint64_t left = used < limit ? limit - used : 0;                                                           \
             (memory)->total = limit;                                                                                   \
             (memory)->used = used;                                                                                     \
@@ -120,7 +120,8 @@ static uint32_t read_clock(nvmlDevice_t device)
     unsigned long long why = 0;
     unsigned now_mhz, most_mhz;
     bool lowered = clock != NULL && most != NULL && reasons != NULL && reasons(device, &why) == NVML_SUCCESS &&
-                   (why & nvmlClocksEventReasonSwPowerCap) != 0 && clock(device, NVML_CLOCK_SM, &now_mhz) == NVML_SUCCESS &&
+                   (why & nvmlClocksEventReasonSwPowerCap) != 0 &&
+                   clock(device, NVML_CLOCK_SM, &now_mhz) == NVML_SUCCESS &&
                    most(device, NVML_CLOCK_SM, &most_mhz) == NVML_SUCCESS && now_mhz < most_mhz;
     return lowered ? now_mhz * POWER_PAR / most_mhz : POWER_PAR;
 }

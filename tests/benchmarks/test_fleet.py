@@ -16,8 +16,6 @@ from hetero_benchmarks.trial import find_machine
 
 from hetero.errors import HeteroError
 
-pytestmark = pytest.mark.measured
-
 NATIVE = Cell(tenants=(Tenant(job="simulated"),), seconds=0.5, lead=0.2)
 
 
@@ -41,6 +39,7 @@ def _third(core: int) -> Cell:
     return Cell(tenants=(tenant,), seconds=1, lead=0.2)
 
 
+@pytest.mark.measured
 def test_one_program_is_measured_at_one_share_after_the_other(fleet: Fleet) -> None:
     cells = [NATIVE, _third(30), _third(60)]
     fleet.prepare(cells)

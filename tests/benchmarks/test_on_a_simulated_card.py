@@ -15,9 +15,6 @@ from typing import Any
 import hetero_limiters
 import pytest
 
-pytestmark = pytest.mark.measured
-
-
 #: How far a share may be from what was asked, in points.
 ERROR = 8
 
@@ -44,79 +41,72 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 @pytest.fixture(scope="module")
-def isolation(bench: Bench) -> Any:
-    alone = ("--jobs", "simulated,processes,cooperative", "--shares", "30")
-    beside = ("--together", "60:simulated,30:simulated", "--pairs", "cooperative:25x4")
-    goals = ("--elastic", "simulated", "--priority", "tick:simulated", "--free", "simulated")
-    return bench("isolation", *alone, *beside, *goals, "--seconds", "1")
+def isolation(tmp_path_factory: pytest.TempPathFactory, bench: Bench) -> Any:
+    """One job alone and beside another; one that cannot run; and what was recorded of the runs."""
+    folder = tmp_path_factory.mktemp("isolation")
+    record = folder / "runs.jsonl"
+    wanted = ("--jobs", "gemm,simulated", "--together", "60:simulated,30:simulated")
+    options = ("--shares", "30", "--seconds", "1", "--record", str(record))
+    without = _hidden(folder, "torch", "torchvision")
+    told = bench("isolation", *wanted, *options, code=1, PYTHONPATH=without)
+    return {**told, "runs": [json.loads(line)["run"] for line in record.read_text().splitlines()]}
 
 
+@pytest.mark.measured
 def test_a_job_gets_its_share_and_runs_unlimited_before_and_after(isolation: Any) -> None:
     rows = isolation["alone"]
 
-    assert 3 * [None, 30, None] == [row["asked"] for row in rows]
+    assert [None, 30, None] == [row["asked"] for row in rows]
     assert pytest.approx(30, abs=ERROR) == rows[1]["got"]
 
 
-def test_cooperative_kernels_and_several_processes_of_a_grant_get_one_share(isolation: Any) -> None:
-    got = {row["job"]: row["got"] for row in isolation["alone"] if row["asked"] == 30}
+@pytest.mark.measured
+def test_two_tenants_get_their_shares_beside_each_other(isolation: Any) -> None:
+    (two,) = isolation["together"]
 
+    assert pytest.approx([60, 30], abs=ERROR) == [row["got"] for row in two]
+
+
+@pytest.mark.measured
+def test_every_run_is_recorded_as_it_ends_and_what_cannot_run_is_named(isolation: Any) -> None:
+    alone = ["simulated unlimited", "simulated at 30 %", "simulated unlimited"]
+
+    assert [*alone, "simulated at 60 % beside simulated at 30 %"] == isolation["runs"]
+    assert 3 == len(isolation["missing"])
+    assert "gemm at 30 %" in isolation["missing"][1]
+    assert "gemm needs PyTorch and torchvision here (hidden)" in isolation["missing"][1]
+
+
+@pytest.mark.measured
+def test_a_report_says_how_it_was_made_and_that_its_card_is_simulated(isolation: Any) -> None:
+    assert isolation["command"].startswith("hetero bench isolation --jobs gemm,simulated")
+    assert isolation["machine"]["simulated"] is True
+    assert {"python", "hetero"} <= isolation["machine"]["versions"].keys()
+
+
+@pytest.mark.soak
+def test_every_promise_is_measured_and_kept(bench: Bench) -> None:
+    """The promises that take a minute: four programs at once, lending, precedence, no limits."""
+    beside = ("--jobs", "processes,cooperative", "--pairs", "cooperative:25x4", "--shares", "30")
+    goals = ("--elastic", "simulated", "--priority", "tick:simulated", "--free", "simulated")
+    told = bench("isolation", *beside, *goals, "--seconds", "1")
+
+    got = {row["job"]: row["got"] for row in told["alone"] if row["asked"] == 30}
     assert pytest.approx(30, abs=ERROR) == got["cooperative"]
     # Four programs lose time to the driver's changes between them, that turns spare them.
     assert 20 < got["processes"] < 45
-
-
-def test_two_tenants_get_their_shares_beside_each_other(isolation: Any) -> None:
-    two, four = isolation["together"]
-
-    assert pytest.approx([60, 30], abs=ERROR) == [row["got"] for row in two]
+    (four,) = told["together"]
     assert pytest.approx([25] * 4, abs=ERROR) == [row["got"] for row in four]
-
-
-def test_an_elastic_tenant_has_the_card_and_its_neighbour_is_served(isolation: Any) -> None:
-    (lent,) = isolation["elastic"]
-
+    (lent,) = told["elastic"]
     assert lent["lone"] > 75
     assert lent["requests"] > 2
-
-
-def test_a_job_of_low_priority_has_what_the_loop_leaves(isolation: Any) -> None:
-    (precedence,) = isolation["priority"]
-
+    (precedence,) = told["priority"]
     assert precedence["left"] > 90
     assert precedence["undisturbed"] > 75
     assert 0 < precedence["p50_alone"] < precedence["p50"]
-
-
-def test_what_is_not_limited_runs_as_without_hetero(isolation: Any) -> None:
-    (free,) = isolation["free"]
-
+    (free,) = told["free"]
     assert pytest.approx(100, abs=ERROR) == median(free["memory_only"])
     assert pytest.approx(100, abs=ERROR) == median(free["full"])
-
-
-def test_every_run_is_recorded_as_it_ends_and_what_cannot_run_is_named(
-    tmp_path: Path, bench: Bench
-) -> None:
-    record = tmp_path / "runs.jsonl"
-    without = _hidden(tmp_path, "torch", "torchvision")
-
-    told = bench(
-        "isolation", "--jobs", "gemm,simulated", "--shares", "30", "--seconds", "1",
-        "--record", str(record), code=1, PYTHONPATH=without,
-    )  # fmt: skip
-
-    runs = [json.loads(line)["run"] for line in record.read_text().splitlines()]
-    assert ["simulated unlimited", "simulated at 30 %", "simulated unlimited"] == runs
-    assert 3 == len(told["missing"])
-    assert "gemm at 30 %" in told["missing"][1]
-    assert "gemm needs PyTorch and torchvision here (hidden)" in told["missing"][1]
-
-
-def test_a_report_says_how_it_was_made_and_that_its_card_is_simulated(isolation: Any) -> None:
-    assert isolation["command"].startswith("hetero bench isolation --jobs simulated")
-    assert isolation["machine"]["simulated"] is True
-    assert {"python", "hetero"} <= isolation["machine"]["versions"].keys()
 
 
 def test_the_memory_limit_holds_and_what_is_not_installed_is_absent(

@@ -8,11 +8,10 @@ import pytest
 
 from tests.cli.conftest import Run
 
-pytestmark = pytest.mark.measured
 
-
+@pytest.mark.measured
 def test_the_demo_shows_sharing_and_says_that_its_card_is_simulated(hetero: Run) -> None:
-    done = hetero("demo", "--seconds", "2")
+    done = hetero("demo", "--seconds", "1")
 
     assert (0, "") == (done.returncode, done.stderr)
     shown = done.stdout

@@ -16,9 +16,6 @@ from attrs import frozen
 
 from .conftest import Run
 
-pytestmark = pytest.mark.measured
-
-
 Start = Callable[..., "Job"]
 
 
@@ -73,6 +70,7 @@ def share(hetero: Run, grant: str, *, seconds: float = 0.05) -> dict[str, float]
     return found
 
 
+@pytest.mark.measured
 def test_core_is_changed_in_the_running_program_both_ways(hetero: Run, start: Start) -> None:
     job = start("--memory", "2Gi", "--core", "60")
     job.steps()
@@ -119,6 +117,7 @@ def test_what_does_not_fit_beside_the_neighbours_is_refused(hetero: Run, start: 
     assert (2 << 30, 60) == tuple(share(hetero, job.grant)[key] for key in ("memory", "core"))
 
 
+@pytest.mark.measured
 def test_ps_shows_what_the_program_gets(hetero: Run, start: Start) -> None:
     job = start("--memory", "2Gi", "--core", "30")
     job.steps()
@@ -129,6 +128,7 @@ def test_ps_shows_what_the_program_gets(hetero: Run, start: Start) -> None:
     assert (1 << 30, 0) == (seen["memory_used"], seen["denied"])
 
 
+@pytest.mark.measured
 def test_a_program_without_a_limit_leaves_a_limited_neighbour_its_share(
     hetero: Run, start: Start
 ) -> None:
@@ -159,6 +159,7 @@ def test_over_the_memory_is_the_drivers_own_error_and_is_counted(
     assert 0 == hetero("run", "--memory", "1Gi", "--", job, "--alloc", "1024MiB").returncode
 
 
+@pytest.mark.measured
 def test_a_program_that_is_killed_gives_everything_back_within_a_second(
     hetero: Run, start: Start
 ) -> None:

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from datetime import datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,13 @@ RACK = "/var/lib/hetero/cards.rack"
 HOST = tuple(dict.fromkeys(("/usr", sys.prefix, sys.base_prefix, str(ROOT))))
 #: A namespace that the webhook leaves alone.
 UNWATCHED = "unwatched"
+#: What the API server writes down: who wrote what, when it was asked and when it was done.
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "None", "verbs": ["get", "list", "watch"]}, {"level": "Metadata"}],
+}
 
 Plain = dict[str, Any]
 
@@ -57,6 +65,10 @@ class Lab:
     def up(self) -> None:
         """Start the control plane and the nodes, and wait until they are ready."""
         self._script("up", str(len(self.racks)))
+        policy = self.folder / "audit.yaml"
+        policy.write_text(json.dumps(AUDIT))
+        log = f"--audit-log-path={self._audited}"
+        self.restart_api_server(f"--audit-policy-file={policy}", log)
         options = (
             "--proxy-mode=iptables",
             "--cluster-cidr=10.78.0.0/16",
@@ -123,12 +135,12 @@ class Lab:
         enter = ("nsenter", f"--target={first}", "--mount", "--pid", "--")
         self._start(f"kubelet-{node}", (*enter, *argv), node)
 
-    def restart_api_server(self) -> None:
-        """End the API server by kill -9 and start it again."""
+    def restart_api_server(self, *more: str) -> None:
+        """End the API server by kill -9 and start it again, maybe with more arguments."""
         server = self._pid("apiserver")
         argv = _command(server)
         os.kill(server, signal.SIGKILL)
-        self._start("apiserver", argv, "cp")
+        self._start("apiserver", (*argv, *more), "cp")
 
     def _start(self, name: str, argv: Sequence[str], network: str) -> None:
         """Start a process that goes when the lab goes."""
@@ -150,6 +162,10 @@ class Lab:
     def _pid(self, name: str) -> int:
         pid: int = json.loads((self.folder / "run/pids.json").read_text())[name]
         return pid
+
+    @property
+    def _audited(self) -> Path:
+        return self.folder / "audit.log"
 
     @property
     def _kubeconfig(self) -> Path:
@@ -186,6 +202,24 @@ class Lab:
     def patch(self, path: str, body: Plain) -> Any:
         """Merge into an object."""
         return self.call("PATCH", path, body, kind="application/merge-patch+json")
+
+    def writes(self, since: float) -> list[Plain]:
+        """Return the writes that the API did since a time, as its audit log has them."""
+        found = []
+        for line in self._audited.read_text().splitlines():
+            with suppress(json.JSONDecodeError):  # it is being written, or its writer was killed
+                event = json.loads(line)
+                if moment(event["requestReceivedTimestamp"]) >= since:
+                    found.append(event)
+        return found
+
+    def bindings(self, since: float) -> dict[str, float]:
+        """Return when the API was asked to bind each pod: seconds since 1970."""
+        return {
+            event["objectRef"]["name"]: moment(event["requestReceivedTimestamp"])
+            for event in self.writes(since)
+            if event["objectRef"].get("subresource") == "binding"
+        }
 
     def ready(self, node: str) -> bool:
         with suppress(OSError):
@@ -244,6 +278,17 @@ class Lab:
         wait_for(lambda: not self.pods() and not self.pods(UNWATCHED))
         wait_for(lambda: not any(self.standing(node) for node in self.racks))
 
+    def calm(self) -> None:
+        """Wait until kubelets are done with pods that are gone."""
+
+        def done() -> bool:
+            pods = self.call("GET", "/api/v1/pods")["items"]
+            known = {pod["metadata"]["uid"] for pod in pods}
+            groups = Path("/sys/fs/cgroup/cpu").glob("kl-*/kubepods/*/pod*-*")
+            return {path.name.removeprefix("pod") for path in groups} <= known
+
+        wait_for(done, seconds=120)
+
     # --- what stands --------------------------------------------------------------------------
 
     def standing(self, node: str) -> list[Plain]:
@@ -294,6 +339,11 @@ def host_volumes() -> tuple[list[Plain], list[Plain]]:
         for one, path in zip(names, HOST, strict=True)
     ]
     return volumes, mounts
+
+
+def moment(text: str) -> float:
+    """Return a time that the API wrote: seconds since 1970."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def processes(container: Plain) -> list[int]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
+from collections import Counter
 from contextlib import suppress
-from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -165,29 +165,21 @@ class Release:
         name = self.agent(node)["metadata"]["name"]
         return self.lab.output(name, namespace=NAMESPACE)
 
-    def bindings(self) -> dict[str, float]:
-        """Return when each pod began to be bound, as the leader's log says: seconds since 1970."""
-        leader = self.leading()["metadata"]["name"]
-        said = self.lab.output(leader, "container=extender", namespace=NAMESPACE)
-        found = re.findall(r"^(\S+ \S+),(\d+) .* pod \w+/(\S+): binding to", said, re.MULTILINE)
-        return {
-            pod: datetime.fromisoformat(f"{second}+00:00").timestamp() + int(part) / 1000
-            for second, part, pod in found
-        }
-
     def metrics(self, node: str) -> str:
         """Return what the agent of a node tells Prometheus."""
         server = f"http://{self.agent(node)['status']['podIP']}:{METRICS}"
         return self.lab.ask(server, "GET", "/metrics").decode()
 
-    def calls(self, node: str, call: str) -> tuple[float, float]:
-        """Return how often the kubelet called a node's agent so, and the seconds that took."""
-        found = {"count": 0.0, "sum": 0.0}
+    def calls(self, node: str, call: str) -> Counter[float]:
+        """Return how often the kubelet called a node's agent so, by the seconds it took at most."""
+        begins = f'hetero_agent_call_seconds_bucket{{call="{call}",le="'
+        upto: Counter[float] = Counter()
         for line in self.metrics(node).splitlines():
-            for part in found:
-                if line.startswith(f'hetero_agent_call_seconds_{part}{{call="{call}"}} '):
-                    found[part] = float(line.split()[-1])
-        return found["count"], found["sum"]
+            if line.startswith(begins):
+                most, count = line.removeprefix(begins).split('"} ')
+                upto[float(most)] = int(float(count))
+        ranked = sorted(upto)
+        return Counter({one: upto[one] - upto[less] for less, one in pairwise([0.0, *ranked])})
 
     def resident(self, node: str) -> int:
         """Return the bytes of memory that the agent of a node occupies."""

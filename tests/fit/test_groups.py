@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero.fit import Container, Index, Placement, Pod, gang, preempt
@@ -123,7 +123,6 @@ def test_a_gang_and_a_preemption_keep_modules_together() -> None:
     st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=3),
     st.sampled_from([1, 2, 3]),
 )
-@settings(deadline=None, max_examples=150)
 def test_a_pod_fits_exactly_when_some_choice_of_dies_does(
     used: list[bool], wishes: list[tuple[int, bool]], size: int
 ) -> None:

@@ -55,7 +55,6 @@ def pods(draw: st.DrawFn) -> Pod:
 
 
 @given(st.data(), st.sampled_from(sorted(WEIGHTS)))
-@settings(deadline=None, max_examples=30)
 def test_both_forms_of_the_rows_give_the_same_answers(data: st.DataObject, order: str) -> None:
     plain, dense = (Index(mixed(9), weights=weights(order), dense=form) for form in (False, True))
     wishes = data.draw(st.lists(pods(), min_size=1, max_size=6))
@@ -122,7 +121,6 @@ ASKS = st.builds(
     st.lists(st.lists(ASKS, min_size=1, max_size=3), min_size=1, max_size=10),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=150)
 def test_a_place_is_found_exactly_when_trying_everything_finds_one(
     kinds: list[str], wishes: list[list[Ask]], dense: bool
 ) -> None:
@@ -306,7 +304,6 @@ def test_containers_beside_one_another_need_room_for_all_of_them() -> None:
     st.lists(st.integers(1, 8), max_size=2),
     st.lists(st.integers(0, 8), min_size=1, max_size=3),
 )
-@settings(deadline=None, max_examples=200)
 def test_a_pod_of_several_containers_fits_exactly_when_some_assignment_does(
     main: list[int], init: list[int], sidecars: list[int], used: list[int]
 ) -> None:
@@ -469,7 +466,7 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(deadline=None, max_examples=30, stateful_step_count=40)
+TestLife.settings = settings(stateful_step_count=40)
 
 
 def test_ten_shapes_more_than_are_kept_in_mind_change_nothing_that_stands() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero.fit import Index, Placement, defragment, gang, preempt, what_if
@@ -76,7 +76,6 @@ def test_one_victim_on_another_node_is_cheaper_than_two_here() -> None:
     st.integers(1, 8),
     st.integers(1, 2),
 )
-@settings(deadline=None, max_examples=100)
 def test_the_victims_are_the_cheapest_there_are(
     there: list[tuple[int, int, int]], size: int, count: int
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attrs import evolve
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hetero.fit import Pod
@@ -56,7 +56,6 @@ def anew(roster: Roster) -> Roster:
     return fresh
 
 
-@settings(max_examples=3000, deadline=None)
 @example([("enter", "n0", 1, 16, False), ("reserve", "n0", 0, 0), ("reserve", "n0", 1, 0)])
 @example([("enter", "n0", 2, 16, True), ("reserve", "n0", 0, 0), ("release", 0)])
 @given(st.lists(changes, max_size=12))

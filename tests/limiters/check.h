@@ -1,5 +1,5 @@
-/* What the tests of limiters/core stand on: expectations, a usage region in a directory of its own, and a list of tests,
- * of which a program runs the one it is given, or prints their names.
+/* What the tests of limiters/core stand on: expectations, a usage region in a directory of its own, and a list of
+ * tests, of which a program runs the one it is given, or prints their names.
  */
 #ifndef HETERO_TESTS_CHECK_H
 #define HETERO_TESTS_CHECK_H

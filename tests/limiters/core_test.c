@@ -344,7 +344,7 @@ static void what_is_in_flight_at_the_end_of_a_turn_is_bounded(void)
     EXPECT_NEAR((double)sim.busy_ns, (double)sim.busy_ns * 0.03, (double)account.gpu_ns);
 }
 
-/* ------------------------------------------------------------------------- the governor, with its thread and real time */
+/* ------------------------------------------------------------------- the governor, with its thread and real time */
 
 static void real_pause(uint64_t ns)
 {

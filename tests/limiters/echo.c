@@ -1,5 +1,5 @@
-/* A driver that does nothing but say how it was called: every function of an api.def that a limiter answers. Compiled with
- * API naming the list; what a function was given is in echo_words, integers and pointers as 64 bits each.
+/* A driver that does nothing but say how it was called: every function of an api.def that a limiter answers. Compiled
+ * with API naming the list; what a function was given is in echo_words, integers and pointers as 64 bits each.
  */
 #include "abi.h"
 
@@ -33,7 +33,7 @@ static CUresult echo(const char *name, const uint64_t *words, unsigned count)
 #define WORDS_11(a, ...) WORD(a), WORDS_10(__VA_ARGS__)
 #define PICK(a, b, c, d, e, f, g, h, i, j, k, chosen, ...) chosen
 #define WORDS(...)                                                                                                     \
-    PICK(__VA_ARGS__, WORDS_11, WORDS_10, WORDS_9, WORDS_8, WORDS_7, WORDS_6, WORDS_5, WORDS_4, WORDS_3, WORDS_2,       \
+    PICK(__VA_ARGS__, WORDS_11, WORDS_10, WORDS_9, WORDS_8, WORDS_7, WORDS_6, WORDS_5, WORDS_4, WORDS_3, WORDS_2,      \
          WORDS_1)(__VA_ARGS__)
 
 #define ECHO(name, parameters, arguments)                                                                              \

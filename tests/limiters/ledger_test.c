@@ -1,5 +1,5 @@
-/* What the processes of a grant share, with real processes and threads: the region and its ledger, whole and scribbled on,
- * the turns, and the table of what a process holds.
+/* What the processes of a grant share, with real processes and threads: the region and its ledger, whole and scribbled
+ * on, the turns, and the table of what a process holds.
  */
 #include "check.h"
 
@@ -203,7 +203,7 @@ static void a_region_that_is_short_or_foreign_is_refused(void)
     EXPECT(false, region_open(&region, path));
 }
 
-/* ------------------------------------------------------------------------------------- a region that is scribbled on */
+/* ----------------------------------------------------------------------------------- a region that is scribbled on */
 
 enum { SCRIBBLED_LIMIT = 1000 };
 

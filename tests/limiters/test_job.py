@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from simulated import GIB, Machine
 
-pytestmark = pytest.mark.measured
-
 
 def finished(process: Any) -> list[dict[str, Any]]:
     out, error = process.communicate(timeout=30)
@@ -19,6 +17,7 @@ def finished(process: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
+@pytest.mark.measured
 def test_one_job_alone_has_the_whole_card(machine: Machine) -> None:
     *seconds, whole = finished(
         machine.job("--iterations", "498", "--seconds", "1.5", "--memory", "256MiB")
@@ -29,6 +28,7 @@ def test_one_job_alone_has_the_whole_card(machine: Machine) -> None:
     assert 2000 == pytest.approx(whole["rate"], rel=0.05)
 
 
+@pytest.mark.measured
 def test_a_job_finds_the_length_it_was_asked_for_even_beside_another(machine: Machine) -> None:
     jobs = [machine.job("--kernel-us", "400", "--seconds", "1.5") for _ in range(2)]
     one, other = (finished(job)[-1]["rate"] for job in jobs)
@@ -37,6 +37,7 @@ def test_a_job_finds_the_length_it_was_asked_for_even_beside_another(machine: Ma
     assert one == pytest.approx(other, rel=0.15)
 
 
+@pytest.mark.measured
 def test_a_job_of_graphs_takes_as_long_as_its_kernels(machine: Machine) -> None:
     whole = finished(
         machine.job("--graph", "10", "--iterations", "98", "--seconds", "1", "--in-flight", "2")
@@ -44,12 +45,14 @@ def test_a_job_of_graphs_takes_as_long_as_its_kernels(machine: Machine) -> None:
     assert 1000 == pytest.approx(whole["rate"], rel=0.05)
 
 
+@pytest.mark.measured
 def test_a_cooperative_job_takes_as_long_as_its_kernels(machine: Machine) -> None:
     options = ("--cooperative", "--iterations", "998", "--seconds", "1")
     whole = finished(machine.job(*options))[-1]
     assert 1000 == pytest.approx(whole["rate"], rel=0.05)
 
 
+@pytest.mark.measured
 def test_a_cued_job_runs_each_time_until_it_is_told_and_rests_between_steps(
     machine: Machine,
 ) -> None:

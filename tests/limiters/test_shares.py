@@ -8,9 +8,6 @@ from subprocess import Popen
 import pytest
 from tenancy import Grant, Rack, Terms, meanwhile, rate
 
-pytestmark = pytest.mark.measured
-
-
 KERNELS = {
     "kernels": ("--kernel-us", "500", "--in-flight", "8"),
     "long kernels": ("--kernel-us", "4000", "--in-flight", "4"),
@@ -34,6 +31,7 @@ def _start(grant: Grant, kind: str = "kernels", seconds: float = 1.2) -> "Popen[
     return grant.job(*KERNELS[kind], "--warmup", "0.2", "--seconds", str(seconds))
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize(
     ("kind", "core"), [("kernels", 30), ("kernels", 60), ("long kernels", 60), ("graphs", 30)]
 )
@@ -44,6 +42,7 @@ def test_a_tenant_alone_gets_its_share_and_no_more(
     assert core == pytest.approx(100 * steps / native[kind], abs=5)
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("kind", ["kernels", "graphs"])
 def test_two_tenants_of_one_card_get_a_share_each(
     rack: Rack, native: dict[str, float], kind: str
@@ -54,6 +53,7 @@ def test_two_tenants_of_one_card_get_a_share_each(
     assert [30, 60] == pytest.approx(shares, abs=5)
 
 
+@pytest.mark.measured
 def test_two_processes_of_one_grant_share_its_share(rack: Rack) -> None:
     grant = rack.grant(Terms(core=4000), turns=False)
     with meanwhile(_start(grant, seconds=10)), meanwhile(_start(grant, seconds=10)):
@@ -82,6 +82,7 @@ say(len(os.listdir("/proc/self/task")))
     assert (0, 0) == (grant.usage().launches, grant.usage().gpu_ns)
 
 
+@pytest.mark.measured
 def test_launches_and_time_are_charged_to_the_grant(rack: Rack) -> None:
     grant = rack.grant(Terms(core=5000))
     grant.run(
@@ -98,6 +99,7 @@ say(0)
     assert 190 <= grant.usage().launches <= 200
 
 
+@pytest.mark.measured
 def test_an_elastic_tenant_gets_what_nobody_wants_and_gives_it_back(
     rack: Rack, native: dict[str, float]
 ) -> None:
@@ -109,6 +111,7 @@ def test_an_elastic_tenant_gets_what_nobody_wants_and_gives_it_back(
     assert 60 == pytest.approx(100 * steps / native["kernels"], abs=5)
 
 
+@pytest.mark.measured
 def test_a_high_priority_tenant_keeps_its_share_beside_elastic_ones(
     rack: Rack, native: dict[str, float]
 ) -> None:
@@ -119,6 +122,7 @@ def test_a_high_priority_tenant_keeps_its_share_beside_elastic_ones(
     assert 50 == pytest.approx(100 * steps / native["kernels"], abs=5)
 
 
+@pytest.mark.measured
 def test_a_share_changed_in_place_holds_within_half_a_second(rack: Rack) -> None:
     grant = rack.grant(Terms(core=2000))
     program = grant.start(
@@ -149,6 +153,7 @@ for line in sys.stdin:
     assert 3 * again < lifted
 
 
+@pytest.mark.measured
 def test_a_tenant_killed_in_its_turn_holds_nobody_up(rack: Rack, native: dict[str, float]) -> None:
     victim = _start(rack.grant(Terms(core=9900), name="victim"), seconds=30)
     time.sleep(0.5)
@@ -158,6 +163,7 @@ def test_a_tenant_killed_in_its_turn_holds_nobody_up(rack: Rack, native: dict[st
     assert 30 == pytest.approx(100 * steps / native["kernels"], abs=5)
 
 
+@pytest.mark.measured
 def test_threads_and_streams_of_every_kind_are_limited_together(rack: Rack) -> None:
     grant = rack.grant(Terms(core=5000))
     seconds = grant.run(
@@ -274,6 +280,7 @@ say(answers)
     assert [0] * 30 == told
 
 
+@pytest.mark.measured
 def test_exit_with_work_in_flight_is_prompt(rack: Rack) -> None:
     code = """
 start()

@@ -6,7 +6,6 @@ import os
 import select
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from attrs import evolve
@@ -207,14 +206,15 @@ def test_an_owner_killed_leaves_nothing_behind(
     admit(node, request())
 
 
-def test_a_thousand_at_once_never_pass_the_card(make_node: MakeNode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [150, pytest.param(1000, marks=pytest.mark.soak)])
+def test_however_many_at_once_never_pass_the_card(make_node: MakeNode, number: int) -> None:
     node = make_node(16 * GiB, slots=2000)
     wish = request(memory=GiB, core=7)
     begin, begin_end = os.pipe()
     answers, answers_end = os.pipe()
     stay, stay_end = os.pipe()
     children = []
-    for _ in range(1000):
+    for _ in range(number):
         pid = os.fork()
         if pid == 0:
             os.close(begin_end)
@@ -232,14 +232,14 @@ def test_a_thousand_at_once_never_pass_the_card(make_node: MakeNode, tmp_path: P
     os.close(begin_end)
 
     seen = b""
-    while len(seen) < 1000:
+    while len(seen) < number:
         ready, _, _ = select.select([answers], [], [], 0.02)
-        seen += os.read(answers, 1000) if ready else b""
+        seen += os.read(answers, number) if ready else b""
         memory, core, _ = taken(node, "memory-0")
         assert memory <= 14 * GiB
         assert core <= 98
 
-    assert (14, 986) == (seen.count(b"+"), seen.count(b"-"))
+    assert (14, number - 14) == (seen.count(b"+"), seen.count(b"-"))
     assert (14 * GiB, 98, 14) == taken(node, "memory-0")
     os.close(stay_end)
     assert {0} == {os.waitpid(pid, 0)[1] for pid in children}

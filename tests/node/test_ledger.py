@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from attrs import evolve
@@ -35,7 +36,7 @@ from .conftest import (
     MakeNode,
     Process,
     admit,
-    killed_after,
+    killed_at,
     let_go,
     request,
     standing,
@@ -120,32 +121,32 @@ def test_looking_at_a_ledger_that_is_not_there_makes_nothing(make_node: MakeNode
 # --- killed in the middle -------------------------------------------------------------------
 
 
-def test_an_admission_killed_at_any_line_leaves_nothing(make_node: MakeNode) -> None:
+def test_an_admission_killed_at_any_step_leaves_nothing(make_node: MakeNode) -> None:
     node = make_node(16 * GiB, 16 * GiB)
     neighbour = admit(node, request(memory=GiB)).standing.id
-    line = 0
+    step = 0
 
-    while killed_after(line := line + 1, lambda: admit(node, request(memory=GiB, count=2))):
+    while killed_at(step := step + 1, lambda: admit(node, request(memory=GiB, count=2))):
         assert [neighbour] == standing(node)
         assert [neighbour] == os.listdir(node.ledger.path / "grants")
 
-    assert line > 100  # the last child came to its end, so every line was tried
+    assert step > 20  # the last child came to its end, so every step was tried
 
 
-def test_a_sweep_killed_at_any_line_leaves_nothing(make_node: MakeNode) -> None:
+def test_a_sweep_killed_at_any_step_leaves_nothing(make_node: MakeNode) -> None:
     node = make_node()
     keep = admit(node, request(memory=GiB)).standing.id
-    line = 0
+    step = 0
     more = True
     while more:
         dead = admit(node, request(memory=GiB))
         let_go(dead)
-        more = killed_after(line := line + 1, node.ledger.look)
+        more = killed_at(step := step + 1, node.ledger.look)
 
         assert [keep] == standing(node)
         assert [keep] == os.listdir(node.ledger.path / "grants")
 
-    assert line > 50
+    assert step > 20
 
 
 def test_leftovers_of_killed_admissions_are_swept(make_node: MakeNode) -> None:
@@ -256,10 +257,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.path = Path(os.environ["PYTEST_LEDGER"])
-        shutil.rmtree(self.path, ignore_errors=True)
+        self.directory = TemporaryDirectory()
         vendor = MemoryVendor(rack(16 * GiB, 8 * GiB, slots=3), limiter="cuda")
-        self.node = Node(registry=Registry.of(vendor), ledger=Ledger(self.path))
+        self.node = Node(registry=Registry.of(vendor), ledger=Ledger(Path(self.directory.name)))
         self.expected: set[str] = set()
 
     @rule(
@@ -298,9 +298,9 @@ class LedgerMachine(RuleBasedStateMachine):
             with suppress(Refused):
                 resize(self.node, hold.standing.id, Ask(memory=memory, core=core))
 
-    @rule(line=st.integers(1, 400))
-    def be_killed(self, line: int) -> None:
-        killed_after(line, lambda: admit(self.node, request(memory=GiB, core=10)))
+    @rule(step=st.integers(1, 60))
+    def be_killed(self, step: int) -> None:
+        killed_at(step, lambda: admit(self.node, request(memory=GiB, core=10)))
 
     @invariant()
     def what_stands_is_what_was_admitted_and_never_too_much(self) -> None:
@@ -317,15 +317,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert [] == standing(self.node)
         admit_all = admit(self.node, request(memory=8 * GiB, count=2))
         self.node.ledger.give_back(admit_all)
+        self.directory.cleanup()
 
 
-def test_any_order_of_admissions_ends_and_kills(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTEST_LEDGER", str(tmp_path / "state"))
-    case = LedgerMachine.TestCase
-    case.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
-    case().runTest()
+TestAnyOrderOfAdmissionsEndsAndKills = LedgerMachine.TestCase
+TestAnyOrderOfAdmissionsEndsAndKills.settings = settings(stateful_step_count=15)
 
 
 # --- where the state is ---------------------------------------------------------------------
@@ -411,15 +407,16 @@ def test_a_share_killed_while_it_is_made_or_changed_stands_or_does_not(
     make_node: MakeNode, tmp_path: Path
 ) -> None:
     node = evolve(make_node(), ledger=Ledger(tmp_path / "state", kept=tmp_path / "kept"))
-    lines = 1
-    while killed_after(lines, lambda: node.take(request(memory=16 * GiB), share="train")):
+    step = 0
+    while killed_at(step := step + 1, lambda: node.take(request(memory=16 * GiB), share="train")):
         for entry in node.look().standing:
             assert "train" == entry.share
             assert entry.limits == read_limits(node.directory(entry.id) / "tenant/grant")
             with node.ledger.admission():
                 node.ledger.drop(entry.id)
         assert [] == standing(node)
-        lines += 3
+
+    assert step > 20
 
 
 def test_a_record_nobody_can_read_keeps_others_out_until_it_is_released(

@@ -19,7 +19,7 @@ from hetero.node.resize import resize
 from hetero.node.rest import LEAST, with_rest
 from hetero.units import GiB
 
-from .conftest import MakeNode, admit, killed_after, let_go, request
+from .conftest import MakeNode, admit, killed_at, let_go, request
 
 FREE = (CORE_FULL, "fixed")
 
@@ -91,11 +91,12 @@ def test_what_is_written_when_an_admission_is_killed_is_put_right_by_the_next_lo
     node: Node,
 ) -> None:
     free = admit(node, request(memory=GiB))
-    lines = 1
-    while killed_after(lines, lambda: admit(node, request(memory=GiB, core=30))):
+    step = 0
+    while killed_at(step := step + 1, lambda: admit(node, request(memory=GiB, core=30))):
         node.look()
         assert FREE == in_force(free)
-        lines += 5
+
+    assert step > 20
 
 
 limits = st.builds(

@@ -6,7 +6,6 @@ its own. The plugins themselves are imported before, which needs no driver.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
 import pickle
@@ -76,12 +75,11 @@ def fault(call: str, does: str, **more: str) -> str:
 
 
 class Rack:
-    """A rack file in a directory; what the drivers keep of it is removed when the tests end."""
+    """A rack file in a directory."""
 
     def __init__(self, directory: Path, *texts: str) -> None:
         self.path = (directory / "test.rack").resolve()
         self.path.write_text("".join(texts))
-        atexit.register(self._forget)
 
     def meet(self, ask: Callable[[], T], *, without: Iterable[str] = ()) -> T:
         """Return what `ask` finds in a process of its own that meets the simulated drivers."""
@@ -106,21 +104,6 @@ class Rack:
         os.waitpid(pid, 0)
         assert fine, found
         return found  # type: ignore[no-any-return]
-
-    def _forget(self) -> None:
-        # One file for each vendor, named by the rack's path; the engine's by the vendor as well.
-        names = {_fnv(1, bytes(self.path))}
-        names |= {_fnv(_fnv(0, bytes(self.path)), name.encode()) for name in PLUGINS}
-        for name in names:
-            for kept in Path("/dev/shm").glob(f"hetero-*-{name:016x}"):
-                kept.unlink(missing_ok=True)
-
-
-def _fnv(seed: int, data: bytes) -> int:
-    value = seed ^ 0xCBF29CE484222325
-    for byte in data:
-        value = (value ^ byte) * 0x100000001B3 % 2**64
-    return value
 
 
 def request(

@@ -46,8 +46,8 @@ def slices(machine: Machine, device: Device) -> set[str]:
         case "hygon":
             return {v.path.name for v in hetero_hygon._vdevs(machine.directory / "hygon")}
         case "cambricon":
-            cndev, version = hetero_cambricon._open()
-            found = hetero_cambricon._instances(cndev, version, device.index)
+            cndev = hetero_cambricon._CNDEV.open()
+            found = hetero_cambricon._instances(cndev, device.index)
             return {instance.name.decode() for instance in found}
         case "metax":
             mxsml = hetero_metax._MXSML.open()
@@ -158,8 +158,8 @@ def test_a_full_card_of_slices_is_emptied_and_filled_again(tmp_path: Path, vendo
 def test_a_slice_is_resized_in_place(tmp_path: Path, vendor: str) -> None:
     def size(machine: Machine) -> tuple[int, int]:
         if vendor == "cambricon":
-            cndev, version = hetero_cambricon._open()
-            (instance,) = hetero_cambricon._instances(cndev, version, 0)
+            cndev = hetero_cambricon._CNDEV.open()
+            (instance,) = hetero_cambricon._instances(cndev, 0)
             return instance.memory[0] // MiB, instance.core[0]
         mxsml, found = hetero_metax._MXSML.open(), hetero_metax._Slice()
         mxsml.call("mxSmlGetSgpuInfo", 0, 0, found)
@@ -200,8 +200,8 @@ def test_a_slice_that_a_reboot_took_is_made_again_under_its_name(
 def sizes(vendor: str) -> tuple[int, int]:
     """The memory in GiB and the core of the first card's only slice, as the driver says."""
     if vendor == "cambricon":
-        cndev, version = hetero_cambricon._open()
-        (instance,) = hetero_cambricon._instances(cndev, version, 0)
+        cndev = hetero_cambricon._CNDEV.open()
+        (instance,) = hetero_cambricon._instances(cndev, 0)
         return instance.memory[0] // GiB, instance.core[0]
     found = hetero_metax._MXSML.open().get("mxSmlGetSgpuInfo", 0, 0, hetero_metax._Slice)
     return found.memory // 1024, found.core
@@ -264,8 +264,8 @@ def test_a_slice_killed_at_any_step_of_its_life_leaves_nothing(tmp_path: Path, v
             notes = [p.name for p in (tmp_path / vendor).glob("[!.]*")]
             assert [] == notes, step
             if vendor == "cambricon":
-                cndev, version = hetero_cambricon._open()
-                assert [] == hetero_cambricon._profiles(cndev, version, 0), step
+                cndev = hetero_cambricon._CNDEV.open()
+                assert [] == hetero_cambricon._profiles(cndev, 0), step
         return step
 
     assert Rack(tmp_path, CARDS[vendor]).meet(kill_at_each) > 2
@@ -449,10 +449,8 @@ def test_a_vdev_is_mounted_under_its_own_name_and_keeps_its_size(tmp_path: Path)
 
 def test_an_smlu_profile_is_reused_and_goes_with_its_last_instance(tmp_path: Path) -> None:
     def profiles() -> int:
-        cndev, version = hetero_cambricon._open()
-        ids = hetero_cambricon._Ids(version=version)
-        cndev.call("cndevGetSMluProfileIdInfo", ids, 0)
-        return int(ids.count)
+        cndev = hetero_cambricon._CNDEV.open()
+        return int(cndev.get("cndevGetSMluProfileIdInfo", hetero_cambricon._Ids, 0).count)
 
     def count() -> list[int]:
         machine = Machine(tmp_path, "cambricon")
@@ -473,13 +471,13 @@ def test_an_smlu_profile_whose_maker_was_killed_goes_and_somebody_elses_stays(
     tmp_path: Path,
 ) -> None:
     def profiles() -> list[tuple[int, int]]:
-        cndev, version = hetero_cambricon._open()
-        found = hetero_cambricon._profiles(cndev, version, 0)
+        cndev = hetero_cambricon._CNDEV.open()
+        found = hetero_cambricon._profiles(cndev, 0)
         return [(profile.core[0], profile.memory[0] // GiB) for profile in found]
 
     def crash() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        cndev, version = hetero_cambricon._open()
-        theirs = hetero_cambricon._Quota(version=version, core=5, memory=GiB)
+        cndev = hetero_cambricon._CNDEV.open()
+        theirs = hetero_cambricon._Quota(core=5, memory=GiB)
         cndev.get("cndevCreateSMluProfileInfo", theirs, ctypes.c_int, 0)
         call = Library.call
 

@@ -1,0 +1,281 @@
+/* The launchers' side of the gate (gate.h): they pass it, mark how far the device has come, and wait for it. */
+#include "gate.h"
+
+#include "log.h"
+#include "tenant.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* What is in flight when a turn ends runs into the neighbour's time, and what is not keeps the device waiting: three
+ * marks a millisecond of device time apart. Tiny kernels get a mark every 64 at most, because the next ones may be
+ * long. */
+#define IN_FLIGHT     3u
+#define MARK_EVERY_NS MS
+#define STRIDE_MOST   64u
+
+/* Beside a grant of high priority, which waits for all of it at any time: two marks a tenth of that apart. What it
+ * costs is what launchers lose by waiting more often. */
+#define IN_FLIGHT_BRIEF     2u
+#define MARK_EVERY_BRIEF_NS (MS / 10)
+
+/* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
+#define THIN_NS (50 * MS)
+
+#define ONE_LAUNCH (UINT64_C(1) << 32)
+
+atomic_bool governors_retired;
+
+void gate_sleep(_Atomic uint32_t *word, uint32_t value, uint64_t ns)
+{
+    struct timespec timeout = {.tv_sec = (time_t)(ns / (1000 * MS)), .tv_nsec = (long)(ns % (1000 * MS))};
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &timeout, NULL, 0);
+}
+
+void gate_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+bool gate_lock(struct governor *governor)
+{
+    pthread_mutex_lock(&governor->lock);
+    if (!atomic_load(&governors_retired))
+        return true;
+    pthread_mutex_unlock(&governor->lock);
+    return false;
+}
+
+void gate_unlock(struct governor *governor)
+{
+    pthread_mutex_unlock(&governor->lock);
+}
+
+static uint32_t most_in_flight(struct governor *governor)
+{
+    return atomic_load_explicit(&governor->brief, memory_order_relaxed) ? IN_FLIGHT_BRIEF : IN_FLIGHT;
+}
+
+static void pop_mark(struct governor *governor)
+{
+    unsigned at = governor->oldest;
+    governor->oldest = (at + 1) % GOVERNOR_MARKS;
+    atomic_fetch_sub(&governor->backlog, 1);
+    lane_unmark(&governor->lanes, governor->marks[at].lane, governor->marks[at].life, governor->marks[at].mark);
+}
+
+static void pop_passed(struct governor *governor)
+{
+    while (governor->backlog > 0 && governor->engine->passed(governor->marks[governor->oldest].mark))
+        pop_mark(governor);
+}
+
+/* Wait until less is in flight. */
+static void thin(struct governor *governor)
+{
+    uint64_t since = governor->engine->now();
+    while (gate_lock(governor)) {
+        pop_passed(governor);
+        if (governor->backlog >= most_in_flight(governor) && governor->engine->now() - since > THIN_NS)
+            pop_mark(governor);
+        governor->thinned = true;
+        bool enough = governor->backlog < most_in_flight(governor);
+        gate_unlock(governor);
+        if (enough)
+            return;
+        governor->engine->pause(20 * US);
+    }
+}
+
+/* Let a mark stand for MARK_EVERY_NS, or its brief form. The time between two marks is the device's when launchers had
+ * to wait for it, and no less than the device's when all earlier marks had passed; in between, while a queue fills, it
+ * says nothing. */
+static void adapt(struct governor *governor, uint64_t now)
+{
+    uint64_t since = governor->last_mark_ns;
+    governor->last_mark_ns = now;
+    if (since == 0 || (!governor->thinned && governor->backlog > 0))
+        return;
+    governor->thinned = false;
+    uint64_t elapsed = now > since ? now - since : 1;
+    uint64_t fitting = governor->stride * (governor->brief ? MARK_EVERY_BRIEF_NS : MARK_EVERY_NS) / elapsed;
+    if (fitting > governor->stride * UINT64_C(2))
+        fitting = governor->stride * UINT64_C(2);
+    governor->stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
+}
+
+static void mark(struct governor *governor, struct lane *lane)
+{
+    if (!gate_lock(governor))
+        return;
+    uint32_t count = gate_launches(governor);
+    if (count - governor->marked >= governor->stride) {
+        pop_passed(governor);
+        adapt(governor, governor->engine->now());
+        governor->marked = count;
+        void *fresh = governor->backlog < GOVERNOR_MARKS ? lane_mark(&governor->lanes, lane) : NULL;
+        if (fresh != NULL && governor->engine->set(fresh, lane->key.stream)) {
+            unsigned at = (governor->oldest + governor->backlog) % GOVERNOR_MARKS;
+            governor->marks[at].mark = fresh;
+            governor->marks[at].lane = lane;
+            governor->marks[at].life = lane->life;
+            atomic_fetch_add(&governor->backlog, 1);
+        } else if (fresh != NULL) {
+            governor->engine->drop(fresh);
+        }
+    }
+    gate_unlock(governor);
+}
+
+static void start(struct governor *governor)
+{
+    if (!gate_lock(governor))
+        return;
+    if (!governor->started) {
+        /* The program's signals are for the program's threads. */
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        pthread_t thread;
+        governor->started = pthread_create(&thread, NULL, governor_work, governor) == 0;
+        if (governor->started)
+            pthread_detach(thread);
+        else
+            log_line(LOG_ERROR, "governor: no thread could be started, launches wait");
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    gate_unlock(governor);
+}
+
+/* At the closed gate. False: no limit holds any more. */
+static bool wait_at_gate(struct governor *governor)
+{
+    start(governor);
+    atomic_fetch_add(&governor->waiting, 1);
+    gate_wake(&governor->waiting);
+    bool limited = true;
+    while (limited && atomic_load(&governor->gate) == GATE_CLOSED) {
+        gate_sleep(&governor->gate, GATE_CLOSED, GATE_LOOK_NS);
+        limited = terms_limit_core(governor->terms) && !atomic_load(&governors_retired);
+    }
+    atomic_fetch_sub(&governor->waiting, 1);
+    return limited;
+}
+
+bool governor_enter(struct governor *governor)
+{
+    for (;;) {
+        uint32_t backlog = atomic_load_explicit(&governor->backlog, memory_order_relaxed);
+        if (__builtin_expect(backlog >= most_in_flight(governor), 0))
+            thin(governor);
+        /* First inside, then the gate: the thread closes the gate, then looks who is inside. */
+        atomic_fetch_add(&governor->traffic, ONE_LAUNCH + 1);
+        if (__builtin_expect(atomic_load(&governor->gate) == GATE_OPEN, 1))
+            break;
+        atomic_fetch_sub(&governor->traffic, ONE_LAUNCH + 1);
+        if (!wait_at_gate(governor))
+            return false;
+    }
+    if (__builtin_expect(atomic_load_explicit(&governor->first_ns, memory_order_relaxed) == 0, 0))
+        atomic_store_explicit(&governor->first_ns, governor->engine->now(), memory_order_relaxed);
+    return true;
+}
+
+/* The lane of the stream this thread used last: most threads use one for long. */
+static __thread struct {
+    struct governor *governor;
+    struct stream_key key;
+    struct lane *lane;
+    unsigned life;
+} last;
+
+static struct lane *lane_of(struct governor *governor, const struct stream_key *key)
+{
+    if (last.governor == governor && same_stream(&last.key, key) &&
+        last.life == atomic_load_explicit(&last.lane->life, memory_order_relaxed))
+        return last.lane;
+    if (!gate_lock(governor))
+        return NULL;
+    struct lane *lane = lanes_of(&governor->lanes, key);
+    if (lane != NULL) {
+        last.governor = governor;
+        last.key = *key;
+        last.lane = lane;
+        last.life = lane->life;
+    }
+    gate_unlock(governor);
+    return lane;
+}
+
+void governor_leave(struct governor *governor, const struct stream_key *key)
+{
+    struct lane *lane = lane_of(governor, key);
+    if (lane != NULL) {
+        if (key->thread != NULL) {
+            if (gate_lock(governor)) {
+                lane_flush(&governor->lanes, lane);
+                gate_unlock(governor);
+            }
+        } else if (!atomic_load_explicit(&lane->dirty, memory_order_relaxed)) {
+            atomic_store(&lane->dirty, true);
+        }
+        if (gate_launches(governor) - atomic_load_explicit(&governor->marked, memory_order_relaxed) >=
+            atomic_load_explicit(&governor->stride, memory_order_relaxed))
+            mark(governor, lane);
+    }
+    atomic_fetch_sub(&governor->traffic, 1);
+}
+
+void governor_before_capture(struct governor *governor, const struct stream_key *key)
+{
+    if (!gate_lock(governor))
+        return;
+    struct lane *lane = lanes_known(&governor->lanes, key);
+    if (lane != NULL && atomic_load(&lane->dirty))
+        lane_flush(&governor->lanes, lane);
+    gate_unlock(governor);
+}
+
+void governor_before_stream_ends(struct governor *governor, const struct stream_key *key)
+{
+    if (!gate_lock(governor))
+        return;
+    struct lane *lane = lanes_known(&governor->lanes, key);
+    if (lane != NULL)
+        lane_retire(&governor->lanes, lane);
+    gate_unlock(governor);
+}
+
+void governor_before_context_ends(struct governor *governor, void *context)
+{
+    if (!gate_lock(governor))
+        return;
+    /* Marks are passed oldest first; with a context gone the order no longer matters, so all are let go. */
+    while (governor->backlog > 0)
+        pop_mark(governor);
+    lanes_forget_context(&governor->lanes, context);
+    gate_unlock(governor);
+}
+
+void governor_retire(struct governor *governor)
+{
+    atomic_store(&governors_retired, true);
+    pthread_mutex_lock(&governor->lock); /* whoever was calling the engine has finished */
+    pthread_mutex_unlock(&governor->lock);
+    gate_wake(&governor->gate);
+}
+
+bool gate_settled(struct governor *governor)
+{
+    bool result = true;
+    if (gate_lock(governor)) {
+        pop_passed(governor);
+        result = lanes_settled(&governor->lanes);
+        gate_unlock(governor);
+    }
+    return result;
+}
