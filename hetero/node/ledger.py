@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from hetero import codec
 from hetero.errors import BadInput, HeteroError
@@ -40,6 +40,7 @@ from hetero.node.locks import is_held, lock, try_lock
 from hetero.node.rest import with_rest
 from hetero.node.state import make, prepare
 from hetero.node.tenant import GRANT, USAGE, create, replace, write, write_tenant
+from hetero.value import frozen
 
 ALLOCATION, ALIVE, CONTAINER, KEPT = "allocation.json", "alive", "container", "kept"
 EDITS = "edits.json"
