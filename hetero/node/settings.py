@@ -124,8 +124,10 @@ def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> S
         if named:
             raise BadInput(f"settings {path}: no such file (HETERO_CONFIG names it)") from None
         return base or Settings()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"settings {path}: {error}") from None
+    except OSError as error:
+        raise BadInput(f"settings {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"settings {path}: not a text in UTF-8") from None
     if sys.version_info >= (3, 11):  # here: most nodes have no settings, and need no parser
         import tomllib
     else:
