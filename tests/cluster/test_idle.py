@@ -27,7 +27,7 @@ def writers(lab: Lab, since: float) -> Counter[str]:
     renews its own whether or not there is an extender.
     """
     return Counter(
-        f"{event['userAgent'].partition('/')[0]}: {event['verb']} {what['resource']}"
+        f"{event.get('userAgent', '').partition('/')[0]}: {event['verb']} {what['resource']}"
         for event in lab.writes(since)
         if (what := event["objectRef"])["resource"] != "leases"
         and (what["resource"], what.get("subresource")) != ("nodes", "status")
