@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 from subprocess import Popen
 
 import pytest
@@ -13,11 +12,6 @@ KERNELS = {
     "long kernels": ("--kernel-us", "4000", "--in-flight", "4"),
     "graphs": ("--kernel-us", "20", "--graph", "50", "--in-flight", "4"),
 }
-
-
-@pytest.fixture
-def rack(tmp_path: Path) -> Rack:
-    return Rack.of(tmp_path)
 
 
 @pytest.fixture(scope="module")
