@@ -10,7 +10,7 @@ DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pyte
 # What a machine without a card, root or a night to spare can run.
 QUICK := not soak and not cluster and not hardware and not containers
 
-.PHONY: help manifests setup native demo test test-containers test-cluster soak check stubs clean uninstall
+.PHONY: help manifests setup native demo test fuzz test-containers test-cluster soak check stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -35,6 +35,9 @@ test: setup ## run the tests that need no card, no root and no cluster
 soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter
 	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
 	$(BIN)/pytest -m soak
+
+fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of input; clang
+	$(BIN)/pytest -m soak -rs -k libfuzzer --timeout 900 tests/limiters/test_core.py
 
 test-containers: setup ## run the tests with real containers; root, and what they say when they skip
 	$(BIN)/pytest -m "containers and not measured" --timeout 300 -rs tests/containers

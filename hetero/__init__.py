@@ -4,22 +4,17 @@ This is the front door: the names a vendor plugin may import, and nothing else.
 """
 
 from hetero.binding import Binding
-from hetero.driver import (
-    Driver,
-    DriverError,
-    Library,
+from hetero.cards import (
     counted,
     drm_of,
     each_card,
     first_node,
-    linked,
-    mark,
-    note,
     numa_of,
     pci_address,
-    struct,
-    text,
+    pci_of,
+    ways,
 )
+from hetero.driver import Driver, DriverError, Library, struct, text
 from hetero.errors import DriverAbsent
 from hetero.hookspecs import hookimpl
 from hetero.model import (
@@ -45,8 +40,10 @@ from hetero.model import (
     Usage,
     Whole,
 )
+from hetero.slicing import free_number, note, orphaned, shares, slice_name
 from hetero.units import GiB, MiB
-from hetero.vendor import Model, Vendor, Words
+from hetero.vendor import Model, Vendor, menus
+from hetero.words import Words
 
 __all__ = [
     "CORE",
@@ -84,12 +81,17 @@ __all__ = [
     "drm_of",
     "each_card",
     "first_node",
+    "free_number",
     "hookimpl",
-    "linked",
-    "mark",
+    "menus",
     "note",
     "numa_of",
+    "orphaned",
     "pci_address",
+    "pci_of",
+    "shares",
+    "slice_name",
     "struct",
     "text",
+    "ways",
 ]

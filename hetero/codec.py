@@ -1,19 +1,25 @@
-"""Turns every value of the model into JSON and back, one versioned form for files and `--json`."""
+"""Turns every value of the model into JSON and back, one versioned form for files and `--json`.
+
+A value is written as what it is, and read by what its class says, which is cattrs' part. A program
+that reads nothing, as most that start a container, is spared its import.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
+from enum import Enum
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-import cattrs
-from attrs import has, resolve_types
-from cattrs.cols import is_mapping
-from cattrs.strategies import configure_tagged_union
+from attrs import fields, has, resolve_types
 
 from hetero.errors import BadInput
-from hetero.model import Fractional, Ladder, Step, Templated, Whole
+from hetero.model import Grain, Granularity
+
+if TYPE_CHECKING:
+    from cattrs import BaseConverter
 
 #: The schema of everything written; it changes only when old readers could no longer cope.
 VERSION = 1
@@ -21,55 +27,24 @@ VERSION = 1
 T = TypeVar("T")
 
 
-@cache
-def _quick() -> cattrs.BaseConverter:
-    """Return the converter for everything, built once.
-
-    It generates no code, which takes longer than a program's few documents, and looks at a class
-    when it first meets one.
-    """
-    made = cattrs.BaseConverter()
-    made.register_structure_hook_factory(
-        has, lambda cls: resolve_types(cls) and made.structure_attrs_fromdict
-    )
-    made.register_unstructure_hook_factory(
-        has, lambda cls: resolve_types(cls) and made.unstructure_attrs_asdict
-    )
-    return _taught(made)
-
-
-@cache
-def _exact() -> cattrs.BaseConverter:
-    """Return the converter that says where in a document a fault is."""
-    return _taught(cattrs.Converter())
-
-
-def _taught(converter: cattrs.BaseConverter) -> cattrs.BaseConverter:
-    """Return the converter with our form in it; unknown keys pass, so newer writers stay readable.
-
-    A Mapping is our read-only face of a dict with strings for keys.
-    """
-    converter.register_structure_hook_func(
-        is_mapping,
-        lambda value, t: {str(k): converter.structure(v, t.__args__[1]) for k, v in value.items()},
-    )
-    converter.register_unstructure_hook_func(
-        is_mapping, lambda value: {key: converter.unstructure(v) for key, v in value.items()}
-    )
-    configure_tagged_union(Step | Ladder, converter, tag_name="grain", tag_generator=_tag)
-    configure_tagged_union(
-        Whole | Fractional | Templated, converter, tag_name="kind", tag_generator=_tag
-    )
-    return converter
-
-
-def _tag(cls: type) -> str:
-    return cls.__name__.lower()
+#: Under which key the name of its class, in small letters, is with a value of a union.
+_UNIONS: dict[Any, str] = {Grain: "grain", Granularity: "kind"}
+_TAGS = {cls: tag for union, tag in _UNIONS.items() for cls in get_args(union)}
 
 
 def to_plain(value: object) -> Any:
     """Return `value` as dicts, lists, strings and numbers."""
-    return _quick().unstructure(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: to_plain(each) for key, each in value.items()}
+    if isinstance(value, tuple | list | frozenset | set):
+        return [to_plain(each) for each in value]
+    cls = type(value)
+    if not has(cls):
+        return value
+    plain = {field.name: to_plain(getattr(value, field.name)) for field in fields(cls)}
+    return {**plain, _TAGS[cls]: _tag(cls)} if cls in _TAGS else plain
 
 
 def dumps(value: object) -> str:
@@ -81,6 +56,8 @@ def dumps(value: object) -> str:
 
 def loads(text: str, cls: type[T], *, source: str) -> T:
     """Return the `cls` in a JSON document; `source` names it in errors. Raises `BadInput`."""
+    import cattrs
+
     try:
         document = json.loads(text)
         version = document.pop("version", VERSION)
@@ -92,10 +69,52 @@ def loads(text: str, cls: type[T], *, source: str) -> T:
     except BadInput:
         raise
     except Exception as error:  # cattrs and json raise many kinds; all mean the same here
-        raise BadInput(f"{source}: not a valid {cls.__name__}: {_why(error)}") from None
+        why = str(error) or type(error).__name__
+        if isinstance(error, cattrs.BaseValidationError):
+            why = "; ".join(cattrs.transform_error(error))
+        raise BadInput(f"{source}: not a valid {cls.__name__}: {why}") from None
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, cattrs.BaseValidationError):
-        return "; ".join(cattrs.transform_error(error))
-    return str(error) or type(error).__name__
+@cache
+def _quick() -> BaseConverter:
+    """Return the converter for everything, built once.
+
+    It generates no code, which takes longer than a program's few documents, and looks at a class
+    when it first meets one.
+    """
+    from cattrs import BaseConverter
+
+    made = BaseConverter()
+    made.register_structure_hook_factory(
+        has, lambda cls: resolve_types(cls) and made.structure_attrs_fromdict
+    )
+    return _taught(made)
+
+
+@cache
+def _exact() -> BaseConverter:
+    """Return the converter that says where in a document a fault is."""
+    from cattrs import Converter
+
+    return _taught(Converter())
+
+
+def _taught(converter: BaseConverter) -> BaseConverter:
+    """Return the converter with our form in it; unknown keys pass, so newer writers stay readable.
+
+    A Mapping is our read-only face of a dict with strings for keys.
+    """
+    from cattrs.cols import is_mapping
+    from cattrs.strategies import configure_tagged_union
+
+    converter.register_structure_hook_func(
+        is_mapping,
+        lambda value, t: {str(k): converter.structure(v, t.__args__[1]) for k, v in value.items()},
+    )
+    for union, tag in _UNIONS.items():
+        configure_tagged_union(union, converter, tag_name=tag, tag_generator=_tag)
+    return converter
+
+
+def _tag(cls: type) -> str:
+    return cls.__name__.lower()

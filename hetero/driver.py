@@ -8,20 +8,15 @@ older driver lacks as "not said", and naming the call, its card and its code whe
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from hetero.errors import DriverAbsent
-from hetero.model import Device, Link
-
-Place = TypeVar("Place")
 
 #: Handles are pointers; printing one in an error says nothing.
 _LARGEST_SHOWN = 2**31
-_MOST_CARDS = 64
 
 
 class DriverError(Exception):
@@ -38,8 +33,12 @@ class Driver:
 
     `names` are tried in order. `start` is the function to call first, if any, with `flags`;
     codes in `absent` are its way to say that the library is there and the driver or any card is
-    not. Codes in `unsupported` mean that this card or this version cannot say. `explain` names
-    the library's own function from a code to a text; `meanings` is for libraries without one.
+    not. Codes in `unsupported` mean that this card or this version cannot say, those in `in_use`
+    that a program still uses what was to be destroyed. `explain` names the library's own function
+    from a code to a text; `meanings` is for libraries without one.
+
+    Where structs begin with the `version` of the interface they were laid out for, `versions` are
+    those that ours serve, newest first, and `other_version` is the code that refuses one.
     """
 
     names: tuple[str, ...]
@@ -47,6 +46,9 @@ class Driver:
     flags: tuple[int, ...] = ()
     absent: Collection[int] = ()
     unsupported: Collection[int] = ()
+    in_use: Collection[int] = ()
+    versions: tuple[int, ...] = ()
+    other_version: int | None = None
     explain: str | None = None
     meanings: Mapping[int, str] = field(factory=dict)
 
@@ -97,9 +99,13 @@ class Library:
             raise DriverError(
                 f"{self.name} has no {function}: the driver is older than this vendor supports"
             ) from None
-        code = entry(*map(_passed, arguments))
+        code = self._answer(entry, arguments)
         if code == 0:
             return
+        if self.driver.versions and code == self.driver.other_version:
+            raise DriverError(
+                f"{self.name} speaks none of the interface versions {self.driver.versions}", code
+            )
         shown = ", ".join(
             str(a) for a in arguments if isinstance(a, int) and abs(a) < _LARGEST_SHOWN
         )
@@ -130,11 +136,33 @@ class Library:
                 return None
             raise
 
+    def destroy(self, function: str, *arguments: Any) -> bool:
+        """Call what destroys a slice. Return False where a program still uses it."""
+        try:
+            self.call(function, *arguments)
+        except DriverError as error:
+            if error.code in self.driver.in_use:
+                return False
+            raise
+        return True
+
     def value(self, function: str, *arguments: Any, kind: Any) -> Any:
         """Call a function whose result is not a code but the answer, of the ctypes type `kind`."""
         entry = self.handle[function]  # a fresh object each time: its result type is ours to set
         entry.restype = kind
         return entry(*map(_passed, arguments))
+
+    def _answer(self, entry: Any, arguments: tuple[Any, ...]) -> Any:
+        """Call a function with the newest version of its structs that both sides know."""
+        structs = [struct for argument in arguments for struct in _structs(argument)]
+        code = None
+        for version in self.driver.versions or (None,):
+            for struct in structs if version else ():
+                struct.version = version
+            code = entry(*map(_passed, arguments))
+            if code != self.driver.other_version:
+                break
+        return code
 
     def _meaning(self, code: int) -> str:
         explain, said = self.driver.explain, self.driver.meanings.get(code)
@@ -144,121 +172,19 @@ class Library:
         return f" ({said})" if said else ""
 
 
+def _structs(argument: Any) -> Iterator[Any]:
+    """Yield the structs in an argument that say which version they are of."""
+    for one in argument if isinstance(argument, ctypes.Array) else (argument,):
+        if isinstance(one, ctypes.Structure) and hasattr(one, "version"):
+            yield one
+
+
 def _passed(argument: Any) -> Any:
     if isinstance(argument, int):
         return ctypes.c_long(argument)  # as wide as a register, so that handles pass whole
     if isinstance(argument, (bytes, type(None))):
         return argument
     return ctypes.byref(argument)
-
-
-def counted(cards: int) -> range:
-    """Return the indices of as many cards. Raises `DriverError` for more than any machine holds."""
-    if not 0 <= cards <= _MOST_CARDS:
-        raise DriverError(f"the driver counts {cards} cards")
-    return range(cards)
-
-
-def each_card(
-    read: Callable[[Place], Device], places: Iterable[Place]
-) -> Iterator[Device | DriverError]:
-    """Read every card on its own: one that cannot be read costs that card, not its neighbours.
-
-    What is yielded is what `hetero_discover` returns.
-    """
-    for place in places:
-        try:
-            yield read(place)
-        except (DriverError, LookupError, ValueError) as error:
-            yield DriverError(f"card {place}: {error}")
-
-
-#: What two cards share on the way over PCIe, nearest first; the nearer, the heavier.
-PCIE = {"board": 6, "PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}
-
-
-def linked(
-    cards: Iterable[Device | DriverError],
-    between: Callable[[Device, Device], str | None],
-    faster: Mapping[str, int] | None = None,
-) -> Iterator[Device | DriverError]:
-    """Give every card its links to the others: `between` names the way from one to another.
-
-    Ways weigh what `PCIE` says, and the vendor's own `faster` ones what is given; a way of no known
-    name is none.
-    """
-    weights = {**PCIE, **(faster or {})}
-    found = list(cards)
-    devices = [card for card in found if isinstance(card, Device)]
-    for card in found:
-        if not isinstance(card, Device):
-            yield card
-            continue
-        links: list[Link] = []
-        for other in devices:
-            if other is card:
-                continue
-            try:
-                way = between(card, other)
-            except DriverError as error:
-                yield DriverError(f"links of card {card.index}: {error}")
-                break
-            if way in weights:
-                links.append(Link(other.uuid, way, weights[way]))
-        yield evolve(card, links=tuple(links))
-
-
-def mark(directory: Path) -> str:
-    """Return what the names of slices begin with that the ledger owning `directory` answers for.
-
-    Two ledgers of one machine, root's and a user's, must not take each other's slices for orphans.
-    """
-    import hashlib  # loads a library of cryptography; most starts do without
-
-    return f"hetero-{hashlib.sha256(bytes(directory)).hexdigest()[:6]}-"
-
-
-def note(path: Path, text: str = "") -> None:
-    """Write a vendor's note about a slice: all of it or nothing, whenever we are killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(text)
-    draft.replace(path)
-
-
-def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
-    """Return a PCI address as every vendor's device shows it: `0000:18:00.0`."""
-    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
-
-
-#: Where the kernel says what it knows of each PCI device.
-PCI_DEVICES = Path("/sys/bus/pci/devices")
-
-
-def numa_of(pci: str | None) -> int | None:
-    """Return the NUMA node of the card at a PCI address, for drivers that do not say."""
-    try:
-        node = int((PCI_DEVICES / (pci or "") / "numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return None if node < 0 else node
-
-
-def first_node(mask: int) -> int | None:
-    """Return the first NUMA node in a set of bits, as most drivers give it; None for no node."""
-    return (mask & -mask).bit_length() - 1 if mask else None
-
-
-def drm_of(pci: str | None) -> dict[str, str]:
-    """Return the attributes `card` and `render` of the card at a PCI address.
-
-    They are the nodes that the kernel's graphics subsystem made for it, as far as it did.
-    """
-    found = {
-        name: next((PCI_DEVICES / (pci or "") / "drm").glob(pattern), None)
-        for name, pattern in (("card", "card*"), ("render", "renderD*"))
-    }
-    return {name: f"/dev/dri/{node.name}" for name, node in found.items() if node}
 
 
 _TYPES: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -11,17 +12,18 @@ from hetero.model import (
     CORE,
     MEMORY,
     SLOTS,
-    Choice,
     Counters,
     Device,
     Edits,
     Grant,
     Granularity,
     Link,
-    Policy,
     Rung,
+    Template,
+    Templated,
 )
 from hetero.units import MiB
+from hetero.words import Words
 
 #: No card has this much; a driver that says so speaks another version of its interface.
 _IMPOSSIBLE_MEMORY = 2**50
@@ -43,86 +45,35 @@ class Model:
     extra: Counters = field(factory=dict)
 
 
-@frozen(kw_only=True)
-class Words:
-    """The words in which a pod asks for a vendor's cards; all are names of Kubernetes resources
-    or annotations, so that what users wrote for other products keeps its meaning.
+def menus(table: str, *, counters: Sequence[str], by: Sequence[str]) -> tuple[Model, ...]:
+    """Return the models of a table, each a row: `M2  24/6  small 8192/3/1, large 16384/6/1`.
 
-    `count` counts cards and is the resource the kubelet knows. `memory` and `core` are per card:
-    one of `memory` is `memory_unit` bytes (an amount with a binary suffix is bytes as it stands),
-    and `core_whole` of `core` are all of a card. Where a resource has several names, each serves.
-    `models` are the models these words mean, `rungs` how their cards are shared, and `whole` says
-    that they never mean a share. `shape` is the one shape of their menus that they mean.
+    After its name come what it has of the `counters`, and its templates, smallest first: each has
+    its name, MiB, and what it takes of those. A row that says less does not count the rest. A card
+    has a slot for each time its smallest template fits. `by` is that of `Templated`.
     """
 
-    count: str
-    memory: tuple[str, ...] = ()
-    memory_unit: int = MiB
-    memory_percent: str | None = None
-    core: tuple[str, ...] = ()
-    core_whole: int = 100
-    priority: str | None = None  # 0 goes first
-    models: Choice = field(default=Choice())
-    rungs: Choice = field(default=Choice())
-    whole: bool = False
-    shape: str | None = None
-    # Annotations: lists of names, separated by commas, and switches that are "true".
-    only_model: str | None = None
-    never_model: str | None = None
-    #: What in a model's name users write differently from the driver, and the driver's way.
-    spelling: Mapping[str, str] = field(factory=dict)
-    only_uuid: str | None = None
-    never_uuid: str | None = None
-    numa: str | None = None
-    links: str | None = None
-    #: The annotation or the container's variable that chooses a policy, and what its values mean;
-    #: None: core is counted and limits nobody.
-    policy: str | None = None
-    policies: Mapping[str, Policy | None] = field(factory=dict)
-    #: The annotation that names a pod's class, and beside which classes each may be on a card; ""
-    #: is to have none. A container of a class has one card, and those of `first` go first on it.
-    grade: str | None = None
-    grades: Mapping[str, tuple[str, ...]] = field(factory=dict)
-    first: tuple[str, ...] = ()
-    #: The annotation that says by which rungs a card may be shared, and what its values mean.
-    mode: str | None = None
-    modes: Mapping[str, Choice] = field(factory=dict)
-    #: How many cards make a module, where whole ones are only given by modules: one means a module.
-    module: int = 1
-    #: Annotations of the whole product these words come from: how nodes and devices are ordered.
-    node_order: str | None = None
-    device_order: str | None = None
+    def amounts(text: str) -> dict[str, int]:
+        return dict(zip(counters, map(int, text.split("/")), strict=False))
 
-    def each(self, *models: str) -> tuple[Words, ...]:
-        """Return such words for each of these models, where each has resources of its own.
+    def template(text: str) -> Template:
+        name, size = text.split()
+        memory, _, rest = size.partition("/")
+        return Template(name, {MEMORY: int(memory) * MiB, **amounts(rest)})
 
-        `{model}` stands for the model in what these words say. A name that is the beginning of
-        another's means its own cards alone.
-        """
-        return tuple(
-            evolve(
-                self,
-                count=self.count.format(model=model),
-                memory=tuple(name.format(model=model) for name in self.memory),
-                core=tuple(name.format(model=model) for name in self.core),
-                models=Choice((model,), tuple(m for m in models if model in m and m != model)),
-                only_uuid=self.only_uuid and self.only_uuid.format(model=model),
-                never_uuid=self.never_uuid and self.never_uuid.format(model=model),
-            )
-            for model in models
+    def model(row: str) -> Model:
+        match, has, entries = row.split(maxsplit=2)
+        menu, whole = tuple(map(template, entries.split(", "))), amounts(has)
+        slots = min(amount // menu[0].takes[name] for name, amount in whole.items())
+        return Model(
+            match=match,
+            granularity=Templated(menu, by=tuple(by)),
+            core=whole.pop(CORE),
+            slots=slots,
+            extra=whole,
         )
 
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """All resource names; all but `count` exist for the scheduler alone."""
-        some = (self.count, *self.memory, self.memory_percent, *self.core, self.priority)
-        return tuple(name for name in some if name is not None)
-
-    def mean(self, device: Device) -> bool:
-        """Return whether the device is one that these words may get."""
-        rung, shaped = device.rung.value, self.shape is None or self.shape in device.shapes
-        fits = self.models.allows(device.model) and self.rungs.allows(rung, all_of_it=True)
-        return fits and shaped
+    return tuple(map(model, table.strip().splitlines()))
 
 
 @frozen(kw_only=True)
@@ -172,8 +123,8 @@ class Vendor:
     def device(
         self,
         *,
-        uuid: str,
-        model: str,
+        uuid: str | None,
+        model: str | None,
         index: int,
         memory: int,
         rung: Rung,
@@ -183,19 +134,21 @@ class Vendor:
         numa: int | None = None,
         pci: str | None = None,
         links: tuple[Link, ...] = (),
-        attributes: Mapping[str, str | None] | None = None,
+        attributes: Mapping[str, str | int | None] | None = None,
         group: str | None = None,
     ) -> Device:
         """Return the discovered card with its declared granularity and capacity stamped on it.
 
         `memory` is in bytes. `granularity` and `capacity` replace the declared ones on a card
-        whose own state decides them (one that is partitioned already). Attributes that are None
-        are not said. Raises `ValueError` on what no card can be.
+        whose own state decides them (one that is partitioned already; its parts are counted
+        here). A `model` that the driver does not name is "unknown"; attributes that are None are
+        not said. Raises `ValueError` on what no card can be.
         """
         if not uuid or not uuid.isprintable():
             raise ValueError(f"the driver gave {uuid!r} as a UUID")
         if not (0 if health not in (None, "ok") else 1) <= memory < _IMPOSSIBLE_MEMORY:
             raise ValueError(f"the driver gave {memory} bytes of memory")
+        model = model or "unknown"
         declaration = self.declared(model)
         declared = {
             CORE: declaration.core,
@@ -203,19 +156,23 @@ class Vendor:
             SLOTS: declaration.slots,
             **declaration.extra,
         }
+        granularity = granularity or declaration.granularity
+        if isinstance(granularity, Templated) and not granularity.whole:
+            granularity, parts = _parts(granularity)
+            declared.update(parts)
         return Device(
             uuid=uuid,
             vendor=self.name,
             model=model,
             index=index,
             capacity={**declared, **(capacity or {})},
-            granularity=granularity or declaration.granularity,
+            granularity=granularity,
             rung=rung,
             health=health,
             numa=numa,
             pci=pci,
             links=links,
-            attributes={n: said for n, said in (attributes or {}).items() if said is not None},
+            attributes={n: str(v) for n, v in (attributes or {}).items() if v is not None},
             group=group,
         )
 
@@ -242,6 +199,18 @@ class Vendor:
             cdi=tuple(f"{self.cdi}={grant.part or grant.device}" for grant in grants if self.cdi),
             files=filled_in(self.files),
         )
+
+
+def _parts(card: Templated) -> tuple[Templated, Counters]:
+    """Return the parts of a card, smallest first, and counters by which each is given once.
+
+    There is one for each part, and one for each kind: it says in a refusal what ran out.
+    """
+    sized = sorted(card.menu, key=lambda one: (one.takes[MEMORY], one.takes[CORE], one.part or ""))
+    kinds = Counter(one.name for one in sized)
+    single = {one.part: 1 for one in sized if one.part}
+    menu = (evolve(one, takes={**one.takes, one.name: 1, one.part or one.name: 1}) for one in sized)
+    return evolve(card, menu=tuple(menu)), {**kinds, **single, SLOTS: len(sized)}
 
 
 def _filled_in(text: str, device: Device) -> str | None:

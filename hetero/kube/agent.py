@@ -29,7 +29,7 @@ from hetero.node.node import Node
 from hetero.node.settings import load_settings
 from hetero.node.uncovered import PERIOD, Lookout, Uncovered, end
 from hetero.registry import Discovery
-from hetero.vendor import Words
+from hetero.words import Words
 
 log = logging.getLogger(__name__)
 

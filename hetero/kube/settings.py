@@ -17,7 +17,8 @@ from hetero.node.settings import Settings as NodeSettings
 from hetero.node.settings import read_settings
 from hetero.registry import Registry
 from hetero.units import parse_memory, parse_percent
-from hetero.vendor import Vendor, Words
+from hetero.vendor import Vendor
+from hetero.words import Words
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 #: kubelet admits pods one by one: whoever waits here lets all others wait.
 _PATIENCE = 2.0
 _PAUSE = 0.1
+#: Seconds within which Allocate follows upon a preference: no kubelet starts anew as fast.
+_AT_ONCE = 1.0
 
 
 @frozen(kw_only=True)
@@ -74,6 +76,8 @@ class Shares:
     discovery: Discovery
     driver: Bring = field(factory=Bring)
     pods: dict[str, Plain] = field(factory=dict)  # on this node, by UID
+    # The resource and the ids last preferred, for whom and when.
+    _preferred: tuple[str, frozenset[str], Wanted, float] | None = field(init=False, default=None)
 
     # --- what the kubelet asks ------------------------------------------------------------------
 
@@ -91,12 +95,14 @@ class Shares:
             if slot is not None:
                 chosen.append(slot)
                 left.remove(slot)
-        return (chosen + left)[:size]
+        ids = (chosen + left)[:size]
+        self._preferred = (resource, frozenset(ids), wanted, monotonic())
+        return ids
 
     async def allocate(self, resource: str, ids: Iterable[str]) -> Standing:
         """Give the container that is being admitted its share. Raises `Refused`."""
         names = frozenset(ids)
-        wanted = await self._wanted(resource, len(names))
+        wanted = self._just_preferred(resource, names) or await self._wanted(resource, len(names))
         standing = await self._keep(wanted, resource, names)
         log.info("%s: given grant %s", wanted, standing.id)
         return standing
@@ -157,6 +163,18 @@ class Shares:
         # Of two, one was refused by the kubelet for another reason, and the API has not heard yet:
         # the one being admitted is the one that was bound last.
         return max(found, key=lambda one: int(one.pod["metadata"]["resourceVersion"]))
+
+    def _just_preferred(self, resource: str, ids: frozenset[str]) -> Wanted | None:
+        """Return whom these very ids were chosen for by the call before this one, if they were.
+
+        A kubelet that asks for a preference goes on to Allocate with the same container, and waits
+        for each of our answers: it need not be asked a second time who that is.
+        """
+        preferred, self._preferred = self._preferred, None
+        if preferred is None or preferred[:2] != (resource, ids):
+            return None
+        _, _, wanted, at = preferred
+        return wanted if monotonic() - at < _AT_ONCE else None
 
     async def _next(
         self, pod: Plain, resource: str, *, held: Mapping[str, Mapping[str, frozenset[str]]]

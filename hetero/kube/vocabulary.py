@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import fnmatch
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from attrs import field, frozen
@@ -11,11 +12,13 @@ from hetero.errors import BadInput
 from hetero.fit import Container, Pod
 from hetero.kube.quantity import bytes_of, quantity
 from hetero.model import Ask, Choice, Company, Policy, Priority, Request
-from hetero.vendor import Vendor, Words
+from hetero.vendor import Vendor
+from hetero.words import Words
 
-#: Our own names for how nodes and devices are ordered; a vendor's words may have others.
-NODE_ORDER = "hetero.io/node-order"
-DEVICE_ORDER = "hetero.io/device-order"
+#: How nodes and devices are ordered, whoever made the devices: our own name comes first, then
+#: HAMi's, which is a pattern since it calls all devices what one kind of them is called.
+NODE_ORDER = ("hetero.io/node-order", "hami.io/node-scheduler-policy")
+DEVICE_ORDER = ("hetero.io/device-order", "hami.io/?pu-scheduler-policy")
 POLICY = "hetero.io/policy"
 
 #: What asks for the cluster's own way in so many words.
@@ -66,23 +69,12 @@ class Vocabulary:
     defaults: Defaults = field(default=Defaults())
     _spoken: tuple[tuple[frozenset[str], Words, Vendor], ...] = field(init=False)
     _resources: frozenset[str] = field(init=False)
-    _orders: tuple[tuple[str, ...], tuple[str, ...]] = field(init=False)  # of nodes and devices
 
     def __attrs_post_init__(self) -> None:
         spoken = tuple((frozenset(w.resources), w, v) for v in self.vendors for w in v.words)
         names = frozenset[str]().union(*(names for names, _, _ in spoken))
-        node, device = [NODE_ORDER], [DEVICE_ORDER]
-        node += [words.node_order for words in self.words() if words.node_order]
-        device += [words.device_order for words in self.words() if words.device_order]
-        orders = tuple(dict.fromkeys(node)), tuple(dict.fromkeys(device))
-        object.__setattr__(self, "_orders", orders)
         object.__setattr__(self, "_spoken", spoken)
         object.__setattr__(self, "_resources", names)
-
-    def words(self) -> Iterator[Words]:
-        """Yield the words of every vendor."""
-        for vendor in self.vendors:
-            yield from vendor.words
 
     @property
     def resources(self) -> frozenset[str]:
@@ -134,9 +126,9 @@ class Vocabulary:
     def orders(self, pod: Plain) -> Orders:
         """Return how the pod wants nodes and devices ordered."""
         notes = pod["metadata"].get("annotations") or {}
-        node, wanted = (_first(notes, said) for said in self._orders)
-        device = next((name for name in names(wanted) if name in ("binpack", "spread")), None)
-        return Orders(node=node, device=device)
+        wanted = names(_first(notes, DEVICE_ORDER))
+        device = next((name for name in wanted if name in ("binpack", "spread")), None)
+        return Orders(node=_first(notes, NODE_ORDER), device=device)
 
     def _container(
         self, container: Plain, amounts: Mapping[str, str], notes: Mapping[str, str]
@@ -152,7 +144,7 @@ class Vocabulary:
         ask = self._ask(words, amounts)
         count = _count(words, ask, quantity(amounts, words.count) or self.defaults.count)
         _expect_no_contradiction(words, notes)
-        wanted = names(_first(notes, [DEVICE_ORDER, words.device_order]))
+        wanted = names(_first(notes, DEVICE_ORDER))
         policy = self._policy(container, words, notes)
         grade = _grade(words, notes, count)
         first = quantity(amounts, words.priority) == 0 or grade in words.first
@@ -262,11 +254,9 @@ def names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
-def _first(notes: Mapping[str, str], wanted: Iterable[str | None]) -> str | None:
-    for name in wanted:
-        if name and notes.get(name):
-            return notes[name]
-    return None
+def _first(notes: Mapping[str, str], patterns: Iterable[str]) -> str | None:
+    said = (notes[name] for pattern in patterns for name in fnmatch.filter(sorted(notes), pattern))
+    return next(filter(None, said), None)
 
 
 def _models(notes: Mapping[str, str], name: str | None, words: Words) -> tuple[str, ...]:

@@ -171,7 +171,7 @@ class Ledger:
             os.close(descriptor)
             self._remove(standing.id)
             raise HeteroError(f"share {standing.share}: {error.strerror}") from None
-        self._enforce(self._read().standing)
+        self._enforce([*self._read(but=standing.id).standing, standing])
         return Hold(standing, self.directory(standing.id), descriptor)
 
     def keep(self, standing: Standing, *, beside: Sequence[Standing]) -> None:
@@ -307,11 +307,13 @@ class Ledger:
             return []
         return sorted(name for name in names if drafts or not name.startswith("."))
 
-    def _read(self, unreadable: Iterable[Unreadable] = ()) -> Look:
+    def _read(self, unreadable: Iterable[Unreadable] = (), *, but: str | None = None) -> Look:
         standing: list[Standing] = []
         unreadable = list(unreadable)
         stale: list[str] = []
         for identity in self._names():
+            if identity == but:
+                continue
             if not self.stands(identity):
                 stale.append(identity)
                 continue

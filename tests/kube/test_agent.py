@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from hetero.kube import wire
+from hetero.kube.proto import deviceplugin_pb2 as plugin_wire
 from hetero.model import (
     CORE,
     MEMORY,
@@ -84,6 +85,27 @@ def test_pods_that_look_alike_are_never_mistaken_for_each_other() -> None:
                 ((_, allocation),) = given.containers
                 assert allocation.grants[0].device == answer.envs["MEMORY_VISIBLE_DEVICES"]
                 await at.kubelet.start_container(pod, "main")
+
+    run(story)
+
+
+def test_whose_devices_were_preferred_is_not_given_those_of_another() -> None:
+    """The kubelet asks what to prefer for one pod, gives it up, and admits another."""
+
+    async def story() -> None:
+        async with world(4 * GiB, 4 * GiB) as at:
+            first, second = (at.bind(name, memory=4 * GiB, core=100) for name in ("one", "two"))
+            at.kubelet.known.append(first)
+            (preferred,) = await at.kubelet._choose(CARD, 1, [])
+            at.kubelet.known.remove(first)
+            at.kubelet.known.append(second)
+            (other,) = {"memory-0::0", "memory-1::0"} - {preferred}
+            async with at.kubelet._plugin(CARD) as plugin:
+                request = plugin_wire.AllocateRequest()
+                request.container_requests.add(devices_ids=[other])
+                await plugin.Allocate(request)
+
+            assert ["default/two/main"] == list(at.standing())
 
     run(story)
 

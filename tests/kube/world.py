@@ -28,7 +28,7 @@ from hetero.node.node import Node
 from hetero.registry import Registry
 from hetero.testing import MemoryVendor, rack
 from hetero.units import GiB
-from hetero.vendor import Words
+from hetero.words import Words
 from tests.kube.api_server import FakeApi, Plain
 from tests.kube.kubelet import FakeKubelet
 

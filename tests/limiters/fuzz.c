@@ -1,11 +1,14 @@
 /* Whatever lies in a grant file or a usage region, the core neither crashes nor hangs nor lets anybody have more than
  * was granted.
  *
- * An input is 'G' and the bytes of a grant file, or 'R' and a script of what a process and its enemy do to a region.
+ * An input is 'G' and the bytes of a grant file, 'R' and a script of what a process and its enemy do to a region, or 'T'
+ * and a script of what a tenant writes over its region while it shares a card with a neighbour, in virtual time.
  * Linked with libFuzzer it is a fuzzer; by itself it runs every file it is given and mutations of them, always the
  * same:
  *   fuzz COUNT FILE...
  */
+#include "virtual.h"
+
 #include "../../limiters/core/budget.h"
 #include "../../limiters/core/ledger.h"
 #include "../../limiters/core/tenant.h"
@@ -43,6 +46,31 @@ static void read_grant(const uint8_t *bytes, size_t size)
     free(grant);
 }
 
+static char tenants_directory[] = "/tmp/hetero-fuzz-XXXXXX";
+
+static void remove_directory(void)
+{
+    char file[sizeof tenants_directory + sizeof "/turn.0"];
+    snprintf(file, sizeof file, "%s/turn.0", tenants_directory);
+    unlink(file);
+    rmdir(tenants_directory);
+}
+
+/* Where the file is whose bytes tenants lock. */
+static const char *directory(void)
+{
+    static bool made;
+    if (!made) {
+        char file[sizeof tenants_directory + sizeof "/turn.0"];
+        made = mkdtemp(tenants_directory) != NULL && atexit(remove_directory) == 0;
+        snprintf(file, sizeof file, "%s/turn.0", tenants_directory);
+        int opened = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        REQUIRE(made && opened >= 0);
+        close(opened);
+    }
+    return tenants_directory;
+}
+
 /* A region of its own in memory, which nobody else has. */
 static struct region *fresh_region(void)
 {
@@ -71,6 +99,17 @@ static uint64_t next(struct script *script, unsigned bytes)
     return value;
 }
 
+/* What an enemy does to a region: write a word, paint over all that follows a place. */
+static void write_word(struct hetero_region *shared, uint64_t at, uint64_t word)
+{
+    memcpy((char *)shared + at % (sizeof *shared / 8) * 8, &word, 8);
+}
+
+static void paint(struct hetero_region *shared, uint64_t at, int colour)
+{
+    memset((char *)shared + at % sizeof *shared, colour, sizeof *shared - at % sizeof *shared);
+}
+
 static void play(const uint8_t *bytes, size_t size)
 {
     struct region *region = fresh_region();
@@ -93,16 +132,12 @@ static void play(const uint8_t *bytes, size_t size)
                 held[device] -= amount;
             }
             break;
-        case 3: { /* the enemy writes a word */
-            uint64_t word = next(&script, 8), at = amount % (sizeof *region->shared / 8);
-            memcpy((char *)region->shared + at * 8, &word, 8);
+        case 3:
+            write_word(region->shared, amount, next(&script, 8));
             break;
-        }
-        case 4: { /* the enemy paints over what follows a place */
-            size_t at = amount % sizeof *region->shared;
-            memset((char *)region->shared + at, (int)next(&script, 1), sizeof *region->shared - at);
+        case 4:
+            paint(region->shared, amount, (int)next(&script, 1));
             break;
-        }
         case 5:
             REQUIRE(ledger_used(region, device) >= held[device]);
             break;
@@ -115,6 +150,48 @@ static void play(const uint8_t *bytes, size_t size)
     }
 }
 
+/* A tenant of a tenth and a neighbour of eight tenths, for three seconds. */
+static void live(const uint8_t *bytes, size_t size)
+{
+    enum { TENTH_NS = 100000000, SECONDS_RUN = 3 };
+    static struct hetero_region_device neighbours;
+    static struct tenant tenant, neighbour;
+    struct hetero_region *shared = fresh_region()->shared;
+    struct script script = {bytes, bytes + size};
+    tenant = neighbour = (struct tenant){.kernel_ns = 2000000, .host_ns = 20000, .in_flight = 2};
+    tenant.terms = (struct hetero_grant_device){.core = 1000};
+    tenant.account = &shared->devices[0];
+    neighbour.terms = (struct hetero_grant_device){.core = 8000};
+    neighbour.account = &neighbours;
+    neighbours = (struct hetero_region_device){0};
+    machine_begin(directory(), 1);
+    tenant_start(&tenant);
+    tenant_start(&neighbour);
+    uint64_t end_ns = machine_now() + SECONDS_RUN * 10ULL * TENTH_NS;
+    while (script.at < script.end && machine_now() < end_ns) {
+        unsigned verb = (unsigned)next(&script, 1) % 4;
+        if (verb == 0)
+            write_word(shared, next(&script, 3), next(&script, 8));
+        else if (verb == 1)
+            paint(shared, next(&script, 3), (int)next(&script, 1));
+        else if (verb == 2) /* into the account */
+            write_word(shared, 16 + next(&script, 1) % 8, next(&script, 8));
+        else
+            REQUIRE(machine_run(next(&script, 1) * (TENTH_NS / 100)));
+    }
+    REQUIRE(machine_now() >= end_ns || machine_run(end_ns - machine_now()));
+    uint64_t ran_ns = 0, neighbour_ran_ns = 0;
+    for (unsigned s = 1; s <= SECONDS_RUN; s++) {
+        ran_ns += tenant.busy_ns[s];
+        neighbour_ran_ns += neighbour.busy_ns[s];
+    }
+    /* Never more than a second ahead of its share, and that second is all that a neighbour can lose; and what is in
+     * flight at the end, and a turn. */
+    REQUIRE(ran_ns <= SECONDS_RUN * TENTH_NS + BUDGET_ARREARS_NS + TENTH_NS / 2);
+    REQUIRE(neighbour_ran_ns + BUDGET_ARREARS_NS + TENTH_NS / 2 >= SECONDS_RUN * 8ULL * TENTH_NS);
+    machine_end();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
@@ -122,6 +199,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         read_grant(bytes + 1, size - 1);
     else if (size > 0 && bytes[0] == 'R')
         play(bytes + 1, size - 1);
+    else if (size > 0 && bytes[0] == 'T')
+        live(bytes + 1, size - 1);
     return 0;
 }
 

@@ -176,8 +176,8 @@ def slices(machine: Machine, device: Device) -> set[str]:
         case "hygon":
             return {v.path.name for v in hetero_hygon._vdevs(machine.directory / "hygon")}
         case "cambricon":
-            cndev, version = hetero_cambricon._open()
-            found = hetero_cambricon._instances(cndev, version, device.index)
+            cndev = hetero_cambricon._CNDEV.open()
+            found = hetero_cambricon._instances(cndev, device.index)
             return {instance.name.decode() for instance in found}
         case "metax":
             mxsml = hetero_metax._MXSML.open()

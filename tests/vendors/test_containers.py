@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from racks import PLUGINS, SHARE, Machine, Rack, card, request
 
-import hetero.driver
+import hetero.cards
 from hetero.container.edits import confine
 from hetero.container.keep import Libraries, keep
 from hetero.kube.bring import Bring
@@ -81,7 +81,7 @@ def graphics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         drm = tmp_path / "pci" / f"0000:0{number}:00.0" / "drm"
         (drm / f"card{number}").mkdir(parents=True)
         (drm / f"renderD{128 + number}").mkdir()
-    monkeypatch.setattr(hetero.driver, "PCI_DEVICES", tmp_path / "pci")
+    monkeypatch.setattr(hetero.cards, "PCI_DEVICES", tmp_path / "pci")
 
 
 def second_card(directory: Path, vendor: str) -> tuple[Edits, str]:

@@ -236,8 +236,8 @@ def test_set_changes_a_slice_in_the_driver(tmp_path: Path) -> None:
     def quota() -> tuple[int, int]:
         import hetero_cambricon
 
-        cndev, version = hetero_cambricon._open()
-        (instance,) = hetero_cambricon._instances(cndev, version, 0)
+        cndev = hetero_cambricon._CNDEV.open()
+        (instance,) = hetero_cambricon._instances(cndev, 0)
         return instance.core[0], instance.memory[0] // GiB
 
     size = node.rack.meet(quota)

@@ -143,10 +143,8 @@ def test_a_vdev_is_mounted_under_its_own_name_and_keeps_its_size(tmp_path: Path)
 
 def test_an_smlu_profile_is_reused_and_goes_with_its_last_instance(tmp_path: Path) -> None:
     def profiles() -> int:
-        cndev, version = hetero_cambricon._open()
-        ids = hetero_cambricon._Ids(version=version)
-        cndev.call("cndevGetSMluProfileIdInfo", ids, 0)
-        return int(ids.count)
+        cndev = hetero_cambricon._CNDEV.open()
+        return int(cndev.get("cndevGetSMluProfileIdInfo", hetero_cambricon._Ids, 0).count)
 
     def count() -> list[int]:
         machine = Machine(tmp_path, "cambricon")
@@ -167,13 +165,13 @@ def test_an_smlu_profile_whose_maker_was_killed_goes_and_somebody_elses_stays(
     tmp_path: Path,
 ) -> None:
     def profiles() -> list[tuple[int, int]]:
-        cndev, version = hetero_cambricon._open()
-        found = hetero_cambricon._profiles(cndev, version, 0)
+        cndev = hetero_cambricon._CNDEV.open()
+        found = hetero_cambricon._profiles(cndev, 0)
         return [(profile.core[0], profile.memory[0] // GiB) for profile in found]
 
     def crash() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        cndev, version = hetero_cambricon._open()
-        theirs = hetero_cambricon._Quota(version=version, core=5, memory=GiB)
+        cndev = hetero_cambricon._CNDEV.open()
+        theirs = hetero_cambricon._Quota(core=5, memory=GiB)
         cndev.get("cndevCreateSMluProfileInfo", theirs, ctypes.c_int, 0)
         call = Library.call
 

@@ -119,8 +119,8 @@ def test_a_full_card_of_slices_is_emptied_and_filled_again(tmp_path: Path, vendo
 def test_a_slice_is_resized_in_place(tmp_path: Path, vendor: str) -> None:
     def size(machine: Machine) -> tuple[int, int]:
         if vendor == "cambricon":
-            cndev, version = hetero_cambricon._open()
-            (instance,) = hetero_cambricon._instances(cndev, version, 0)
+            cndev = hetero_cambricon._CNDEV.open()
+            (instance,) = hetero_cambricon._instances(cndev, 0)
             return instance.memory[0] // MiB, instance.core[0]
         mxsml, found = hetero_metax._MXSML.open(), hetero_metax._Slice()
         mxsml.call("mxSmlGetSgpuInfo", 0, 0, found)
@@ -161,8 +161,8 @@ def test_a_slice_that_a_reboot_took_is_made_again_under_its_name(
 def sizes(vendor: str) -> tuple[int, int]:
     """The memory in GiB and the core of the first card's only slice, as the driver says."""
     if vendor == "cambricon":
-        cndev, version = hetero_cambricon._open()
-        (instance,) = hetero_cambricon._instances(cndev, version, 0)
+        cndev = hetero_cambricon._CNDEV.open()
+        (instance,) = hetero_cambricon._instances(cndev, 0)
         return instance.memory[0] // GiB, instance.core[0]
     found = hetero_metax._MXSML.open().get("mxSmlGetSgpuInfo", 0, 0, hetero_metax._Slice)
     return found.memory // 1024, found.core
@@ -225,8 +225,8 @@ def test_a_slice_killed_at_any_step_of_its_life_leaves_nothing(tmp_path: Path, v
             notes = [p.name for p in (tmp_path / vendor).glob("[!.]*")]
             assert [] == notes, step
             if vendor == "cambricon":
-                cndev, version = hetero_cambricon._open()
-                assert [] == hetero_cambricon._profiles(cndev, version, 0), step
+                cndev = hetero_cambricon._CNDEV.open()
+                assert [] == hetero_cambricon._profiles(cndev, 0), step
         return step
 
     assert Rack(tmp_path, CARDS[vendor]).meet(kill_at_each) > 2

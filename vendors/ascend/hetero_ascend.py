@@ -10,45 +10,22 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import c_char, c_int, c_uint, sizeof
 from pathlib import Path
-
-from attrs import evolve
+from typing import Any
 
 import hetero
 from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Library, MiB, Rung
 
-#: Model, AI cores, AI CPUs, slots (how often the smallest template fits), then the templates as
-#: name MiB/cores/CPUs: as MindCluster and HAMi's 2.10 chart list them.
+#: Model, AI cores and AI CPUs, then the templates as name MiB/cores/CPUs: as MindCluster and HAMi's
+#: 2.10 chart list them. Memory decides which a request gets; the cores come with it.
 _TABLE = """
-910A    30 0 15  vir02 2184/2/0, vir04 4369/4/0, vir08 8738/8/0, vir16 17476/16/0
-910B2   24 6  8  vir03_1c_8g 8192/3/1, vir06_1c_16g 16384/6/1, vir12_3c_32g 32768/12/3
-910B3   20 7  4  vir05_1c_16g 16384/5/1, vir10_3c_32g 32768/10/3
-910B4-1 20 7  4  vir05_1c_16g 16384/5/1, vir10_3c_32g 32768/10/3
-910B4   20 7  4  vir05_1c_8g 8192/5/1, vir10_3c_16g 16384/10/3
-910C    20 7  4  vir05_1c_16g 16384/5/1, vir10_3c_32g 32768/10/3
-310P3    8 7  7  vir01 3072/1/1, vir02 6144/2/2, vir04 12288/4/4
+910A    30    vir02 2184/2, vir04 4369/4, vir08 8738/8, vir16 17476/16
+910B2   24/6  vir03_1c_8g 8192/3/1, vir06_1c_16g 16384/6/1, vir12_3c_32g 32768/12/3
+910B3   20/7  vir05_1c_16g 16384/5/1, vir10_3c_32g 32768/10/3
+910B4-1 20/7  vir05_1c_16g 16384/5/1, vir10_3c_32g 32768/10/3
+910B4   20/7  vir05_1c_8g 8192/5/1, vir10_3c_16g 16384/10/3
+910C    20/7  vir05_1c_16g 16384/5/1, vir10_3c_32g 32768/10/3
+310P3   8/7   vir01 3072/1/1, vir02 6144/2/2, vir04 12288/4/4
 """
-
-
-def _model(row: str) -> hetero.Model:
-    name, cores, cpus, slots, menu = row.split(maxsplit=4)
-    counts_cpus = int(cpus) > 0
-
-    def template(entry: str) -> hetero.Template:
-        shape, sizes = entry.split()
-        memory, core, cpu = map(int, sizes.split("/"))
-        takes = {MEMORY: memory * MiB, CORE: core, **({"aicpu": cpu} if counts_cpus else {})}
-        return hetero.Template(shape, takes)
-
-    return hetero.Model(
-        match=name,
-        # Memory decides which template a request gets; the cores come with it.
-        granularity=hetero.Templated(tuple(map(template, menu.split(", "))), by=(MEMORY,)),
-        core=int(cores),
-        slots=int(slots),
-        extra={"aicpu": int(cpus)} if counts_cpus else {},
-    )
-
-
 #: What HAMi's users write: each model has resources of its own.
 _WORDS = hetero.Words(
     count="huawei.com/Ascend{model}",
@@ -56,13 +33,11 @@ _WORDS = hetero.Words(
     core=("huawei.com/Ascend{model}-core",),
     only_uuid="hami.io/use-Ascend{model}-uuid",
     never_uuid="hami.io/no-use-Ascend{model}-uuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="ascend",
     title="Huawei Ascend",
-    models=tuple(map(_model, _TABLE.strip().splitlines())),
+    models=hetero.menus(_TABLE, counters=(CORE, "aicpu"), by=(MEMORY,)),
     visible=("ASCEND_RT_VISIBLE_DEVICES",),
     visible_by="index",
     # Beside the NPU itself: what Ascend's docker runtime gives and its base.list mounts
@@ -77,14 +52,12 @@ VENDOR = hetero.Vendor(
     ),
     words=(
         *_WORDS.each("910A", "910B2", "910B3", "910B4-1", "910B4", "310P"),
-        *evolve(_WORDS, module=2).each("910C"),  # two dies
+        *_WORDS.each("910C", module=2),  # two dies
     ),
 )
 
 #: What a 310P3 of 24 GiB can give out; its driver keeps the rest.
 _ALLOCATABLE = {"310P3": 21527 * MiB}
-#: A 910C is a module of two dies under one card number, each of which calls itself by this name.
-_DIE_OF_TWO, _MODULE = "Ascend910", "910C"
 
 _DCMI = hetero.Driver(
     names=(
@@ -95,6 +68,7 @@ _DCMI = hetero.Driver(
     start="dcmi_init",
     absent=(-8005,),
     unsupported=(-8255, -8013),  # not supported; not supported in a container
+    in_use=(-8020,),
     meanings={
         -8002: "not permitted: are you root?",
         -8007: "no such device",
@@ -108,8 +82,6 @@ _VDEVICES, _ONE, _TOTAL = 52, 0, 1  # DCMI_MAIN_CMD_VDEV_MNG and two of its sub 
 _HEALTH = {0: "ok", 1: "ok", 2: "major alarm", 3: "critical alarm"}  # 1: a minor alarm
 _WAYS = {1: "SYS", 2: "PHB", 3: "HCCS", 4: "PXB", 5: "PIX", 6: "SIO", 7: "HCCS_SW"}
 _FASTER = {"SIO": 30, "HCCS": 20, "HCCS_SW": 20}
-#: A vNPU's number belongs to its chip: from 100 on, sixteen to each physical id.
-_FIRST, _PER_CHIP = 100, 16
 
 _ChipInfo = hetero.struct(
     "dcmi_chip_info_v2", "char type[32] name[32] version[32]; u32 aicores; char npu[32]"
@@ -156,8 +128,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         ends = (*_place(here), *_place(there))
         return _WAYS.get(dcmi.find("dcmi_get_topo_info_by_device_id", *ends, c_int))
 
-    found = hetero.each_card(lambda place: _device(dcmi, *place), places)
-    return hetero.linked(found, between, _FASTER)
+    return hetero.each_card(lambda place: _device(dcmi, *place), places, between, _FASTER)
 
 
 @hetero.hookimpl
@@ -166,22 +137,22 @@ def hetero_enforce(
 ) -> Edits:
     """Give the NPUs, or the vNPU that is made for this grant, and nothing of its NPU beside that.
 
-    In a container the vendor's docker runtime makes the vNPU of the template it is told. A vNPU
-    is the only one its program sees, so that it counts from 0, as tensor parallel jobs expect.
+    In a container the vendor's docker runtime makes the vNPU of the template it is told.
     """
-    grant, first = allocation.grants[0], devices[0]
+    grant = allocation.grants[0]
     numbers = sorted(int(device.attributes["physical"]) for device in devices)
     env = {"ASCEND_VISIBLE_DEVICES": ",".join(map(str, numbers))}
     if grant.template is None:
         return Edits(env=env, device_nodes=tuple(f"/dev/davinci{number}" for number in numbers))
     if container:
         return Edits(env={**env, "ASCEND_VNPU_SPECS": grant.template})
-    made = _make(_DCMI.open(), first, grant.template, directory)
-    seen = {"ASCEND_VISIBLE_DEVICES": made, "ASCEND_RT_VISIBLE_DEVICES": "0"}
+    made = _make(_DCMI.open(), devices[0], grant.template, directory)
+    env = {"ASCEND_VISIBLE_DEVICES": made, "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"}
     return Edits(
-        env={**seen, "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"},
+        # The only one its program sees, so that it counts from 0, as tensor parallel jobs expect.
+        env={**env, "ASCEND_RT_VISIBLE_DEVICES": "0"},
         device_nodes=(f"/dev/vdavinci{made}",),
-        parts={first.uuid: made},
+        parts={grant.device: made},
     )
 
 
@@ -193,13 +164,11 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
         note = directory / str(number)
         if note.name in parts or not note.exists():
             continue
-        if number in _vnpus(dcmi, *place):
-            vnpu = _Vnpu(id=number)
-            dcmi.call("dcmi_get_device_info", *place, _VDEVICES, _ONE, vnpu, c_uint(sizeof(vnpu)))
-            if vnpu.in_container:
-                continue
-            dcmi.call("dcmi_set_destroy_vdevice", *place, number)
-        note.unlink(missing_ok=True)
+        made = number in _vnpus(dcmi, *place)
+        if made and _said(dcmi, place, _ONE, _Vnpu(id=number)).in_container:
+            continue
+        if not made or dcmi.destroy("dcmi_set_destroy_vdevice", *place, number):
+            note.unlink(missing_ok=True)
 
 
 @hetero.hookimpl
@@ -215,14 +184,15 @@ def _device(dcmi: Library, card: int, chip: int) -> Device:
     logic = dcmi.get("dcmi_get_device_logic_id", c_int, card, chip)
     physical = dcmi.get("dcmi_get_device_phyid_from_logicid", logic, c_uint)
     name = hetero.text(dcmi.get("dcmi_get_device_chip_info_v2", card, chip, _ChipInfo).name) or ""
-    words = c_uint * 5
-    die = dcmi.find("dcmi_get_device_die_v2", card, chip, _VDIE, words)
-    die = die or dcmi.get("dcmi_get_device_die", card, chip, words)  # of older drivers
-    model = _MODULE if name == _DIE_OF_TWO else name
+    # A 910C is a module of two dies under one card number, each of which calls itself this.
+    module = name == "Ascend910"
+    model = "910C" if module else name
+    die = dcmi.find("dcmi_get_device_die_v2", card, chip, _VDIE, c_uint * 5)
+    die = die or dcmi.get("dcmi_get_device_die", card, chip, c_uint * 5)  # of older drivers
     memory, _ = _memory(dcmi, card, chip)
-    at = dcmi.find("dcmi_get_device_pcie_info_v2", card, chip, _Pcie)
-    pci = hetero.pci_address(at.domain, at.bus, at.device, at.function) if at else None
+    pci = hetero.pci_of(dcmi.find("dcmi_get_device_pcie_info_v2", card, chip, _Pcie))
     health = dcmi.find("dcmi_get_device_health", card, chip, c_uint)
+    driver = hetero.text(dcmi.find("dcmi_get_driver_version", c_char * 64, 64))
     return VENDOR.device(
         uuid="-".join(f"{word:X}" for word in die),
         model=model,
@@ -232,13 +202,8 @@ def _device(dcmi: Library, card: int, chip: int) -> Device:
         health=None if health is None else _HEALTH.get(health, f"alarm {health}"),
         pci=pci,
         numa=hetero.numa_of(pci),
-        attributes={
-            "card": str(card),
-            "chip": str(chip),
-            "physical": str(physical),
-            "driver": hetero.text(dcmi.find("dcmi_get_driver_version", c_char * 64, 64)),
-        },
-        group=f"card {card}" if model == _MODULE else None,
+        attributes={"card": card, "chip": chip, "physical": physical, "driver": driver},
+        group=f"card {card}" if module else None,
     )
 
 
@@ -256,23 +221,26 @@ def _place(device: Device) -> tuple[int, int]:
 
 
 def _numbers(device: Device) -> range:
-    first = _FIRST + int(device.attributes["physical"]) * _PER_CHIP
-    return range(first, first + _PER_CHIP)
+    """A vNPU's number belongs to its chip: from 100 on, sixteen to each physical id."""
+    first = 100 + int(device.attributes["physical"]) * 16
+    return range(first, first + 16)
 
 
-def _vnpus(dcmi: Library, card: int, chip: int) -> set[int]:
-    found = _Vnpus()
-    dcmi.call("dcmi_get_device_info", card, chip, _VDEVICES, _TOTAL, found, c_uint(sizeof(found)))
+def _vnpus(dcmi: Library, *place: int) -> set[int]:
+    found = _said(dcmi, place, _TOTAL, _Vnpus())
     return set(found.ids[: found.count])
+
+
+def _said(dcmi: Library, place: Sequence[int], what: int, answer: Any) -> Any:
+    """Return the answer, filled in with what the chip says of its vNPUs."""
+    dcmi.call("dcmi_get_device_info", *place, _VDEVICES, what, answer, c_uint(sizeof(answer)))
+    return answer
 
 
 def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
     """Make a vNPU and return its number, noted before it exists: it has no name to mark."""
     place = _place(device)
-    taken = _vnpus(dcmi, *place)
-    number = next((n for n in _numbers(device) if n not in taken), None)
-    if number is None:
-        raise DriverError(f"card {place}: all {_PER_CHIP} vNPU numbers are taken")
+    number = hetero.free_number(_numbers(device), _vnpus(dcmi, *place), f"vNPU of card {place}")
     hetero.note(directory / str(number))
     wish = _Wish(id=number, template=template.encode())
     made = dcmi.get("dcmi_create_vdevice", *place, wish, _Made)

@@ -1,16 +1,14 @@
 """Cambricon MLU: discovered through CNDev, cut into sMLU instances by the driver.
 
 The declarations are our own, after the public header cndev.h (Cambricon/mlu-exporter,
-pkg/cndev/include). A struct that begins with `version` must say which layout it was built for.
+pkg/cndev/include).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import c_char_p, c_int, create_string_buffer
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +28,6 @@ _WORDS = hetero.Words(
     never_model="cambricon.com/nouse-mlutype",
     only_uuid="cambricon.com/use-gpuuuid",
     never_uuid="cambricon.com/nouse-gpuuuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="cambricon",
@@ -62,11 +58,12 @@ _CNDEV = hetero.Driver(
     flags=(0,),
     absent=(1, 12),  # no driver, no devices
     unsupported=(10,),
+    in_use=(15,),
+    versions=(6, 5),
+    other_version=3,
     explain="cndevGetErrorString",
 )
-_VERSIONS, _OTHER_VERSION = (6, 5), 3  # newest first; CNDEV_ERROR_UNSUPPORTED_API_VERSION
-_IN_USE = 15
-_WAYS = {1: "board", 2: "PIX", 3: "PXB", 4: "PHB", 5: "NODE", 6: "SYS"}
+_WAYS = hetero.ways(range(1, 7))  # cndevTopologyRelationshipEnum_t
 
 _Count = hetero.struct("cndevCardInfo_t", "i32 version; u32 number")
 _Uuid = hetero.struct("cndevUUID_t", "i32 version; char uuid[37]; u64 ncs")
@@ -105,51 +102,41 @@ def hetero_vendor() -> hetero.Vendor:
 @hetero.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards; one whose sMLU mode is off is given as a whole."""
-    cndev, version = _open()
-    count = cndev.get("cndevGetDeviceCount", partial(_Count, version))
+    cndev = _CNDEV.open()
+    count = cndev.get("cndevGetDeviceCount", _Count)
 
     def between(here: Device, there: Device) -> str | None:
         ends = _handle(cndev, here.index), _handle(cndev, there.index)
-        way = cndev.find("cndevTopologyGetRelationship", partial(_Way, version), *ends)
+        way = cndev.find("cndevTopologyGetRelationship", _Way, *ends)
         return _WAYS.get(way.relation) if way else None
 
-    cards = hetero.each_card(
-        lambda index: _device(cndev, version, index), hetero.counted(count.number)
-    )
-    return hetero.linked(cards, between)
+    indices = hetero.counted(count.number)
+    return hetero.each_card(lambda index: _device(cndev, index), indices, between)
 
 
 @hetero.hookimpl
 def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
     """Make an instance for every share, or bring the one it has to its size."""
     nodes, parts = [], {}
-    for grant, device in zip(allocation.grants, devices, strict=True):
-        if not device.whole(grant):
-            cndev, version = _open()
-            instance = _instance(cndev, version, device, grant, directory)
-            parts[device.uuid] = instance.name.decode()
-            nodes.append(instance.node.decode())
+    for grant, device in hetero.shares(allocation, devices):
+        instance = _instance(_CNDEV.open(), device, grant, directory)
+        parts[device.uuid] = instance.name.decode()
+        nodes.append(instance.node.decode())
     return Edits(device_nodes=tuple(nodes), parts=parts)
 
 
 @hetero.hookimpl
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy our instances that no grant holds, and our profiles that nothing is made from."""
-    cndev, version = _open()
+    cndev = _CNDEV.open()
     card = _handle(cndev, device.index)
-    for instance in _instances(cndev, version, card):
-        name = instance.name
-        if not name.startswith(hetero.mark(directory).encode()) or name.decode() in parts:
-            continue
-        try:
-            cndev.call("cndevDestroySMluInstanceByInstanceName", card, name)
-        except DriverError as error:
-            if error.code != _IN_USE:
-                raise
-    used = {instance.profile for instance in _instances(cndev, version, card)}
+    for instance in _instances(cndev, card):
+        if hetero.orphaned(instance.name.decode(), parts, directory):
+            cndev.destroy("cndevDestroySMluInstanceByInstanceName", card, instance.name)
+    used = {instance.profile for instance in _instances(cndev, card)}
     for note in directory.glob(f"{device.uuid}-*"):
         before = note.read_text().split()
-        of_size = [p.id for p in _profiles(cndev, version, card) if _note(device, p) == note.name]
+        of_size = [p.id for p in _profiles(cndev, card) if _note(device, p) == note.name]
         ours = {number for number in of_size if str(number) not in before}
         for number in ours - used:
             cndev.call("cndevDestroySMluProfileInfo", number, card)
@@ -160,90 +147,73 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 @hetero.hookimpl
 def hetero_observe(device: Device) -> hetero.Usage:
     """Return the memory in use and the mean utilization of the cores."""
-    cndev, version = _open()
+    cndev = _CNDEV.open()
     card = _handle(cndev, device.index)
     used = cndev.get("cndevGetMemoryUsageV2", _Memory, card).used * MiB
-    busy = cndev.find("cndevGetDeviceUtilizationInfo", partial(_Busy, version), card)
+    busy = cndev.find("cndevGetDeviceUtilizationInfo", _Busy, card)
     return hetero.Usage(memory=used, core=busy.average / 100 if busy else None)
-
-
-def _open() -> tuple[Library, int]:
-    """Return the library and the newest version of its structs that both sides know."""
-    cndev = _CNDEV.open()
-    for version in _VERSIONS:
-        try:
-            cndev.get("cndevGetDeviceCount", partial(_Count, version))
-        except DriverError as error:
-            if error.code == _OTHER_VERSION:
-                continue
-            raise
-        return cndev, version
-    raise DriverError(f"{cndev.name} speaks none of the interface versions {_VERSIONS}")
 
 
 def _handle(cndev: Library, index: int) -> int:
     return int(cndev.get("cndevGetDeviceHandleByIndex", index, c_int))
 
 
-def _device(cndev: Library, version: int, index: int) -> Device:
+def _device(cndev: Library, index: int) -> Device:
     card = _handle(cndev, index)
-    uuid = cndev.get("cndevGetUUID", partial(_Uuid, version), card)
+    uuid = cndev.get("cndevGetUUID", _Uuid, card)
     name = cndev.value("cndevGetCardNameStringByDevId", card, kind=c_char_p)
-    at = cndev.find("cndevGetPCIeInfoV2", _Pcie, card)
-    numa = cndev.find("cndevGetNUMANodeIdByDevId", partial(_Numa, version), card)
-    health = cndev.find("cndevGetCardHealthState", partial(_Health, version), card)
-    mode = cndev.find("cndevGetSMLUMode", partial(_Mode, version), card)
+    numa = cndev.find("cndevGetNUMANodeIdByDevId", _Numa, card)
+    health = cndev.find("cndevGetCardHealthState", _Health, card)
+    mode = cndev.find("cndevGetSMLUMode", _Mode, card)
     sliced = mode and mode.on == 1
     return VENDOR.device(
         uuid=f"MLU-{hetero.text(uuid.uuid)}",
-        model=hetero.text(name) or "unknown",
+        model=hetero.text(name),
         index=index,
         memory=cndev.get("cndevGetMemoryUsageV2", _Memory, card).total * MiB,
         rung=Rung.PARTITION if sliced else Rung.NONE,
         granularity=None if sliced else hetero.Whole(),
         health=("ok" if health.health == 1 else "the driver reports a problem") if health else None,
         numa=numa.node if numa and numa.node >= 0 else None,
-        pci=hetero.pci_address(at.domain, at.bus, at.device, at.function) if at else None,
+        pci=hetero.pci_of(cndev.find("cndevGetPCIeInfoV2", _Pcie, card)),
         attributes={"smlu": None if sliced else "off"},
     )
 
 
-def _instances(cndev: Library, version: int, card: int) -> list[Any]:
+def _instances(cndev: Library, card: int) -> list[Any]:
     room = 128
     found, count = (_Instance * room)(), c_int(room)
-    for instance in found:
-        instance.version = version
     cndev.call("cndevGetAllSMluInstanceInfo", count, found, card)
     return list(found[: count.value])
 
 
-def _instance(cndev: Library, version: int, device: Device, grant: Grant, directory: Path) -> Any:
+def _instance(cndev: Library, device: Device, grant: Grant, directory: Path) -> Any:
     """Return the instance of this grant's size: the one it names, resized, or a new one."""
     card = _handle(cndev, device.index)
     core = grant.takes[CORE] * 100 // device.capacity[CORE]
-    quota = _Quota(version=version, core=core, memory=grant.takes[MEMORY])
-    name = (grant.part or hetero.mark(directory) + os.urandom(4).hex()).encode()
-    if any(instance.name == name for instance in _instances(cndev, version, card)):
+    quota = _Quota(core=core, memory=grant.takes[MEMORY])
+    name = hetero.slice_name(grant, directory).encode()
+    if any(instance.name == name for instance in _instances(cndev, card)):
         cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name, quota)
     else:
-        profile = _profile(cndev, version, device, quota, directory)
+        profile = _profile(cndev, device, quota, directory)
         handle = c_int()  # not needed: instances are addressed by their names
         writable = create_string_buffer(name)
         cndev.call("cndevCreateSMluInstanceByProfileId", handle, profile, card, writable)
-    return next(i for i in _instances(cndev, version, card) if i.name == name)
+    return next(i for i in _instances(cndev, card) if i.name == name)
 
 
-def _profiles(cndev: Library, version: int, card: int) -> list[Any]:
-    ids = cndev.get("cndevGetSMluProfileIdInfo", partial(_Ids, version), card)
-    ask = partial(cndev.get, "cndevGetSMluProfileInfo", partial(_Profile, version))
-    return [ask(number, card) for number in ids.ids[: ids.count]]
+def _profiles(cndev: Library, card: int) -> list[Any]:
+    found = cndev.get("cndevGetSMluProfileIdInfo", _Ids, card)
+    ids = found.ids[: found.count]
+    return [cndev.get("cndevGetSMluProfileInfo", _Profile, number, card) for number in ids]
 
 
 def _note(device: Device, profile: Any) -> str:
     return f"{device.uuid}-{profile.core[0]}-{profile.memory[0]}"
 
 
-def _profile(cndev: Library, version: int, device: Device, quota: Any, directory: Path) -> int:
+def _profile(cndev: Library, device: Device, quota: Any, directory: Path) -> int:
     """Return the profile of this size, which is reused when it exists.
 
     Profiles have no name to mark: a note of those there were before tells which are ours.
@@ -251,7 +221,7 @@ def _profile(cndev: Library, version: int, device: Device, quota: Any, directory
     card = _handle(cndev, device.index)
     wanted = _Profile(core=(quota.core,), memory=(quota.memory,))
     name = _note(device, wanted)
-    found = [p for p in _profiles(cndev, version, card) if _note(device, p) == name]
+    found = [p for p in _profiles(cndev, card) if _note(device, p) == name]
     for profile in found:
         if profile.left:
             return int(profile.id)

@@ -8,7 +8,7 @@ written in a file of `key: value` lines that the runtime finds under /etc/vdev/d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import c_char, c_int32, c_uint16, c_uint32, c_uint64
 from functools import reduce
@@ -41,8 +41,6 @@ _WORDS = hetero.Words(
     spelling={"DCU-": "", "_": "-"},
     only_uuid="hygon.com/use-gpuuuid",
     never_uuid="hygon.com/nouse-gpuuuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="hygon",
@@ -101,17 +99,15 @@ def hetero_discover() -> Iterator[Device | DriverError]:
             return None
         return "XGMI" if kind == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
 
-    cards = hetero.each_card(lambda index: _device(rsmi, index), hetero.counted(count))
-    return hetero.linked(cards, between, {"XGMI": 20})
+    indices = hetero.counted(count)
+    return hetero.each_card(lambda index: _device(rsmi, index), indices, between, {"XGMI": 20})
 
 
 @hetero.hookimpl
 def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
     """Write a vdev for every share and mount it where the runtime looks."""
     mounts, parts = [], {}
-    for grant, device in zip(allocation.grants, devices, strict=True):
-        if device.whole(grant):
-            continue
+    for grant, device in hetero.shares(allocation, devices):
         part = _write(device, grant, directory)
         parts[device.uuid] = part
         mounts.append(hetero.Mount(str(directory / part), f"{RUNTIME}/{part}"))
@@ -148,7 +144,7 @@ def _device(rsmi: Library, index: int) -> Device:
     numa = rsmi.find("rsmi_topo_numa_affinity_get", index, c_int32)
     units = _units(index) if kind in _CARDS else None
     return VENDOR.device(
-        uuid=f"DCU-{serial}" if serial else "",
+        uuid=serial and f"DCU-{serial}",
         model=model or f"{kind:04x}",
         index=index,
         memory=rsmi.get("rsmi_dev_memory_total_get", index, _VRAM, c_uint64),
@@ -221,14 +217,12 @@ def _write(device: Device, grant: Grant, directory: Path) -> str:
     units = [unit for unit in range(device.capacity[CORE]) if not taken >> unit & 1]
     named = re.findall(r"\d+", grant.part or "")
     numbers = map(int, named) if named else range(_MOST_VDEVS + 1)
-    number = _free(numbers, (vdev.number for vdev in others))
-    pipe = _free(range(_MOST_PIPES), (vdev.pipe for vdev in beside))
-    if number is None or pipe is None or len(units) < count:
-        raise DriverError(
-            f"card {device.index}: {len(units)} of {count} compute units, "
-            f"{'a' if number is not None else 'no'} vdev number and "
-            f"{'a' if pipe is not None else 'no'} pipe are free"
-        )
+    number = hetero.free_number(numbers, (vdev.number for vdev in others), "vdev number")
+    pipes, taken_pipes = range(_MOST_PIPES), (vdev.pipe for vdev in beside)
+    pipe = hetero.free_number(pipes, taken_pipes, f"pipe of card {device.index}")
+    if len(units) < count:
+        free = f"{len(units)} of {count} compute units are free"
+        raise DriverError(f"card {device.index}: {free}")
     mask = sum(1 << unit for unit in units[:count])
     words = [mask >> _MASK_BITS * place & (1 << _MASK_BITS) - 1 for place in (0, 1)]
     masks = "".join(f"cu_mask: 0x{word:016x}\n" for word in words)
@@ -236,8 +230,3 @@ def _write(device: Device, grant: Grant, directory: Path) -> str:
     name = f"vdev{number}.conf"
     hetero.note(directory / name, f"PciBusId: {device.pci}\n{masks}{size}{ids}enable: 1\n")
     return name
-
-
-def _free(numbers: Iterable[int], taken: Iterable[int]) -> int | None:
-    used = set(taken)
-    return next((number for number in numbers if number not in used), None)

@@ -22,8 +22,6 @@ _WORDS = hetero.Words(
     core=("iluvatar.ai/{model}.vCore",),
     only_uuid="hami.io/use-{model}-uuid",
     never_uuid="hami.io/no-use-{model}-uuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="iluvatar",
@@ -53,7 +51,7 @@ _IXML = hetero.Driver(
 )
 #: The driver whose calls the limiter stands in front of.
 _CUDA = ("/usr/local/corex/lib64/libcuda.so.1", "libcuda.so.1")
-_WAYS = {0: "board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_WAYS = hetero.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
 _NODES = 0  # nvmlAffinityScope_t
 #: ixmlDeviceGetHealth is a set of these.
 _HEALTH = ("hub", "memory controller", "over temperature", "over voltage", "ECC", "memory", "PCIe")
@@ -86,7 +84,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     def read(index: int) -> Device:
         return _device(ixml, index, rung, version)
 
-    return hetero.linked(hetero.each_card(read, hetero.counted(count)), between)
+    return hetero.each_card(read, hetero.counted(count), between)
 
 
 @hetero.hookimpl
@@ -105,19 +103,18 @@ def _handle(ixml: Library, index: int) -> int:
 
 def _device(ixml: Library, index: int, rung: Rung, version: str | None) -> Device:
     card = _handle(ixml, index)
-    at = ixml.find("nvmlDeviceGetPciInfo_v3", card, _Pci)
     minor = ixml.find("nvmlDeviceGetMinorNumber", card, c_uint)
     nodes = ixml.find("nvmlDeviceGetMemoryAffinity", card, 1, c_ulong, _NODES)
     return VENDOR.device(
-        uuid=hetero.text(ixml.get("nvmlDeviceGetUUID", card, c_char * 96, 96)) or "",
-        model=hetero.text(ixml.get("nvmlDeviceGetName", card, c_char * 96, 96)) or "unknown",
+        uuid=hetero.text(ixml.get("nvmlDeviceGetUUID", card, c_char * 96, 96)),
+        model=hetero.text(ixml.get("nvmlDeviceGetName", card, c_char * 96, 96)),
         index=index,
         memory=ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).total,
         rung=rung,
         health=_health(ixml, card),
         numa=hetero.first_node(nodes or 0),
-        pci=hetero.pci_address(at.domain, at.bus, at.device) if at else None,
-        attributes={"driver": version, "minor": str(index if minor is None else minor)},
+        pci=hetero.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", card, _Pci)),
+        attributes={"driver": version, "minor": index if minor is None else minor},
     )
 
 

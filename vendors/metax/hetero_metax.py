@@ -6,7 +6,6 @@ The declarations are our own, after what the public header MxSml.h says of its f
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import c_char, c_int, c_uint, create_string_buffer
@@ -24,8 +23,6 @@ _WHOLE = hetero.Words(
     whole=True,
     only_uuid="metax-tech.com/use-gpuuuid",
     never_uuid="metax-tech.com/nouse-gpuuuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 _SHARES = evolve(
     _WHOLE,
@@ -65,12 +62,12 @@ _MXSML = hetero.Driver(
     start="mxSmlInit",
     absent=(2,),  # no device
     unsupported=(3,),  # which is also the answer about a slice that is not there
+    in_use=(5,),  # a write error of the driver's control file
     explain="mxSmlGetErrorString",
 )
-_WRITE_ERROR = 5  # of the driver's control file: what a slice that is in use answers to its removal
 _XCORE = 4
 _PHYSICAL = 1  # a card whose virtual functions are given out in its place
-_WAYS = {0: "board", 1: "PIX", 2: "PXB", 3: "PHB", 4: "NODE", 5: "MetaXLink", 6: "SYS"}
+_WAYS = {**hetero.ways((0, 1, 2, 3, 4, 6)), 5: "MetaXLink"}
 #: How slices of one card share it: all alike.
 _CLASSES = {Policy.OFF: 0, Policy.FIXED: 1, Policy.ELASTIC: 2}
 
@@ -100,8 +97,10 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     def between(here: Device, there: Device) -> str | None:
         return _WAYS.get(mxsml.find("mxSmlGetDeviceTopology", here.index, there.index, c_uint))
 
-    cards = hetero.each_card(lambda index: _device(mxsml, index), hetero.counted(count))
-    return hetero.linked(cards, between, {"MetaXLink": 20})
+    def read(index: int) -> Device:
+        return _device(mxsml, index)
+
+    return hetero.each_card(read, hetero.counted(count), between, {"MetaXLink": 20})
 
 
 @hetero.hookimpl
@@ -132,12 +131,8 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
     for identity in _slices(mxsml, device.index):
         alias = _alias(mxsml, device.index, identity)
         unnamed = not alias and before is not None and str(identity) not in before
-        if (alias.startswith(hetero.mark(directory)) and alias not in parts) or unnamed:
-            try:
-                mxsml.call("mxSmlRemoveSgpu", device.index, identity)
-            except DriverError as error:
-                if error.code != _WRITE_ERROR:
-                    raise
+        if hetero.orphaned(alias, parts, directory) or unnamed:
+            mxsml.destroy("mxSmlRemoveSgpu", device.index, identity)
     note.unlink(missing_ok=True)
 
 
@@ -158,8 +153,8 @@ def _device(mxsml: Library, index: int) -> Device:
     on = mxsml.find("mxSmlGetSgpuToggle", index, c_uint) == 1
     virtual = "its virtual functions are given out instead"
     return VENDOR.device(
-        uuid=hetero.text(info.uuid) or "",
-        model=hetero.text(info.name) or "unknown",
+        uuid=hetero.text(info.uuid),
+        model=hetero.text(info.name),
         index=index,
         memory=memory.total * 1024,
         rung=hetero.Rung.PARTITION if on else hetero.Rung.NONE,
@@ -198,7 +193,7 @@ def _slice(mxsml: Library, device: Device, grant: Grant, policy: Policy, directo
     memory = grant.takes[MEMORY] // MiB // 128 * 128  # all of a card may be no multiple
     core = grant.takes[CORE]
     slices = _slices(mxsml, device.index)
-    alias = grant.part or hetero.mark(directory) + os.urandom(4).hex()
+    alias = hetero.slice_name(grant, directory)
     identity = next((n for n in slices if _alias(mxsml, device.index, n) == alias), None)
     if identity is not None:
         mxsml.call("mxSmlSetSgpuVramQuota", device.index, identity, memory)

@@ -31,8 +31,6 @@ _WORDS = hetero.Words(
     core_whole=16,
     only_uuid="mthreads.ai/use-gpuuuid",
     never_uuid="mthreads.ai/nouse-gpuuuid",
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
 )
 VENDOR = hetero.Vendor(
     name="mthreads",
@@ -66,14 +64,7 @@ _MTML = hetero.Binding(
     hint="see `mthreads-gmi -q` and the kernel log",
 )
 _get, _find = _MTML.get, _MTML.find
-_WAYS = {
-    mtml.MTML_TOPOLOGY_INTERNAL: "board",
-    mtml.MTML_TOPOLOGY_SINGLE: "PIX",
-    mtml.MTML_TOPOLOGY_MULTIPLE: "PXB",
-    mtml.MTML_TOPOLOGY_HOSTBRIDGE: "PHB",
-    mtml.MTML_TOPOLOGY_NODE: "NODE",
-    mtml.MTML_TOPOLOGY_SYSTEM: "SYS",
-}
+_WAYS = hetero.ways(range(mtml.MTML_TOPOLOGY_INTERNAL, mtml.MTML_TOPOLOGY_SYSTEM + 1))
 _MTLINK = "MtLink"
 
 
@@ -87,9 +78,8 @@ def hetero_vendor() -> hetero.Vendor:
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards MTML lists."""
     with _MTML.open():
-        count = _get(mtml.mtmlLibraryCountDevice)
-        cards = hetero.each_card(_device, hetero.counted(count))
-        yield from hetero.linked(cards, _between, {_MTLINK: 20})
+        indices = hetero.counted(_get(mtml.mtmlLibraryCountDevice))
+        yield from hetero.each_card(_device, indices, _between, {_MTLINK: 20})
 
 
 @hetero.hookimpl
@@ -100,9 +90,7 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
     core groups serve as well as any unit.
     """
     env = {}
-    for grant, device in zip(allocation.grants, devices, strict=True):
-        if device.whole(grant):
-            continue
+    for grant, device in hetero.shares(allocation, devices):
         policy = SGPU / str(device.index) / "policy"
         if policy.exists():
             policy.write_text(_POLICIES[allocation.policy])

@@ -15,15 +15,12 @@ import pynvml
 from attrs import evolve
 
 import hetero
-from hetero import CORE, MEMORY, SLOTS, Device, DriverError, MiB, Policy, Rung, Template
+from hetero import CORE, MEMORY, Device, DriverError, MiB, Policy, Rung, Template
 
-#: What HAMi's users write, and below it Volcano's. HAMi's own default policy is the cluster's.
-_WORDS = hetero.Words(
-    count="nvidia.com/gpu",
-    memory=("nvidia.com/gpumem",),
-    memory_percent="nvidia.com/gpumem-percentage",
-    core=("nvidia.com/gpucores",),
-    priority="nvidia.com/priority",
+#: What users of NVIDIA's own plugin write for a MIG instance, with the annotations of HAMi's users,
+#: who write the words below it for a share; Volcano's are the last.
+_INSTANCE = hetero.Words(
+    count="nvidia.com/mig-{shape}",
     only_model="nvidia.com/use-gputype",
     never_model="nvidia.com/nouse-gputype",
     only_uuid="nvidia.com/use-gpuuuid",
@@ -37,16 +34,21 @@ _WORDS = hetero.Words(
         "mig": hetero.Choice(only=("partition",)),
         "mps": hetero.Choice(only=("service",)),
     },
-    node_order="hami.io/node-scheduler-policy",
-    device_order="hami.io/gpu-scheduler-policy",
+)
+_HAMI = evolve(
+    _INSTANCE,
+    count="nvidia.com/gpu",
+    memory=("nvidia.com/gpumem",),
+    memory_percent="nvidia.com/gpumem-percentage",
+    core=("nvidia.com/gpucores",),
+    priority="nvidia.com/priority",
 )
 _VOLCANO = evolve(
-    _WORDS,
+    _INSTANCE,
     count="volcano.sh/vgpu-number",
     memory=("volcano.sh/vgpu-memory",),
     memory_percent="volcano.sh/vgpu-memory-percentage",
     core=("volcano.sh/vgpu-cores",),
-    priority=None,
 )
 #: The profiles of cards in MIG mode, from the A30 to the B200, as NVIDIA's guide to MIG lists them.
 _PROFILES = """
@@ -56,19 +58,6 @@ _PROFILES = """
 4g.20gb 4g.24gb 4g.40gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb
 7g.40gb 7g.79gb 7g.80gb 7g.94gb 7g.96gb 7g.141gb 7g.180gb
 """
-#: What users of NVIDIA's own plugin write for an instance.
-_INSTANCES = tuple(
-    evolve(
-        _WORDS,
-        count=f"nvidia.com/mig-{profile}",
-        shape=profile,
-        memory=(),
-        memory_percent=None,
-        core=(),
-        priority=None,
-    )
-    for profile in _PROFILES.split()
-)
 VENDOR = hetero.Vendor(
     name="nvidia",
     title="NVIDIA",
@@ -92,7 +81,7 @@ VENDOR = hetero.Vendor(
         "libnvidia-gpucomp.so.{driver}",
         "/usr/bin/nvidia-smi",
     ),
-    words=(_WORDS, _VOLCANO, *_INSTANCES),
+    words=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
 )
 
 _NVML = hetero.Binding(
@@ -110,14 +99,7 @@ _NVML = hetero.Binding(
 )
 _get, _find = _NVML.get, _NVML.find
 _LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
-_LEVELS = {
-    pynvml.NVML_TOPOLOGY_INTERNAL: "board",
-    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
-    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
-    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
-    pynvml.NVML_TOPOLOGY_NODE: "NODE",
-    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
-}
+_LEVELS = hetero.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
 _NVLINKS = {f"NV{count}": 10 * count for count in range(1, pynvml.NVML_NVLINK_MAX_LINKS + 1)}
 _SWITCH = "switch"  # the far end of an NVLink that leads to every card on the same switches
 
@@ -131,32 +113,27 @@ def hetero_vendor() -> hetero.Vendor:
 @hetero.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards NVML lists, with the links between those that answer."""
-    handles: dict[str, Any] = {}
-    ends = cache(lambda uuid: _nvlinks(handles[uuid]))
+    card = cache(lambda index: _get(pynvml.nvmlDeviceGetHandleByIndex, index))
+    ends = cache(lambda index: _nvlinks(card(index)))
 
     def read(index: int) -> Device:
         try:
-            handle = _get(pynvml.nvmlDeviceGetHandleByIndex, index)
-            device = _device(handle, index)
+            return _device(card(index), index)
         except DriverError as error:
             if error.code not in _LOST:
                 raise
             return _lost(index, error)
-        handles[device.uuid] = handle
-        return device
 
     def between(here: Device, there: Device) -> str | None:
-        if not {here.uuid, there.uuid} <= handles.keys():
-            return None
-        one, other = ends(here.uuid), ends(there.uuid)
+        one, other = ends(here.index), ends(there.index)
         if count := one[there.pci] or min(one[_SWITCH], other[_SWITCH]):
             return f"NV{count}"
-        pair = handles[here.uuid], handles[there.uuid]
+        pair = card(here.index), card(there.index)
         return _LEVELS.get(_find(pynvml.nvmlDeviceGetTopologyCommonAncestor, *pair))
 
     with _NVML.open():
-        cards = hetero.each_card(read, hetero.counted(_get(pynvml.nvmlDeviceGetCount)))
-        yield from hetero.linked(cards, between, _NVLINKS)
+        indices = hetero.counted(_get(pynvml.nvmlDeviceGetCount))
+        yield from hetero.each_card(read, indices, between, _NVLINKS)
 
 
 @hetero.hookimpl
@@ -180,6 +157,8 @@ def _device(handle: Any, index: int) -> Device:
     menu = _instances(handle) if mig else ()
     compute = _find(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     minor = _find(pynvml.nvmlDeviceGetMinorNumber, handle)
+    # Not `nvmlDeviceGetNumaNodeId`: that is the card's own memory as a node.
+    nodes = _find(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
     return VENDOR.device(
         uuid=_get(pynvml.nvmlDeviceGetUUID, handle),
         model=_get(pynvml.nvmlDeviceGetName, handle),
@@ -188,13 +167,14 @@ def _device(handle: Any, index: int) -> Device:
         # Limits of the kernel's, which drivers offer from r615 on, are not set by anybody here yet.
         rung=Rung.PARTITION if mig else Rung.PRELOAD,
         granularity=hetero.Templated(menu, whole=False) if mig else None,
-        capacity=_slices(handle, menu) if mig else None,
+        # A partitioned card counts its core in slices.
+        capacity={CORE: _get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)} if mig else None,
         health="MIG is on without an instance" if mig and not menu else _health(handle),
-        numa=_numa(handle),
-        pci=_address(_find(pynvml.nvmlDeviceGetPciInfo, handle)),
+        numa=hetero.first_node(nodes[0]) if nodes else None,
+        pci=hetero.pci_of(_find(pynvml.nvmlDeviceGetPciInfo, handle)),
         attributes={
             "driver": _get(pynvml.nvmlSystemGetDriverVersion),
-            "minor": str(index if minor is None else minor),
+            "minor": index if minor is None else minor,
             "compute-capability": f"{compute[0]}.{compute[1]}" if compute else None,
         },
     )
@@ -218,16 +198,6 @@ def _memory(handle: Any) -> Any:
     return newer or _get(pynvml.nvmlDeviceGetMemoryInfo, handle)
 
 
-def _address(pci: Any) -> str | None:
-    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0" if pci else None
-
-
-def _numa(handle: Any) -> int | None:
-    """The nearest node; `nvmlDeviceGetNumaNodeId` is another thing, the card's memory as a node."""
-    nodes = _find(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
-    return hetero.first_node(nodes[0]) if nodes else None
-
-
 def _health(handle: Any) -> str | None:
     """What NVML's error records say: "ok", what is wrong, or None where it keeps none."""
     rows = _find(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
@@ -244,10 +214,7 @@ def _health(handle: Any) -> str | None:
 
 
 def _instances(handle: Any) -> tuple[Template, ...]:
-    """One template per GPU instance there is, smallest first.
-
-    Compute instances of one GPU instance share its memory, so only the largest of them is given.
-    """
+    """One template per GPU instance: the largest of its compute instances, who share memory."""
     largest: dict[int, Template] = {}
     for index in range(_get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
         part = _find(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
@@ -258,18 +225,10 @@ def _instances(handle: Any) -> tuple[Template, ...]:
         called = _get(pynvml.nvmlDeviceGetName, part)
         name = called.rpartition("MIG ")[2]  # "NVIDIA H200 MIG 1g.18gb"
         size = {MEMORY: shape.memorySizeMB * MiB, CORE: shape.computeInstanceSliceCount}
-        # The profile's counter names what ran out in a refusal; the part's own gives it once.
-        template = Template(name=name, takes={**size, name: 1, uuid: 1}, part=uuid)
         instance = _get(pynvml.nvmlDeviceGetGpuInstanceId, part)
         if instance not in largest or largest[instance].takes[CORE] < size[CORE]:
-            largest[instance] = template
-    return tuple(sorted(largest.values(), key=lambda t: (t.takes[MEMORY], t.takes[CORE], t.part)))
-
-
-def _slices(handle: Any, menu: tuple[Template, ...]) -> dict[str, int]:
-    """A partitioned card counts its core in slices, and its instances by profile and singly."""
-    slices = {CORE: _get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle), SLOTS: len(menu)}
-    return slices | Counter(template.name for template in menu) | {str(t.part): 1 for t in menu}
+            largest[instance] = Template(name=name, takes=size, part=uuid)
+    return tuple(largest.values())
 
 
 def _nvlinks(handle: Any) -> Counter[str | None]:
@@ -285,7 +244,7 @@ def _nvlinks(handle: Any) -> Counter[str | None]:
         if not active:
             continue
         kind = _find(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-        remote = _find(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-        ends[_SWITCH if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else _address(remote)] += 1
+        remote = hetero.pci_of(_find(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
+        ends[_SWITCH if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else remote] += 1
     ends.pop(None, None)  # a link whose other end NVML does not name
     return ends

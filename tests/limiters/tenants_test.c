@@ -1,0 +1,233 @@
+/* What tenants of one card get beside each other: whole governors, their turns and budgets, in virtual time. */
+#include "check.h"
+#include "virtual.h"
+
+#include "../../limiters/core/budget.h"
+
+#define SECOND (1000 * MS)
+
+enum { RUN_S = 10 };
+
+static struct tenant tenants[TENANTS];
+static struct hetero_region_device accounts[TENANTS];
+
+/* Kernels of half a millisecond, eight of them queued. */
+static const struct tenant KERNELS = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8};
+/* Ones that a turn of ten milliseconds ends in the middle of. */
+static const struct tenant LONG_KERNELS = {.kernel_ns = 13 * MS, .host_ns = 3 * US, .in_flight = 4};
+/* A decoder: 118 launches a token, and the token is read before the next one is begun. */
+static const struct tenant DECODER = {.kernel_ns = 14 * US, .host_ns = 3 * US, .batch = 118, .in_flight = 1000};
+/* Graphs, one of which is 1.24 ms. */
+static const struct tenant GRAPHS = {.kernel_ns = 1240 * US, .host_ns = 10 * US, .in_flight = 4};
+
+/* A tenant of so much of the card, which is not there yet. */
+static struct tenant *add(unsigned number, const struct tenant *like, unsigned percent)
+{
+    struct tenant *tenant = &tenants[number];
+    *tenant = *like;
+    tenant->terms = (struct hetero_grant_device){.core = percent * 100, .policy = HETERO_POLICY_FIXED};
+    tenant->account = &accounts[number];
+    accounts[number] = (struct hetero_region_device){0};
+    return tenant;
+}
+
+static void begin(void)
+{
+    usage_file();
+    machine_begin(directory, 1);
+}
+
+static void together(unsigned count)
+{
+    for (unsigned t = 0; t < count; t++)
+        tenant_start(&tenants[t]);
+    EXPECT(true, machine_run(RUN_S * SECOND));
+}
+
+/* Launches of a tenant that has the card to itself and no limit. */
+static double alone(const struct tenant *like)
+{
+    struct tenant *tenant = add(TENANTS - 1, like, 100);
+    machine_begin(directory, 1);
+    tenant_start(tenant);
+    EXPECT(true, machine_run(RUN_S * SECOND));
+    machine_end();
+    machine_begin(directory, 1);
+    return (double)tenant->launched;
+}
+
+/* What it got of its own speed alone, and of the card in the worst second. */
+static void expect_of(unsigned number, double percent, double points, double in_any_second, double native)
+{
+    const struct tenant *tenant = &tenants[number];
+    double got = 100 * (double)tenant->launched / native, worst = 0;
+    for (unsigned s = 2; s < RUN_S; s++) {
+        double off = tenant_got(tenant, s, s + 1) - tenant_got(tenant, 2, RUN_S);
+        worst = off > worst ? off : -off > worst ? -off : worst;
+    }
+    printf("tenant %u: %.2f of %.0f, the worst second off by %.2f\n", number, got, percent, worst);
+    EXPECT_NEAR(percent, points, got);
+    EXPECT(true, worst <= in_any_second);
+}
+
+static void pair(const struct tenant *one, unsigned percent, const struct tenant *other, unsigned others,
+                 double points)
+{
+    begin();
+    double native = alone(one), natives = alone(other);
+    add(0, one, percent);
+    add(1, other, others);
+    together(2);
+    expect_of(0, percent, points, 3, native);
+    expect_of(1, others, points, 3, natives);
+    machine_end();
+}
+
+static void halves_of_a_card_are_halves(void)
+{
+    pair(&KERNELS, 50, &KERNELS, 50, 1.5);
+}
+
+static void a_decoder_beside_graphs_has_its_half(void)
+{
+    /* What a hand-over takes is lost to the one that is more easily kept from its next turn. */
+    pair(&DECODER, 50, &GRAPHS, 50, 2);
+}
+
+static void long_kernels_beside_short_ones_take_no_more_than_their_half(void)
+{
+    pair(&LONG_KERNELS, 50, &KERNELS, 50, 1.5);
+}
+
+static void a_tenth_beside_nine_tenths_is_a_tenth(void)
+{
+    pair(&KERNELS, 10, &GRAPHS, 90, 1.5);
+}
+
+static void sixty_beside_thirty_leaves_slack(void)
+{
+    pair(&DECODER, 60, &KERNELS, 30, 1.5);
+}
+
+static void four_quarters_are_quarters(void)
+{
+    begin();
+    double native = alone(&KERNELS), decoders = alone(&DECODER);
+    add(0, &KERNELS, 25);
+    add(1, &DECODER, 25);
+    add(2, &KERNELS, 25);
+    add(3, &DECODER, 25);
+    together(4);
+    for (unsigned t = 0; t < 4; t++)
+        expect_of(t, 25, 1.5, 6, t % 2 ? decoders : native);
+    machine_end();
+}
+
+/* Three busy tenants, one of which is killed at a random moment, and another comes in its place; whether the one that
+ * was killed had the turn or not, some neighbour that waits for it has it soon. */
+static void after_a_kill_the_next_owner_is_there_within_5_ms(unsigned kills)
+{
+    uint64_t last_ns = 0, sum_ns = 0;
+    unsigned owners = 0, seed = 1;
+    begin();
+    for (unsigned t = 0; t < 3; t++) {
+        add(t, t == 1 ? &DECODER : &KERNELS, 33);
+        tenant_start(&tenants[t]);
+    }
+    EXPECT(true, machine_run(100 * MS));
+    for (unsigned k = 0; k < kills; k++) {
+        EXPECT(true, machine_run((uint64_t)rand_r(&seed) % (30 * MS)));
+        unsigned victim = (unsigned)rand_r(&seed) % 3;
+        bool owner = tenant_runs(&tenants[victim]), waits = false;
+        for (unsigned t = 0; t < 3; t++)
+            waits = waits || (t != victim && tenant_waits(&tenants[t]));
+        tenant_kill(&tenants[victim]);
+        uint64_t since_ns = machine_now();
+        bool next = !waits;
+        while (!next && machine_now() - since_ns <= 5 * MS) {
+            EXPECT(true, machine_run(20 * US));
+            for (unsigned t = 0; t < 3; t++)
+                next = next || tenant_runs(&tenants[t]);
+        }
+        uint64_t took_ns = machine_now() - since_ns;
+        if (owner && waits) {
+            owners++;
+            sum_ns += took_ns;
+            last_ns = took_ns > last_ns ? took_ns : last_ns;
+        }
+        EXPECT(true, took_ns <= 5 * MS);
+        tenant_start(&tenants[victim]);
+    }
+    printf("%u kills, %u of them of whoever had the turn while another waited: the next owner after %.3f ms on average, "
+           "%.3f ms at most\n",
+           kills, owners, (double)sum_ns / 1e6 / owners, (double)last_ns / 1e6);
+    EXPECT(true, owners > kills / 10);
+    for (unsigned t = 0; t < 3; t++)
+        tenants[t].launched = 0;
+    EXPECT(true, machine_run(3000 * MS));
+    for (unsigned t = 0; t < 3; t++)
+        EXPECT(true, tenants[t].launched > 0);
+    machine_end();
+}
+
+static void a_killed_tenant_is_followed_by_the_next_within_5_ms(void)
+{
+    after_a_kill_the_next_owner_is_there_within_5_ms(2000);
+}
+
+static void a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms(void)
+{
+    after_a_kill_the_next_owner_is_there_within_5_ms(100000);
+}
+
+static void a_tenant_stopped_in_its_turn_holds_its_neighbour_up_for_a_second_once(void)
+{
+    begin();
+    add(0, &KERNELS, 50);
+    add(1, &KERNELS, 50);
+    tenant_start(&tenants[0]);
+    tenant_start(&tenants[1]);
+    EXPECT(true, machine_run(1000 * MS));
+    while (!tenant_runs(&tenants[0]))
+        EXPECT(true, machine_run(100 * US));
+    tenant_stop(&tenants[0]); /* SIGSTOP, at about two seconds */
+    EXPECT(true, machine_run(6000 * MS));
+    EXPECT_NEAR(50, 1, tenant_got(&tenants[1], 4, 8));
+    EXPECT_NEAR(0, 0, tenant_got(&tenants[0], 4, 8));
+    tenant_continue(&tenants[0]);
+    EXPECT(true, machine_run(6000 * MS));
+    EXPECT_NEAR(50, 1.5, tenant_got(&tenants[0], 10, 14));
+    EXPECT_NEAR(50, 1.5, tenant_got(&tenants[1], 10, 14));
+    machine_end();
+}
+
+/* As in time namespaces: no tenant's share depends on another's clock. */
+static void tenants_whose_clocks_disagree_have_their_shares(void)
+{
+    begin();
+    double native = alone(&KERNELS);
+    add(0, &KERNELS, 30);
+    add(1, &KERNELS, 60)->skew_ns = INT64_C(86400) * 1000000000;
+    together(2);
+    expect_of(0, 30, 1, 3, native);
+    expect_of(1, 60, 1, 3, native);
+    machine_end();
+}
+
+static const struct test tests[] = {
+    TEST(halves_of_a_card_are_halves),
+    TEST(a_decoder_beside_graphs_has_its_half),
+    TEST(long_kernels_beside_short_ones_take_no_more_than_their_half),
+    TEST(a_tenth_beside_nine_tenths_is_a_tenth),
+    TEST(sixty_beside_thirty_leaves_slack),
+    TEST(four_quarters_are_quarters),
+    TEST(a_killed_tenant_is_followed_by_the_next_within_5_ms),
+    TEST(a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms),
+    TEST(a_tenant_stopped_in_its_turn_holds_its_neighbour_up_for_a_second_once),
+    TEST(tenants_whose_clocks_disagree_have_their_shares),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}

@@ -1,0 +1,524 @@
+/* The machine of virtual.h: a scheduler of coroutines, and beneath it what of the kernel the core uses. */
+/* The system's own, by their own names. */
+#undef clock_gettime
+#undef fcntl
+#undef nanosleep
+#undef pthread_create
+#undef syscall
+
+#include "virtual.h"
+
+#include "../../limiters/core/tenant.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define US    UINT64_C(1000)
+#define NEVER UINT64_MAX
+
+enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 8 * TENANTS, MARKS = 32 * TENANTS, ACTS = 64 };
+
+/* A task that does so much at one point in time never lets it pass. */
+#define STEPS_MOST 100000u
+
+static struct task {
+    ucontext_t context;
+    char *stack;
+    struct tenant *tenant; /* whose process it is in */
+    void *(*run)(void *);
+    void *argument;
+    uint64_t wakes_ns; /* when it goes on, NEVER: when it is woken */
+    const void *word;  /* the futex that it waits for */
+    int byte;          /* the lock that it waits for; -1: none */
+    bool dead, stopped, woken;
+} tasks[TASKS];
+
+static struct {
+    unsigned tasks, locks, acts;
+    uint64_t now_ns, free_ns; /* when the card has done everything */
+    uint64_t dice;
+    const char *directory;
+    struct task *task; /* the one that runs; NULL: the caller of machine_run */
+    ucontext_t caller;
+    struct {
+        int file, byte;
+        short type;
+        struct tenant *tenant;
+    } lock[LOCKS];
+    struct {
+        uint64_t ns;
+        void (*act)(void *);
+        void *argument;
+    } act[ACTS];
+    struct mark {
+        uint64_t ns;
+        struct tenant *tenant; /* NULL: to be had */
+    } mark[MARKS];
+} machine;
+
+static void demand(bool truth, const char *what)
+{
+    if (truth)
+        return;
+    fprintf(stderr, "virtual machine: %s\n", what);
+    abort();
+}
+
+/* Waking a thread takes 50 to 200 us where many virtual machines share a host. */
+static uint64_t wake_latency_ns(void)
+{
+    machine.dice = machine.dice * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return 50 * US + (machine.dice >> 33) % (150 * US);
+}
+
+/* ----------------------------------------------------------------------------------------------------- the tasks */
+
+static void task_main(void)
+{
+    machine.task->run(machine.task->argument);
+    machine.task->dead = true;
+    swapcontext(&machine.task->context, &machine.caller);
+}
+
+static void task_prepare(struct task *task)
+{
+    getcontext(&task->context);
+    task->context.uc_stack.ss_sp = task->stack;
+    task->context.uc_stack.ss_size = STACK;
+    makecontext(&task->context, task_main, 0);
+}
+
+static void task_new(struct tenant *tenant, void *(*run)(void *), void *argument, uint64_t at_ns)
+{
+    struct task *task = tasks;
+    while (task < tasks + machine.tasks && !task->dead)
+        task++;
+    demand(task < tasks + TASKS, "too many tasks");
+    if (task == tasks + machine.tasks)
+        machine.tasks++;
+    free(task->stack);
+    *task = (struct task){.tenant = tenant, .run = run, .argument = argument, .wakes_ns = at_ns, .byte = -1};
+    task->stack = malloc(STACK);
+    demand(task->stack != NULL, "no memory for a task");
+    task_prepare(task);
+}
+
+static void task_wait(uint64_t until_ns)
+{
+    struct task *task = machine.task;
+    task->wakes_ns = until_ns;
+    task->woken = false;
+    swapcontext(&task->context, &machine.caller);
+}
+
+static void task_wake(struct task *task)
+{
+    uint64_t at_ns = machine.now_ns + wake_latency_ns();
+    task->woken = true;
+    task->word = NULL;
+    task->byte = -1;
+    if (task->wakes_ns > at_ns)
+        task->wakes_ns = at_ns;
+}
+
+void machine_at(uint64_t ns, void (*act)(void *), void *argument)
+{
+    demand(machine.acts < ACTS, "too many acts");
+    machine.act[machine.acts].ns = ns;
+    machine.act[machine.acts].act = act;
+    machine.act[machine.acts++].argument = argument;
+}
+
+/* Those that are due at or before `until_ns`, in the order of their times. */
+static bool act_before(uint64_t until_ns)
+{
+    unsigned first = 0;
+    for (unsigned i = 1; i < machine.acts; i++)
+        if (machine.act[i].ns < machine.act[first].ns)
+            first = i;
+    if (machine.acts == 0 || machine.act[first].ns > until_ns)
+        return false;
+    void (*act)(void *) = machine.act[first].act;
+    void *argument = machine.act[first].argument;
+    if (machine.act[first].ns > machine.now_ns)
+        machine.now_ns = machine.act[first].ns;
+    machine.act[first] = machine.act[--machine.acts];
+    act(argument);
+    return true;
+}
+
+bool machine_run(uint64_t ns)
+{
+    uint64_t end_ns = machine.now_ns + ns;
+    unsigned steps = 0;
+    for (;;) {
+        struct task *next = NULL;
+        for (struct task *task = tasks; task < tasks + machine.tasks; task++)
+            if (!task->dead && !task->stopped && (next == NULL || task->wakes_ns < next->wakes_ns))
+                next = task;
+        if (act_before(next == NULL || next->wakes_ns > end_ns ? end_ns : next->wakes_ns))
+            continue; /* it may have changed who is next */
+        if (next == NULL || next->wakes_ns > end_ns)
+            break;
+        steps = next->wakes_ns > machine.now_ns ? 0 : steps + 1;
+        if (steps > STEPS_MOST)
+            return false;
+        if (next->wakes_ns > machine.now_ns)
+            machine.now_ns = next->wakes_ns;
+        machine.task = next;
+        swapcontext(&machine.caller, &next->context);
+        machine.task = NULL;
+    }
+    machine.now_ns = end_ns;
+    return true;
+}
+
+uint64_t machine_now(void)
+{
+    return machine.now_ns;
+}
+
+/* ------------------------------------------------------------------------------------------- what the core asks for */
+
+int virtual_clock_gettime(clockid_t clock, struct timespec *time);
+int virtual_nanosleep(const struct timespec *time, struct timespec *left);
+int virtual_fcntl(int file, int command, ...);
+long virtual_syscall(long number, ...);
+int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
+
+static uint64_t task_now(void)
+{
+    return machine.now_ns + (uint64_t)machine.task->tenant->skew_ns;
+}
+
+int virtual_clock_gettime(clockid_t clock, struct timespec *time)
+{
+    if (machine.task == NULL)
+        return clock_gettime(clock, time);
+    uint64_t now = task_now();
+    *time = (struct timespec){.tv_sec = (time_t)(now / 1000000000), .tv_nsec = (long)(now % 1000000000)};
+    return 0;
+}
+
+int virtual_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    if (machine.task == NULL)
+        return nanosleep(time, left);
+    task_wait(machine.now_ns + (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec);
+    return 0;
+}
+
+int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+{
+    if (machine.task == NULL)
+        return pthread_create(thread, attributes, run, argument);
+    *thread = pthread_self(); /* only ever detached */
+    task_new(machine.task->tenant, run, argument, machine.now_ns + wake_latency_ns());
+    return 0;
+}
+
+static long wait_for_word(const _Atomic uint32_t *word, uint32_t value, const struct timespec *timeout)
+{
+    if (atomic_load(word) != value)
+        return EAGAIN;
+    struct task *task = machine.task;
+    task->word = (const void *)word;
+    task_wait(timeout == NULL ? NEVER
+                              : machine.now_ns + (uint64_t)timeout->tv_sec * 1000000000 + (uint64_t)timeout->tv_nsec);
+    task->word = NULL;
+    return task->woken ? 0 : ETIMEDOUT;
+}
+
+static long wake_those_at(const void *word, unsigned most)
+{
+    unsigned woken = 0;
+    for (struct task *task = tasks; task < tasks + machine.tasks && woken < most; task++)
+        if (!task->dead && task->word == word) {
+            task_wake(task);
+            woken++;
+        }
+    return woken;
+}
+
+/* Only futexes are asked for. */
+long virtual_syscall(long number, ...)
+{
+    va_list arguments;
+    va_start(arguments, number);
+    _Atomic uint32_t *word = va_arg(arguments, _Atomic uint32_t *);
+    int operation = va_arg(arguments, int);
+    uint32_t value = va_arg(arguments, uint32_t);
+    const struct timespec *timeout = va_arg(arguments, const struct timespec *);
+    va_end(arguments);
+    demand(number == SYS_futex, "a system call that it does not know");
+    if (machine.task == NULL)
+        return syscall(number, word, operation, value, timeout, NULL, 0);
+    if ((operation & FUTEX_CMD_MASK) == FUTEX_WAKE)
+        return wake_those_at(word, value);
+    long failed = wait_for_word(word, value, timeout);
+    errno = failed ? (int)failed : errno;
+    return failed ? -1 : 0;
+}
+
+static bool conflicts(unsigned held, int file, int byte, short type)
+{
+    return machine.lock[held].byte == byte && machine.lock[held].file != file &&
+           (type == F_WRLCK || machine.lock[held].type == F_WRLCK);
+}
+
+/* A lock that is given up wakes all who wait for its byte, and they try again: who comes first has it. */
+static void drop_lock(unsigned held)
+{
+    int byte = machine.lock[held].byte;
+    machine.lock[held] = machine.lock[--machine.locks];
+    for (struct task *task = tasks; task < tasks + machine.tasks; task++)
+        if (!task->dead && task->byte == byte)
+            task_wake(task);
+}
+
+static bool set_lock(int file, int byte, short type)
+{
+    for (unsigned i = 0; i < machine.locks; i++)
+        if (type != F_UNLCK && conflicts(i, file, byte, type))
+            return false;
+    for (unsigned i = 0; i < machine.locks; i++)
+        if (machine.lock[i].file == file && machine.lock[i].byte == byte) {
+            drop_lock(i);
+            break;
+        }
+    if (type == F_UNLCK)
+        return true;
+    demand(machine.locks < LOCKS, "too many locks");
+    machine.lock[machine.locks].file = file;
+    machine.lock[machine.locks].byte = byte;
+    machine.lock[machine.locks].type = type;
+    machine.lock[machine.locks++].tenant = machine.task->tenant;
+    return true;
+}
+
+/* All files that tasks lock are one: the one that keeps the card's turn. */
+int virtual_fcntl(int file, int command, ...)
+{
+    va_list arguments;
+    va_start(arguments, command);
+    struct flock *range = va_arg(arguments, struct flock *);
+    va_end(arguments);
+    if (machine.task == NULL)
+        return fcntl(file, command, range);
+    int byte = (int)range->l_start;
+    if (command == F_OFD_GETLK) {
+        bool taken = false;
+        for (unsigned i = 0; i < machine.locks; i++)
+            taken = taken || conflicts(i, file, byte, range->l_type);
+        if (!taken)
+            range->l_type = F_UNLCK;
+        return 0;
+    }
+    while (!set_lock(file, byte, range->l_type)) {
+        if (command == F_OFD_SETLK) {
+            errno = EAGAIN;
+            return -1;
+        }
+        machine.task->byte = byte;
+        task_wait(NEVER);
+        machine.task->byte = -1;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------- the card */
+
+static void engine_pause(uint64_t ns)
+{
+    task_wait(machine.now_ns + ns + 3 * US);
+}
+
+static void *engine_home(void *stream)
+{
+    return stream;
+}
+
+/* A context is its tenant. */
+static void *engine_make(void *context)
+{
+    for (struct mark *mark = machine.mark; mark < machine.mark + MARKS; mark++)
+        if (mark->tenant == NULL) {
+            mark->tenant = context;
+            return mark;
+        }
+    return NULL;
+}
+
+static void engine_drop(void *mark)
+{
+    ((struct mark *)mark)->tenant = NULL;
+}
+
+static bool engine_set(void *mark, void *stream)
+{
+    ((struct mark *)mark)->ns = ((const struct tenant *)stream)->done_ns;
+    return true;
+}
+
+static bool engine_passed(void *mark)
+{
+    return ((struct mark *)mark)->ns <= machine.now_ns;
+}
+
+static bool engine_power(const char *uuid, struct power_reading *reading)
+{
+    (void)uuid, (void)reading;
+    return false;
+}
+
+static void engine_begin(void)
+{
+}
+
+static const struct engine engine = {
+    .now = task_now,
+    .pause = engine_pause,
+    .begin = engine_begin,
+    .home = engine_home,
+    .make = engine_make,
+    .drop = engine_drop,
+    .set = engine_set,
+    .passed = engine_passed,
+    .power = engine_power,
+};
+
+/* One after the other, whosever they are. */
+static void card_launch(struct tenant *tenant)
+{
+    uint64_t at_ns = machine.free_ns > machine.now_ns ? machine.free_ns : machine.now_ns;
+    machine.free_ns = tenant->done_ns = at_ns + tenant->kernel_ns;
+    tenant->launched++;
+    while (at_ns < tenant->done_ns) {
+        uint64_t second = at_ns / 1000000000, next_ns = (second + 1) * 1000000000;
+        uint64_t to_ns = next_ns < tenant->done_ns ? next_ns : tenant->done_ns;
+        if (second < SECONDS)
+            tenant->busy_ns[second] += to_ns - at_ns;
+        at_ns = to_ns;
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- the programs */
+
+static void *program(void *tenant_)
+{
+    struct tenant *tenant = tenant_;
+    struct stream_key stream = {.stream = tenant};
+    for (;;) {
+        bool gated = terms_limit_core(&tenant->terms) && governor_enter(tenant->governor);
+        card_launch(tenant);
+        if (gated)
+            governor_leave(tenant->governor, &stream);
+        task_wait(machine.now_ns + tenant->host_ns + 1);
+        uint64_t queued_ns = tenant->done_ns > machine.now_ns ? tenant->done_ns - machine.now_ns : 0;
+        bool batch_ends = tenant->batch > 0 && tenant->launched % tenant->batch == 0;
+        if (batch_ends)
+            task_wait(machine.now_ns + queued_ns + tenant->rest_ns);
+        else if (queued_ns > tenant->in_flight * tenant->kernel_ns)
+            task_wait(tenant->done_ns - tenant->in_flight * tenant->kernel_ns);
+    }
+    return NULL;
+}
+
+void machine_begin(const char *directory, uint64_t seed)
+{
+    memset(&machine, 0, sizeof machine);
+    machine.now_ns = 1000000000;
+    machine.directory = directory;
+    machine.dice = seed;
+}
+
+void tenant_start(struct tenant *tenant)
+{
+    tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, machine.directory, 0);
+    demand(tenant->governor != NULL && tenant->governor->turn.file >= 0, "no file to lock");
+    tenant->launched = tenant->done_ns = 0;
+    memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
+    task_new(tenant, program, tenant, tenant->from_ns > machine.now_ns ? tenant->from_ns : machine.now_ns);
+}
+
+static void stop_tasks(struct tenant *tenant, bool dead, bool stopped)
+{
+    for (struct task *task = tasks; task < tasks + machine.tasks; task++)
+        if (task->tenant == tenant) {
+            task->dead = task->dead || dead;
+            task->stopped = stopped;
+        }
+}
+
+/* A governor lives as long as its process. */
+static void forget_governor(struct tenant *tenant)
+{
+    if (tenant->governor == NULL)
+        return;
+    governor_after_fork(tenant->governor); /* lets go of its descriptor */
+    free(tenant->governor);
+    tenant->governor = NULL;
+    for (struct mark *mark = machine.mark; mark < machine.mark + MARKS; mark++)
+        if (mark->tenant == tenant)
+            mark->tenant = NULL;
+}
+
+void tenant_kill(struct tenant *tenant)
+{
+    stop_tasks(tenant, true, false);
+    for (unsigned i = machine.locks; i-- > 0;)
+        if (machine.lock[i].tenant == tenant)
+            drop_lock(i);
+    forget_governor(tenant);
+}
+
+void tenant_stop(struct tenant *tenant)
+{
+    stop_tasks(tenant, false, true);
+}
+
+void tenant_continue(struct tenant *tenant)
+{
+    stop_tasks(tenant, false, false);
+}
+
+bool tenant_runs(const struct tenant *tenant)
+{
+    return tenant->governor != NULL && atomic_load(&tenant->governor->gate) != 0;
+}
+
+bool tenant_waits(const struct tenant *tenant)
+{
+    bool waits = false;
+    for (struct task *task = tasks; task < tasks + machine.tasks; task++)
+        waits = waits || (task->tenant == tenant && !task->dead && task->byte >= 0);
+    return waits;
+}
+
+double tenant_got(const struct tenant *tenant, unsigned from_s, unsigned to_s)
+{
+    uint64_t busy_ns = 0;
+    for (unsigned s = from_s; s < to_s; s++)
+        busy_ns += tenant->busy_ns[s];
+    return (double)busy_ns / 1e7 / (to_s - from_s);
+}
+
+void machine_end(void)
+{
+    for (struct task *task = tasks; task < tasks + machine.tasks; task++) {
+        forget_governor(task->tenant);
+        free(task->stack);
+        task->stack = NULL;
+    }
+    machine.tasks = 0;
+}

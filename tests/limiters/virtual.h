@@ -1,0 +1,64 @@
+/* A machine in virtual time: tasks, sleeping, futexes and file locks as the kernel has them, a card, and programs on it.
+ *
+ * The core's sources are compiled once more with the names of what they ask of the system in virtual_'s place (see the
+ * Makefile), so that whole tenants, their governors' and waiters' threads included, run here one step at a time and
+ * every run is the same. A task is one thread of one process; time passes only while all of them wait. Called by
+ * nobody's task, the functions are the system's own.
+ */
+#ifndef HETERO_TESTS_VIRTUAL_H
+#define HETERO_TESTS_VIRTUAL_H
+
+#include "../../limiters/core/governor.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TENANTS 8u
+#define SECONDS 64u
+
+/* A program under a grant, in a process of its own. */
+struct tenant {
+    /* What it is: written before tenant_start. */
+    struct hetero_grant_device terms;
+    uint64_t kernel_ns; /* how long the card takes for one launch */
+    uint64_t host_ns;   /* how long the program takes to make one */
+    unsigned batch;     /* launches between two synchronisations; 0: it never synchronises */
+    unsigned in_flight; /* launches it keeps queued at most */
+    uint64_t rest_ns;   /* what it does elsewhere after a batch */
+    uint64_t from_ns;   /* when it begins */
+    int64_t skew_ns;    /* how far its clock is ahead of the others' */
+    struct hetero_region_device *account;
+
+    /* What became of it. */
+    struct governor *governor;
+    uint64_t launched, done_ns;
+    uint64_t busy_ns[SECONDS]; /* of the card, second by second */
+};
+
+/* A machine with nothing on it, at one second past the start of its clock; `directory` holds the tenants' files. */
+void machine_begin(const char *directory, uint64_t seed);
+void machine_end(void);
+
+/* Start a tenant's program; `tenant` stays the caller's. */
+void tenant_start(struct tenant *tenant);
+
+/* Let time pass. False: somebody ran for ever without letting it. */
+bool machine_run(uint64_t ns);
+uint64_t machine_now(void);
+
+/* Have `act` called, at a time, by nobody's task. */
+void machine_at(uint64_t ns, void (*act)(void *), void *argument);
+
+/* SIGKILL, SIGSTOP and SIGCONT. */
+void tenant_kill(struct tenant *tenant);
+void tenant_stop(struct tenant *tenant);
+void tenant_continue(struct tenant *tenant);
+
+/* Whether its gate is open; and whether it waits for a lock that another has. */
+bool tenant_runs(const struct tenant *tenant);
+bool tenant_waits(const struct tenant *tenant);
+
+/* What the card did for a tenant from the one second to the other, in percent of that time. */
+double tenant_got(const struct tenant *tenant, unsigned from_s, unsigned to_s);
+
+#endif
