@@ -13,7 +13,7 @@ from attrs import evolve
 
 from hetero.errors import BadInput
 from hetero.model import Ask, Policy, Request
-from hetero.units import MiB, parse_memory, parse_percent
+from hetero.units import MiB, parse_count, parse_memory, parse_percent
 
 #: The variables a container may say its request in; the first that is set counts.
 WISH, SEED = "HETERO", "EGPU"
@@ -68,11 +68,9 @@ def _wish(text: str) -> Request:
     if "=" in text.partition(":")[0]:
         known = {**_SHARES, "count": "count"}
         told = _pairs(text, said=f"{WISH}={text!r}", known=known, example="write count=1,mem=3Gi")
-        count = told.get("count", "1")
-        if not count.isdecimal() or int(count) < 1:
-            raise BadInput(f"{WISH}={text!r}: count {count!r} is not a number from 1 up")
+        count = parse_count(told.get("count", "1"), of=f"{WISH}={text!r}: count")
         each = ask_from(memory=told.get("memory"), core=told.get("core"))
-        return Request(asks=(each,) * int(count))
+        return Request(asks=(each,) * count)
     parts = [part for part in text.split(";") if part.strip()]
     return Request(asks=tuple(ask_of_device(part, Ask(), said=WISH) for part in parts))
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from attrs import frozen
-
 from hetero.driver import DriverError
 from hetero.errors import DriverAbsent
+from hetero.value import frozen
 
 
 @frozen(kw_only=True)

@@ -11,9 +11,10 @@ import ctypes
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field
 
 from hetero.errors import DriverAbsent
+from hetero.value import frozen
 
 #: Handles are pointers; printing one in an error says nothing.
 _LARGEST_SHOWN = 2**31

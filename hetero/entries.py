@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 
-from attrs import frozen
+from hetero.value import frozen
 
 #: The directory of a distribution's metadata, and the file in it with name and version.
 _KINDS = ((".dist-info", "METADATA"), (".egg-info", "PKG-INFO"))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 
 class HeteroError(Exception):
-    """What a user can act on: the command line prints it as one line and exits with `code`."""
+    """What a user can act on: the command line prints it as one line and exits with `code`.
 
-    code = 1
+    Never 1, which is what most programs say that `hetero run` becomes.
+    """
+
+    code = 2
 
 
 class BadInput(HeteroError):
     """The request makes no sense as written; nothing was changed."""
-
-    code = 2
 
 
 class Refused(HeteroError):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import frozen
-
 from hetero.model import (
     CORE,
     MEMORY,
@@ -22,6 +20,7 @@ from hetero.model import (
     Templated,
     Whole,
 )
+from hetero.value import frozen
 
 
 @frozen(kw_only=True)

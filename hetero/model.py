@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from attrs import field, frozen
+from attrs import field
 
 from hetero.errors import BadInput
+from hetero.value import frozen
 
 #: Named integer counters. Every device counts at least these three; a vendor may add its own.
 Counters = Mapping[str, int]

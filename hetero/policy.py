@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attrs import asdict, fields_dict, frozen
+from attrs import asdict, fields_dict
 
 from hetero.errors import BadInput
 from hetero.granularity import Portion
 from hetero.model import CORE, MEMORY, Device
+from hetero.value import frozen
 
 #: Returns what taking the portion costs; the lowest is taken. All orders give tuples of one length.
 Order = Callable[[Device, Mapping[str, int], Portion], tuple[int, ...]]

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import pluggy
-from attrs import evolve, frozen
+from attrs import evolve
 
 from hetero import hookspecs
 from hetero.driver import DriverError
@@ -18,6 +19,7 @@ from hetero.entries import entries
 from hetero.errors import DriverAbsent, NotFound
 from hetero.model import Allocation, Device, Edits, Inventory, Usage
 from hetero.question import Failure, Question, guarded
+from hetero.value import frozen
 from hetero.vendor import Vendor
 
 T = TypeVar("T")
@@ -273,9 +275,29 @@ class Registry:
         return self._start(name, stage, ask, within=within).answer()
 
 
+class _Manager(pluggy.PluginManager):
+    """pluggy's manager, but of a module it looks closely only at what is marked as a hook.
+
+    Looking at every name as if it were a trap takes half a millisecond a vendor, and a container's
+    start waits for it.
+    """
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
+        marked = _may_bear(f"{self.project_name}_spec", module_or_class, name)
+        return super().parse_hookspec_opts(module_or_class, name) if marked else None
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        marked = _may_bear(f"{self.project_name}_impl", plugin, name)
+        return super().parse_hookimpl_opts(plugin, name) if marked else None
+
+
+def _may_bear(mark: str, holder: object, name: str) -> bool:
+    return not isinstance(holder, ModuleType) or hasattr(vars(holder).get(name), mark)
+
+
 def _register(plugin: object, name: str) -> pluggy.HookRelay:
     """Give the plugin a manager of its own, so that no call ever reaches a second vendor."""
-    manager = pluggy.PluginManager("hetero")
+    manager = _Manager("hetero")
     manager.add_hookspecs(hookspecs)
     manager.register(plugin, name)
     manager.check_pending()  # a misspelt hook is an error, not a silence

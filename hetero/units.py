@@ -31,8 +31,12 @@ _FACTORS = {
     "TI": 1024 * GiB,
     "TIB": 1024 * GiB,
 }
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
-_PERCENT = re.compile(r"(\d+)\s*%?", re.ASCII)
+#: No number is longer: Python turns only so many digits into one.
+_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)", re.ASCII)
+_WHOLE = re.compile(r"\d{1,30}", re.ASCII)
+_PERCENT = re.compile(r"(\d{1,30})\s*%?", re.ASCII)
+#: More devices than any machine or request has.
+_MOST_DEVICES = 1024
 
 
 def parse_memory(text: str) -> int:
@@ -57,6 +61,16 @@ def parse_percent(text: str, *, of: str) -> int:
     if match is None or not 1 <= int(match[1]) <= 100:
         raise BadInput(f"{of} {text!r} is not a percentage: write a whole number from 1 to 100")
     return int(match[1])
+
+
+def parse_count(text: str, *, of: str) -> int:
+    """Return the number of devices in `text`; `of` names it in the error. Raises `BadInput`."""
+    if _WHOLE.fullmatch(text.strip()) is None or not 1 <= int(text) <= _MOST_DEVICES:
+        raise BadInput(
+            f"{of} {text!r} is not a number of devices: write a whole number from 1 to "
+            f"{_MOST_DEVICES}"
+        )
+    return int(text)
 
 
 def format_memory(size: int) -> str:

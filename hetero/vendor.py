@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from hetero.model import (
     CORE,
@@ -23,6 +23,7 @@ from hetero.model import (
     Templated,
 )
 from hetero.units import MiB
+from hetero.value import frozen
 from hetero.words import Words
 
 #: No card has this much; a driver that says so speaks another version of its interface.

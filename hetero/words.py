@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from hetero.model import Choice, Device, Policy
 from hetero.units import MiB
+from hetero.value import frozen
 
 
 @frozen(kw_only=True)

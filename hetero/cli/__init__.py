@@ -13,6 +13,13 @@ from hetero.errors import HeteroError
 _COMMANDS = sorted(
     path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_")
 )
+#: Who is helped by which; what is in no section is of one machine.
+_CLUSTER = ("agent", "scheduler", "webhook", "certificates", "simulate")
+_SECTIONS = {
+    "Commands": [name for name in _COMMANDS if name not in ("share", "runtime", "log", *_CLUSTER)],
+    "Containers": ["share", "runtime", "log"],
+    "Kubernetes": list(_CLUSTER),
+}
 
 
 class _Lazy(click.Group):
@@ -31,8 +38,24 @@ class _Lazy(click.Group):
         command: click.Command = import_module(f"hetero.cli.{cmd_name}").command
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, names in _SECTIONS.items():
+            commands = ((name, self.get_command(ctx, name)) for name in names)
+            with formatter.section(section):
+                formatter.write_dl(
+                    [(name, one.get_short_help_str(limit=_UNCUT)) for name, one in commands if one]
+                )
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+
+#: As wide as the tables, where the terminal is.
+_WIDTH = 100
+_UNCUT = 1000
+
+
+@click.group(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH},
+)
 @click.version_option(metadata.version("hetero"), message="hetero %(version)s")
 def hetero() -> None:
     """Let many programs share an accelerator, each within its share.
@@ -44,8 +67,9 @@ def hetero() -> None:
       hetero ps --watch
 
     \b
-    Exit codes: the program's own for `run`; 2 bad input; 3 refused; 4 no such
-    device or vendor, or its vendor is broken; 126 and 127 as in a shell.
+    Exit codes: the program's own for `run`; 2 bad input, or a state directory
+    that cannot be used; 3 refused; 4 no such device or vendor, or its vendor is
+    broken; 126 and 127 as in a shell.
 
     \b
     Completion: eval "$(_HETERO_COMPLETE=bash_source hetero)", or zsh_source,

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from math import isnan
 from typing import Any, TypeVar
 
 import click
@@ -36,6 +37,18 @@ _COLOURS = {
 }
 _WATCH_PERIOD = 1.0
 _ANY_WIDTH = 1000  # more than any table needs
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds within limits, which NaN is not."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, as click's own type does."""
+        seconds = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is no number.", param, ctx) if isnan(seconds) else seconds
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")
 watch_option = click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")

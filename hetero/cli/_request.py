@@ -10,6 +10,7 @@ import click
 from hetero.asks import ask_from, ask_of_device
 from hetero.errors import BadInput
 from hetero.model import Choice, Policy, Priority, Request
+from hetero.units import parse_count
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,12 +27,7 @@ _OPTIONS = (
     click.option(
         "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100. Default: open."
     ),
-    click.option(
-        "--count",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="How many different physical devices. Default: 1.",
-    ),
+    click.option("--count", metavar="N", help="How many different physical devices. Default: 1."),
     click.option(
         "--policy",
         type=click.Choice([policy.value for policy in Policy]),
@@ -71,7 +67,7 @@ def request_from(
     devices: tuple[str, ...],
     memory: str | None,
     core: str | None,
-    count: int | None,
+    count: str | None,
     policy: str,
     priority: str,
     **names: tuple[str, ...],
@@ -86,7 +82,7 @@ def request_from(
         return Choice(only=names[name], never=names[f"avoid_{name}"])
 
     return Request(
-        asks=named or (each,) * (count or 1),
+        asks=named or (each,) * (1 if count is None else parse_count(count, of="count")),
         policy=Policy(policy),
         priority=Priority(priority),
         vendor=choice("vendor"),

@@ -15,7 +15,7 @@ from hetero.node.demo import MANY, SHARES, Demo, Ending, of_each, stage
 @click.option("--real", is_flag=True, help="On this machine's own card, not a simulated one.")
 @click.option(
     "--seconds",
-    type=click.IntRange(min=2),
+    type=click.IntRange(2, 3600),
     default=6,
     show_default=True,
     help="How long the two programs are measured.",

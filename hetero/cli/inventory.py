@@ -190,7 +190,11 @@ def container_of(one: Container) -> str:
 
 
 def what(grant: GrantView) -> str:
-    """Return what a grant is for: the share, the label its user gave it, or the command."""
+    """Return what a grant is for: the share, the label its user gave it, or the command.
+
+    The command goes without its folder, which would leave no room for what it does.
+    """
     if grant.share:
         return f"share {grant.share}"
-    return grant.label or shlex.join(grant.command)
+    program, *arguments = grant.command or ("",)
+    return grant.label or shlex.join([Path(program).name, *arguments])

@@ -6,7 +6,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from hetero.cli._render import json_option, show, watch_option
+from hetero.cli._render import Seconds, json_option, show, watch_option
 from hetero.cli.inventory import holdings
 from hetero.node.node import Node
 from hetero.node.observe import GrantView, observe_grants
@@ -15,7 +15,7 @@ from hetero.node.observe import GrantView, observe_grants
 @click.command()
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.05, max=60),
+    type=Seconds(min=0.05, max=60),
     default=0.5,
     show_default=True,
     help="Measure the core in use over this long.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hetero.cli._render import Seconds
 from hetero.node.node import Node
 
 
@@ -12,7 +13,7 @@ from hetero.node.node import Node
 @click.option("--force", is_flag=True, help="End the processes that hold it.")
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=5.0,
     show_default=True,
     help="Seconds between asking them (SIGTERM) and killing them.",

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from hetero.cli._render import (
     UNKNOWN,
+    Seconds,
     core_of,
     json_option,
     memory_of,
@@ -38,7 +39,7 @@ _INTERVAL = 1.0
 @click.command()
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1, max=60),
+    type=Seconds(min=0.1, max=60),
     metavar="SECONDS",
     help="Look again this often; core in use is what was used in between. Default: 1.",
 )

@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from attrs import frozen
-
 from hetero.container.preload import TARGET, hook
 from hetero.errors import BadInput, HeteroError, Refused
 from hetero.model import Edits
 from hetero.node.tenant import replace
+from hetero.value import frozen
 
 KIND = "hetero.io/share"
 _VERSION = "0.3.0"

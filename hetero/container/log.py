@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 
-from attrs import asdict, frozen
+from attrs import asdict
 
 from hetero import codec
 from hetero.errors import BadInput
 from hetero.node.node import Node
 from hetero.node.state import make
+from hetero.value import frozen
 
 #: Two files of this size are kept.
 _MOST = 1 << 20

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb
 
-from attrs import frozen
-
 from hetero.fit.offer import NOT_CHOSEN, offer
 from hetero.granularity import Portion
 from hetero.grouped import agreed, sets
@@ -21,6 +19,7 @@ from hetero.model import (
     Request,
 )
 from hetero.policy import Order, binpack
+from hetero.value import frozen
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
 #: What a verdict says whoever made the device.

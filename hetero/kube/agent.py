@@ -38,6 +38,12 @@ log = logging.getLogger(__name__)
 LOOK, ATTEND, RECONCILE = 2.0, 0.5, 30.0
 #: A container's variable, of HAMi's: "true" has processes killed that are past their limiter.
 KILLER = "ACTIVE_OOM_KILLER"
+#: What of a pod is kept, by the part it is in.
+_NEEDED = {
+    "metadata": ("annotations", "deletionTimestamp", "name", "namespace", "resourceVersion", "uid"),
+    "spec": ("containers", "initContainers", "nodeName", "runtimeClassName"),
+    "status": ("conditions", "phase"),
+}
 
 
 @frozen(kw_only=True)
@@ -200,14 +206,14 @@ class Agent:
     def _pods_listed(self, items: list[Plain]) -> None:
         self.shares.pods.clear()
         for pod in items:
-            self.shares.pods[pod["metadata"]["uid"]] = pod
+            self.shares.pods[pod["metadata"]["uid"]] = _needed(pod)
         self._stir.set()
 
     def _pod_changed(self, event: str, pod: Plain) -> None:
         if event == "DELETED":
             self.shares.pods.pop(pod["metadata"]["uid"], None)
         else:
-            self.shares.pods[pod["metadata"]["uid"]] = pod
+            self.shares.pods[pod["metadata"]["uid"]] = _needed(pod)
         if event == "DELETED" or ended(pod):  # while pods start, their admission has the processor
             self._stir.set()
 
@@ -258,6 +264,14 @@ def remembered(now: Discovery, before: Discovery) -> Discovery:
         if device.vendor in broken and device.uuid not in known
     )
     return evolve(now, devices=(*now.devices, *lost))
+
+
+def _needed(pod: Plain) -> Plain:
+    """Return what shares are given by of a pod: of hundreds, all of it would take megabytes."""
+    return {
+        part: {name: pod[part][name] for name in names if name in (pod.get(part) or ())}
+        for part, names in _NEEDED.items()
+    }
 
 
 def _counted(device: Device, shape: str | None) -> Device:

@@ -12,6 +12,7 @@ from hetero.errors import BadInput
 from hetero.fit import Container, Pod
 from hetero.kube.quantity import bytes_of, quantity
 from hetero.model import Ask, Choice, Company, Policy, Priority, Request
+from hetero.units import parse_count
 from hetero.vendor import Vendor
 from hetero.words import Words
 
@@ -210,6 +211,7 @@ class Vocabulary:
 def _count(words: Words, ask: Ask, count: int) -> int:
     """Return how many cards are meant: whole ones come in modules."""
     size = words.module
+    parse_count(str(count), of=words.count)
     if size == 1 or (count == 1 and ask != Ask()):
         return count
     if count != 1 and count % size:

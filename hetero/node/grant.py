@@ -12,10 +12,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from attrs import frozen
-
 from hetero.errors import BadInput
 from hetero.model import CORE, MEMORY, Device, Grant, Policy, Priority
+from hetero.value import frozen
 
 MAGIC = 0x31544E4152475448
 VERSION = 1

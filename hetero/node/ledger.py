@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from hetero import codec
 from hetero.errors import BadInput, HeteroError
@@ -40,6 +40,7 @@ from hetero.node.locks import is_held, lock, try_lock
 from hetero.node.rest import with_rest
 from hetero.node.state import make, prepare
 from hetero.node.tenant import GRANT, USAGE, create, replace, write, write_tenant
+from hetero.value import frozen
 
 ALLOCATION, ALIVE, CONTAINER, KEPT = "allocation.json", "alive", "container", "kept"
 EDITS = "edits.json"
@@ -149,7 +150,7 @@ class Ledger:
     def admission(self) -> Iterator[Look]:
         """Hold the ledger: what stands stays so until the block ends, but for grants that die.
 
-        Raises `HeteroError` when somebody else holds it for too long.
+        Raises `HeteroError` when somebody else holds it for too long, or it cannot be written.
         """
         prepare(self.path)
         with self._open_lock() as descriptor:
@@ -158,7 +159,9 @@ class Ledger:
                     f"the ledger {self.path} was busy for {self.patience:.0f} s: another hetero "
                     "holds it; is one stopped? Try again when it has ended"
                 )
-            yield self._sweep()
+            with self._in_a_line():
+                look = self._sweep()
+            yield look
 
     def add(self, standing: Standing) -> Hold:
         """Make `standing` stand under a new id; within `admission`. All of it, or nothing."""
@@ -260,11 +263,17 @@ class Ledger:
         """
         directory = self.directory(standing.id)
         entry = (directory / ALLOCATION).resolve()  # a share's is its record
-        try:
+        with self._in_a_line():
             replace(entry, codec.dumps(standing).encode(), mode=0o644, durable=bool(standing.share))
+        self._enforce(self._read().standing)
+
+    @contextmanager
+    def _in_a_line(self) -> Iterator[None]:
+        """Tell of a disk that is full or cannot be written."""
+        try:
+            yield
         except OSError as error:
             raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
-        self._enforce(self._read().standing)
 
     def stands(self, identity: str) -> bool:
         """Return whether anybody holds or keeps the grant, or what it was made for is there."""

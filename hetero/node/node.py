@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from hetero.errors import BadInput, NotFound, Refused
 from hetero.fit import Explanation, explain, fit
@@ -23,6 +23,7 @@ from hetero.node.simulation import Simulation, simulation
 from hetero.node.state import SYSTEM, check, kept_directory, state_directory
 from hetero.node.tenant import GRANT, USAGE
 from hetero.registry import Discovery, Registry
+from hetero.value import frozen
 
 
 @frozen(kw_only=True)

@@ -10,10 +10,9 @@ import os
 import struct
 from pathlib import Path
 
-from attrs import frozen
-
 from hetero.node.grant import MAX_DEVICES
 from hetero.node.locks import is_held
+from hetero.value import frozen
 
 MAGIC = 0x3145474153555448
 VERSION = 2

@@ -10,10 +10,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from hetero.errors import BadInput
 from hetero.model import CORE, MEMORY, SLOTS, Device, Fractional, Rung, Templated
+from hetero.value import frozen
 
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
 DEFAULT = Path("/etc/hetero/node.toml")
@@ -123,8 +124,10 @@ def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> S
         if named:
             raise BadInput(f"settings {path}: no such file (HETERO_CONFIG names it)") from None
         return base or Settings()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"settings {path}: {error}") from None
+    except OSError as error:
+        raise BadInput(f"settings {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"settings {path}: not a text in UTF-8") from None
     if sys.version_info >= (3, 11):  # here: most nodes have no settings, and need no parser
         import tomllib
     else:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from attrs import frozen
-
 from hetero.errors import BadInput, NotFound
 from hetero.model import Mount
 from hetero.node.native import native
+from hetero.value import frozen
+
+#: A section, a key with its value, or nothing.
+_LINE = re.compile(r"\[[^\]]+\]|[^=]+=.*|")
 
 
 @frozen
@@ -62,6 +65,14 @@ def simulation(environ: Mapping[str, str]) -> Simulation | None:
     try:
         rack = Path(named) if Path(named).is_file() else Path(limiters.rack(named))
         drivers = Path(limiters.fake_drivers())
-    except (FileNotFoundError, LookupError, ValueError) as error:
-        raise BadInput(f"HETERO_RACK={named}: no such rack file: {error}") from None
+        _expect_a_rack(rack)
+    except (OSError, LookupError, ValueError) as error:
+        raise BadInput(f"HETERO_RACK={named} is no rack file: {error}") from None
     return Simulation(rack=rack.resolve(), drivers=drivers.resolve())
+
+
+def _expect_a_rack(path: Path) -> None:
+    """Raise `ValueError` unless the file has a rack's form: each of the drivers would complain."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not _LINE.fullmatch(line.partition("#")[0].strip()):
+            raise ValueError(f"line {number} is neither `[device]` nor `key = value`")

@@ -77,7 +77,7 @@ def _json(path: Path) -> Trace:
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: {error}") from None
+        raise BadInput(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(document, dict):
         raise BadInput(f"{path}: not an object with nodes and pods")
     found: dict[str, list[object]] = {"nodes": [], "pods": []}

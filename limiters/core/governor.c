@@ -55,13 +55,15 @@ static void spend(struct governor *governor, struct hetero_region_device *accoun
         atomic_store_explicit(&account->balance_ns, -BUDGET_TURN_NS, memory_order_relaxed);
 }
 
-/* The device was ours from `from` to `to`. */
+/* The device was ours from `from` to `to`; or, when the process was stopped meanwhile (a signal, a debugger, a paused
+ * container), for as long as its card-mates waited for it. */
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
-    power_ran(&governor->power, from, to, true);
-    uint64_t waived_ns = governor->waived_ns < to - from ? governor->waived_ns : to - from;
+    uint64_t ran_ns = to - from < TURN_PATIENCE_NS ? to - from : TURN_PATIENCE_NS;
+    power_ran(&governor->power, from, from + ran_ns, true);
+    uint64_t waived_ns = governor->waived_ns < ran_ns ? governor->waived_ns : ran_ns;
     governor->waived_ns -= waived_ns;
-    uint64_t priced_ns = power_charge(&governor->power, to - from - waived_ns);
+    uint64_t priced_ns = power_charge(&governor->power, ran_ns - waived_ns);
     spend(governor, governor->account, to, priced_ns);
     spend(governor, &governor->own, to, priced_ns);
     uint32_t count = gate_launches(governor);

@@ -25,9 +25,6 @@ enum { RUN = 0, WAIT_LOW = 1, WAIT_HIGH = 2, HIGH = 3 };
 /* The states: nobody runs here; the turn is ours; the waiter waits for it; it still does, but its owner went ahead. */
 enum { NONE = 0, OURS, WANTED, LATE };
 
-/* Ten tenants that each use up a turn and the time to drain it. */
-#define PATIENCE_NS INT64_C(1000000000)
-
 /* Who waits and has not come by then was killed, or gets no processor. */
 #define WAKE_NS INT64_C(2000000)
 
@@ -118,7 +115,7 @@ static void *wait_for_owner(void *argument)
     struct turn *turn = argument;
     for (;;) {
         for (uint32_t seen = atomic_load(&turn->state); seen != WANTED; seen = atomic_load(&turn->state))
-            sleep_on(turn, seen, PATIENCE_NS);
+            sleep_on(turn, seen, TURN_PATIENCE_NS);
         queue(turn);
         uint32_t wanted = WANTED;
         if (!atomic_compare_exchange_strong(&turn->state, &wanted, OURS)) {
@@ -160,13 +157,14 @@ void turn_take(struct turn *turn, bool high)
     atomic_store(&turn->state, WANTED);
     wake(turn);
     int64_t since = now_ns(), waited = 0;
-    while (atomic_load(&turn->state) == WANTED && waited < PATIENCE_NS) {
-        sleep_on(turn, WANTED, PATIENCE_NS - waited);
+    while (atomic_load(&turn->state) == WANTED && waited < TURN_PATIENCE_NS) {
+        sleep_on(turn, WANTED, TURN_PATIENCE_NS - waited);
         waited = now_ns() - since;
     }
     uint32_t wanted = WANTED;
     if (atomic_compare_exchange_strong(&turn->state, &wanted, LATE))
-        log_line(LOG_INFO, "turn: not given up for %d ms: running beside its holder", (int)(PATIENCE_NS / 1000000));
+        log_line(LOG_INFO, "turn: not given up for %d ms: running beside its holder",
+                 (int)(TURN_PATIENCE_NS / 1000000));
 }
 
 bool turn_try(struct turn *turn)

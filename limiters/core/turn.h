@@ -16,6 +16,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* How long one is waited for who has the turn: ten tenants that each use up a turn and the time to drain it. */
+#define TURN_PATIENCE_NS INT64_C(1000000000)
+
 struct turn {
     int file;               /* -1: no lock could be had, and the device is not shared in turns */
     int at;                 /* the first of the four bytes */

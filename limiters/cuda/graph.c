@@ -5,6 +5,28 @@
 
 #include <stdlib.h>
 
+static bool sum_nodes(CUgraph graph, uint64_t bytes[HETERO_MAX_DEVICES], bool *foreign);
+
+static bool sum_node(CUgraphNode node, uint64_t bytes[HETERO_MAX_DEVICES], bool *foreign)
+{
+    CUgraphNodeType type;
+    CUgraph child;
+    CUDA_MEM_ALLOC_NODE_PARAMS wish;
+    if (REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS)
+        return false;
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH)
+        return REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS && sum_nodes(child, bytes, foreign);
+    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        return true;
+    if (REAL(cuGraphMemAllocNodeGetParams)(node, &wish) != CUDA_SUCCESS)
+        return false;
+    int device = device_of(wish.poolProps.location.id);
+    if (device >= 0)
+        bytes[device] += wish.bytesize;
+    *foreign = *foreign || device == DEVICE_FOREIGN;
+    return true;
+}
+
 /* Add up the allocation nodes of a graph and of its child graphs, per device of the grant. */
 static bool sum_nodes(CUgraph graph, uint64_t bytes[HETERO_MAX_DEVICES], bool *foreign)
 {
@@ -13,22 +35,8 @@ static bool sum_nodes(CUgraph graph, uint64_t bytes[HETERO_MAX_DEVICES], bool *f
         return count == 0;
     CUgraphNode *nodes = malloc(count * sizeof *nodes);
     bool read = nodes != NULL && REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS;
-    for (size_t i = 0; read && i < count; i++) {
-        CUgraphNodeType type;
-        CUgraph child;
-        CUDA_MEM_ALLOC_NODE_PARAMS wish;
-        read = REAL(cuGraphNodeGetType)(nodes[i], &type) == CUDA_SUCCESS;
-        if (read && type == CU_GRAPH_NODE_TYPE_GRAPH) {
-            read = REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS &&
-                   sum_nodes(child, bytes, foreign);
-        } else if (read && type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-            read = REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &wish) == CUDA_SUCCESS;
-            int device = read ? device_of(wish.poolProps.location.id) : DEVICE_NONE;
-            if (device >= 0)
-                bytes[device] += wish.bytesize;
-            *foreign = *foreign || device == DEVICE_FOREIGN;
-        }
-    }
+    for (size_t i = 0; read && i < count; i++)
+        read = sum_node(nodes[i], bytes, foreign);
     free(nodes);
     return read;
 }

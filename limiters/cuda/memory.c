@@ -26,16 +26,12 @@ CUresult charge(int device, uint64_t bytes)
     uint64_t limit = terms_memory(tenant_terms(device));
     if (pools_known() && (bytes > limit || ledger_used(region, (unsigned)device) > limit - bytes))
         pools_trim(device); /* what they keep of freed memory is better used than refused */
-    switch (ledger_reserve(region, (unsigned)device, bytes, limit)) {
-    case LEDGER_GRANTED:
+    enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit);
+    if (answer == LEDGER_GRANTED)
         return CUDA_SUCCESS;
-    case LEDGER_OVER:
-        log_line(LOG_INFO, "device %d: %llu bytes refused, the limit is %llu", device, (unsigned long long)bytes,
-                 (unsigned long long)limit);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    default:
-        return CUDA_ERROR_NOT_PERMITTED;
-    }
+    log_line(LOG_INFO, "device %d: %llu bytes refused, the limit is %llu", device, (unsigned long long)bytes,
+             (unsigned long long)limit);
+    return answer == LEDGER_OVER ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_PERMITTED;
 }
 
 void refund(int device, uint64_t bytes)
@@ -158,32 +154,46 @@ CUresult allocate_managed(CUresult (*real)(CUdeviceptr *, size_t, unsigned), CUd
     return settle_pointer(answer, pointer, device, bytes, NULL);
 }
 
+/* What was charged turns out to be another size. False: that does not fit, and nothing is charged any more. */
+static bool recharge(int device, uint64_t charged, uint64_t bytes)
+{
+    if (bytes < charged)
+        refund(device, charged - bytes);
+    if (bytes <= charged || charge(device, bytes - charged) == CUDA_SUCCESS)
+        return true;
+    refund(device, charged);
+    return false;
+}
+
+/* What rows of memory with a pitch are expected to take; UINT64_MAX: more than can be said. */
+static uint64_t pitched(size_t width, size_t height)
+{
+    uint64_t row, bytes;
+    if (__builtin_add_overflow(width, PITCH_STEP - 1, &row) ||
+        __builtin_mul_overflow(row / PITCH_STEP * PITCH_STEP, height, &bytes))
+        return UINT64_MAX;
+    return bytes;
+}
+
 CUresult allocate_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned), CUdeviceptr *pointer,
                         size_t *pitch, size_t width, size_t height, unsigned element)
 {
     int device = device_current();
-    uint64_t rounded = 0, expected = 0;
-    if (__builtin_add_overflow(width, PITCH_STEP - 1, &rounded) ||
-        __builtin_mul_overflow(rounded / PITCH_STEP * PITCH_STEP, height, &expected))
-        expected = UINT64_MAX;
-    CUresult refused = charge(device, expected);
+    uint64_t bytes = pitched(width, height);
+    CUresult refused = charge(device, bytes);
     if (refused != CUDA_SUCCESS)
         return refused;
     CUresult answer = real(pointer, pitch, width, height, element);
-    uint64_t bytes = expected;
     if (spills(answer, device)) {
-        *pitch = rounded / PITCH_STEP * PITCH_STEP;
+        *pitch = pitched(width, 1);
         return settle_spill(pointer, device, bytes);
     }
     if (answer == CUDA_SUCCESS && counted(device)) {
-        bytes = (uint64_t)*pitch * height;
-        if (bytes > expected && charge(device, bytes - expected) != CUDA_SUCCESS) {
-            refund(device, expected);
+        if (!recharge(device, bytes, *pitch * height)) {
             REAL(cuMemFree_v2)(*pointer);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        if (bytes < expected)
-            refund(device, expected - bytes);
+        bytes = *pitch * height;
     }
     return settle_pointer(answer, pointer, device, bytes, NULL);
 }

@@ -56,6 +56,15 @@ static struct block *block_of(CUmemGenericAllocationHandle handle)
     return block;
 }
 
+/* Managed memory cannot be mapped by hand; a block of the host can, and the device reaches it as well. */
+static CUresult create_with_host(typeof(&cuMemCreate) real, CUmemGenericAllocationHandle *handle, size_t bytes,
+                                 CUmemAllocationProp properties, unsigned long long flags)
+{
+    properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    properties.location.id = 0;
+    return real(handle, bytes, &properties, flags);
+}
+
 CUresult create_block(CUresult (*real)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
                                        unsigned long long),
                       CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
@@ -70,13 +79,8 @@ CUresult create_block(CUresult (*real)(CUmemGenericAllocationHandle *, size_t, c
         return refused;
     struct block *block = malloc(sizeof *block);
     CUresult answer = block == NULL ? CUDA_ERROR_OUT_OF_MEMORY : real(handle, bytes, properties, flags);
-    if (block != NULL && spills(answer, device)) {
-        /* Managed memory cannot be mapped by hand; a block of the host can, and the device reaches it as well. */
-        CUmemAllocationProp with_host = *properties;
-        with_host.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
-        with_host.location.id = 0;
-        answer = real(handle, bytes, &with_host, flags);
-    }
+    if (block != NULL && spills(answer, device))
+        answer = create_with_host(real, handle, bytes, *properties, flags);
     if (answer != CUDA_SUCCESS) {
         refund(device, bytes);
         free(block);
@@ -132,21 +136,28 @@ CUresult map_block(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAll
     return answer;
 }
 
-CUresult unmap_blocks(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address, size_t bytes)
+/* Take out the mappings of a range, which follow one another; what is not taken stays charged. */
+static size_t take_mappings(CUdeviceptr address, size_t bytes, struct entry **taken)
 {
-    /* A range of mappings that follow one another; taken out first, for the addresses may be mapped again at once. */
-    struct entry *taken = NULL, mapping, previous;
+    struct entry mapping, previous;
     size_t count = 0;
     for (CUdeviceptr at = address; at - address < bytes && table_take(HELD_MAPPING, at, &mapping);
          at += mapping.bytes) {
-        struct entry *more = realloc(taken, (count + 1) * sizeof *taken);
+        struct entry *more = realloc(*taken, (count + 1) * sizeof **taken);
         if (more == NULL) {
             table_put(&mapping, &previous);
-            break; /* what is not taken stays charged */
+            break;
         }
-        taken = more;
-        taken[count++] = mapping;
+        *taken = more;
+        more[count++] = mapping;
     }
+    return count;
+}
+
+CUresult unmap_blocks(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address, size_t bytes)
+{
+    struct entry *taken = NULL, previous;
+    size_t count = take_mappings(address, bytes, &taken); /* first: the addresses may be mapped again at once */
     CUresult answer = real(address, bytes);
     for (size_t i = 0; i < count; i++)
         if (answer == CUDA_SUCCESS)

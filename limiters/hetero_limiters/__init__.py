@@ -35,11 +35,10 @@ def timing(api: str) -> Path:
 
 def rack(name: str) -> Path:
     """An example rack that is shipped, such as "mixed" or "one"."""
-    path = _HERE / "racks" / f"{name}.rack"
-    if not path.is_file():
-        shipped = ", ".join(sorted(each.stem for each in path.parent.glob("*.rack")))
-        raise FileNotFoundError(f"{name}: no such rack is shipped (there are: {shipped})")
-    return path
+    racks = {path.stem: path for path in (_HERE / "racks").glob("*.rack")}
+    if name not in racks:
+        raise FileNotFoundError(f"no such file, and shipped are {', '.join(sorted(racks))}")
+    return racks[name]
 
 
 def _built(path: Path) -> Path:

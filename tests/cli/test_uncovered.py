@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import time
 from collections.abc import Mapping
@@ -93,6 +94,68 @@ def test_who_watches_is_told_within_five_seconds_and_once(
     assert "past the limiter of grant" in told
     assert took < 5
     assert "" == more
+
+
+STATIC = """
+#include "abi.h"
+#include <stdio.h>
+#include <unistd.h>
+int main(void)
+{
+    CUcontext context;
+    CUdeviceptr memory;
+    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) ||
+        cuMemAlloc_v2(&memory, 3ull << 30))
+        return 1;
+    puts("holds it");
+    fflush(stdout);
+    return pause();
+}
+"""
+
+
+def test_a_static_program_that_brings_its_own_driver_is_found(
+    hetero: Run, start: Begin, tmp_path: Path
+) -> None:
+    """No loader runs in it that could be told to preload anything."""
+    limiters = hetero_limiters.library("cuda").parents[2]
+    driver = limiters / "build/fake"
+    objects = [*driver.glob("cuda_*.o"), *(driver / f"{n}.o" for n in ("rack", "engine", "nvidia"))]
+    static = tmp_path / "static"
+    command = ["cc", "-static-pie", "-pthread", f"-I{limiters / 'cuda'}", "-o", str(static)]
+    command += ["-x", "c", "-", "-x", "none", *map(str, objects)]
+    subprocess.run(command, input=STATIC, text=True, check=True, capture_output=True)
+
+    program = start(str(static), memory="1GiB")
+    before = time.monotonic()
+    done = hetero("doctor")
+
+    assert time.monotonic() - before < 5
+    assert 1 == done.returncode
+    (line,) = [line for line in done.stdout.splitlines() if f"process {program.pid}" in line]
+    assert "past the limiter" in line
+
+
+def test_a_tenant_that_writes_over_its_usage_hides_nothing_and_stops_nobody_looking(
+    hetero: Run, start: Begin, environ: Mapping[str, str]
+) -> None:
+    program = start(memory="3GiB")
+    (usage,) = Path(environ["HETERO_STATE"]).glob("sim-*/grants/*/tenant/usage")
+    whole = usage.read_bytes()
+    dice = random.Random(1)
+    for garbage in (
+        bytes(len(whole)),
+        dice.randbytes(len(whole)),
+        whole[:16] + dice.randbytes(9000),
+    ):
+        with usage.open("r+b") as file:
+            file.write(garbage)
+        listed, told = hetero("ps"), hetero("doctor")
+
+        assert (0, 1) == (listed.returncode, told.returncode)
+        assert ("", "") == (listed.stderr, told.stderr)
+        assert f"process {program.pid} of grant" in listed.stdout
+        assert f"process {program.pid}" in told.stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root makes a mount namespace")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import hetero.cli as hetero_cli
+
 from .conftest import Run, install
 
 
@@ -179,7 +181,7 @@ def test_doctor_and_run_tell_of_a_state_directory_that_cannot_be(hetero: Run) ->
     doctor = hetero("doctor", HETERO_STATE="/proc/hetero")
     run = hetero("run", "--", "true", HETERO_STATE="/proc/hetero")
 
-    assert (1, 1) == (doctor.returncode, run.returncode)
+    assert (1, 2) == (doctor.returncode, run.returncode)
     assert "set HETERO_STATE" in " ".join(doctor.stdout.split())
     assert "set HETERO_STATE" in run.stderr
 
@@ -219,6 +221,18 @@ def test_help_teaches_with_an_example(hetero: Run, name: str) -> None:
 
     assert 0 == done.returncode
     assert f"  hetero {name}" in done.stdout.replace("Usage: hetero", "") or name == "vendors"
+
+
+def test_help_names_every_command_with_all_it_says_of_itself(hetero: Run) -> None:
+    told = hetero("--help", COLUMNS="100").stdout
+    lines = [line.split()[:1] for line in told.splitlines()]
+    commands = {
+        path.stem for path in Path(hetero_cli.__file__).parent.glob("*.py") if path.stem[0] != "_"
+    }
+
+    assert set() == {name for name in commands if lines.count([name]) != 1}
+    assert "..." not in told.partition("Commands:")[2]
+    assert max(map(len, told.splitlines())) <= 100
 
 
 def test_the_version_is_told(hetero: Run) -> None:

@@ -79,9 +79,13 @@ class Crowd:
             return False  # the API server is not back yet
         if not self.late and time.monotonic() - self.began > 30:
             self.late = Counter(map(_state, pods))
-        alive = [pod for pod in pods if not _over(pod)]
-        kinds = Counter(pod["metadata"]["labels"]["app"] for pod in alive)
-        return all(map(_runs, alive)) and kinds == +Counter(self.wanted)
+        staying = [pod for pod in pods if not _over(pod) and not _ending(pod)]
+        kinds = Counter(pod["metadata"]["labels"]["app"] for pod in staying)
+        return all(map(_runs, staying)) and kinds == +Counter(self.wanted)
+
+    def gone(self) -> bool:
+        """Whether the others are gone. A kubelet of 1.20 may take a minute and ten seconds."""
+        return self.settled() and not any(map(_ending, self.lab.pods().values()))
 
     def accounted(self) -> bool:
         """Whether the ledgers hold what these pods were given, and nothing else."""
@@ -92,12 +96,16 @@ class Crowd:
         return held == {pod["metadata"]["uid"] for pod in pods} and not self.books.strangers()
 
 
+def _ending(pod: Plain) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
 def _over(pod: Plain) -> bool:
     return pod["status"]["phase"] in ("Failed", "Succeeded")
 
 
 def _state(pod: Plain) -> str:
-    if "deletionTimestamp" in pod["metadata"]:
+    if _ending(pod):
         return "ending"
     if "nodeName" not in pod["spec"]:
         return "not bound"
@@ -106,7 +114,7 @@ def _state(pod: Plain) -> str:
 
 def _runs(pod: Plain) -> bool:
     containers = pod["status"].get("containerStatuses") or [{}]
-    return "deletionTimestamp" not in pod["metadata"] and bool(containers[0].get("ready"))
+    return not _ending(pod) and bool(containers[0].get("ready"))
 
 
 @pytest.mark.timeout(3600)
@@ -145,10 +153,15 @@ def test_whatever_is_killed_nothing_is_lost_leaked_stuck_or_over_capacity(
             kills[what]()
             wait_for(crowd.settled, seconds=240)
             ran = time.monotonic() - began
+            wait_for(crowd.gone, seconds=120)
+            ended = time.monotonic() - began
             wait_for(crowd.accounted)
-            agreed = time.monotonic() - began - ran
+            agreed = time.monotonic() - began - ended
             with capsys.disabled():
-                print(f"\n{what} killed: all run after {ran:.0f} s, accounted {agreed:.0f} s later")
+                print(
+                    f"\n{what} killed: all run after {ran:.0f} s, the others are gone after "
+                    f"{ended:.0f} s, accounted {agreed:.0f} s later"
+                )
                 if crowd.late:
                     print(f"  half a minute after it the pods were {dict(crowd.late)}")
     finally:

@@ -1,8 +1,8 @@
 /* Whatever lies in a grant file or a usage region, the core neither crashes nor hangs nor lets anybody have more than
  * was granted.
  *
- * An input is 'G' and the bytes of a grant file, 'R' and a script of what a process and its enemy do to a region, or 'T'
- * and a script of what a tenant writes over its region while it shares a card with a neighbour, in virtual time.
+ * An input is 'G' and the bytes of a grant file, 'R' and a script of what a process and its enemy do to a region, or
+ * 'T' and a script of what a tenant writes over its region while it shares a card with a neighbour, in virtual time.
  * Linked with libFuzzer it is a fuzzer; by itself it runs every file it is given and mutations of them, always the
  * same:
  *   fuzz COUNT FILE...

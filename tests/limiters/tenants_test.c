@@ -123,6 +123,29 @@ static void four_quarters_are_quarters(void)
     machine_end();
 }
 
+static void what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_first_launch(void)
+{
+    begin();
+    double native = alone(&KERNELS), sum_ms = 0, most_ms = 0;
+    for (unsigned moment = 0; moment < 50; moment++) {
+        machine_begin(directory, 1);
+        add(0, &KERNELS, 50)->terms.policy = HETERO_POLICY_ELASTIC;
+        add(1, &KERNELS, 50)->from_ns = 4 * SECOND + moment * 700 * US;
+        tenant_start(&tenants[0]);
+        tenant_start(&tenants[1]);
+        EXPECT(true, machine_run(3 * SECOND));
+        EXPECT(true, (double)tenants[0].launched >= 0.97 * 0.3 * native);
+        EXPECT(true, machine_run(3 * SECOND));
+        double ms = (double)(tenants[1].first_ns - tenants[1].from_ns) / 1e6;
+        sum_ms += ms / 50;
+        most_ms = ms > most_ms ? ms : most_ms;
+        EXPECT_NEAR(50, 2.5, tenant_got(&tenants[1], 5, 7));
+        machine_end();
+    }
+    printf("back after %.1f ms on average, %.1f ms at most\n", sum_ms, most_ms);
+    EXPECT(true, most_ms <= 20);
+}
+
 /* Three busy tenants, one of which is killed at a random moment, and another comes in its place; whether the one that
  * was killed had the turn or not, some neighbour that waits for it has it soon. */
 static void after_a_kill_the_next_owner_is_there_within_5_ms(unsigned kills)
@@ -158,8 +181,8 @@ static void after_a_kill_the_next_owner_is_there_within_5_ms(unsigned kills)
         EXPECT(true, took_ns <= 5 * MS);
         tenant_start(&tenants[victim]);
     }
-    printf("%u kills, %u of them of whoever had the turn while another waited: the next owner after %.3f ms on average, "
-           "%.3f ms at most\n",
+    printf("%u kills, %u of them of whoever had the turn while another waited: the next owner after %.3f ms on "
+           "average, %.3f ms at most\n",
            kills, owners, (double)sum_ns / 1e6 / owners, (double)last_ns / 1e6);
     EXPECT(true, owners > kills / 10);
     for (unsigned t = 0; t < 3; t++)
@@ -180,25 +203,53 @@ static void a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms(void
     after_a_kill_the_next_owner_is_there_within_5_ms(100000);
 }
 
-static void a_tenant_stopped_in_its_turn_holds_its_neighbour_up_for_a_second_once(void)
+/* SIGSTOP, a debugger, a paused container: at whatever point of its turn. */
+static void a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_again(void)
 {
-    begin();
-    add(0, &KERNELS, 50);
-    add(1, &KERNELS, 50);
-    tenant_start(&tenants[0]);
-    tenant_start(&tenants[1]);
-    EXPECT(true, machine_run(1000 * MS));
-    while (!tenant_runs(&tenants[0]))
-        EXPECT(true, machine_run(100 * US));
-    tenant_stop(&tenants[0]); /* SIGSTOP, at about two seconds */
-    EXPECT(true, machine_run(6000 * MS));
-    EXPECT_NEAR(50, 1, tenant_got(&tenants[1], 4, 8));
-    EXPECT_NEAR(0, 0, tenant_got(&tenants[0], 4, 8));
-    tenant_continue(&tenants[0]);
-    EXPECT(true, machine_run(6000 * MS));
-    EXPECT_NEAR(50, 1.5, tenant_got(&tenants[0], 10, 14));
-    EXPECT_NEAR(50, 1.5, tenant_got(&tenants[1], 10, 14));
-    machine_end();
+    usage_file();
+    for (unsigned moment = 0; moment < 12; moment++) {
+        machine_begin(directory, 1);
+        add(0, &KERNELS, 50);
+        add(1, &KERNELS, 50);
+        tenant_start(&tenants[0]);
+        tenant_start(&tenants[1]);
+        EXPECT(true, machine_run(800 * MS));
+        while (!tenant_runs(&tenants[0]))
+            EXPECT(true, machine_run(20 * US));
+        EXPECT(true, machine_run(moment * 400 * US));
+        EXPECT(true, tenant_runs(&tenants[0]));
+        tenant_stop(&tenants[0]); /* at about two seconds */
+        EXPECT(true, machine_run(20 * SECOND));
+        EXPECT_NEAR(0, 0, tenant_got(&tenants[0], 4, 20));
+        EXPECT_NEAR(50, 1, tenant_got(&tenants[1], 4, 20));
+        tenant_continue(&tenants[0]);
+        EXPECT(true, machine_run(8 * SECOND));
+        EXPECT_NEAR(50, 1.5, tenant_got(&tenants[0], 24, 29));
+        EXPECT_NEAR(50, 1.5, tenant_got(&tenants[1], 24, 29));
+        machine_end();
+    }
+}
+
+/* It keeps the lock that says so: of high priority, the one that sends all others to the back. */
+static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
+{
+    static const uint32_t priorities[] = {HETERO_PRIORITY_LOW, HETERO_PRIORITY_HIGH};
+    usage_file();
+    for (unsigned p = 0; p < 2; p++) {
+        machine_begin(directory, 1);
+        add(0, &KERNELS, 10)->terms.priority = priorities[p];
+        add(1, &KERNELS, 90);
+        tenant_start(&tenants[0]);
+        tenant_start(&tenants[1]);
+        EXPECT(true, machine_run(800 * MS));
+        while (!tenant_waits(&tenants[0]))
+            EXPECT(true, machine_run(20 * US));
+        tenant_stop(&tenants[0]);
+        EXPECT(true, machine_run(8 * SECOND));
+        printf("%.2f of 90\n", tenant_got(&tenants[1], 4, 9));
+        EXPECT_NEAR(90, 4, tenant_got(&tenants[1], 4, 9));
+        machine_end();
+    }
 }
 
 /* As in time namespaces: no tenant's share depends on another's clock. */
@@ -221,9 +272,11 @@ static const struct test tests[] = {
     TEST(a_tenth_beside_nine_tenths_is_a_tenth),
     TEST(sixty_beside_thirty_leaves_slack),
     TEST(four_quarters_are_quarters),
+    TEST(what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_first_launch),
     TEST(a_killed_tenant_is_followed_by_the_next_within_5_ms),
     TEST(a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms),
-    TEST(a_tenant_stopped_in_its_turn_holds_its_neighbour_up_for_a_second_once),
+    TEST(a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_again),
+    TEST(a_tenant_stopped_while_it_waits_holds_nobody_up_for_long),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
 };
 

@@ -81,6 +81,28 @@ def test_the_core_includes_no_driver_header() -> None:
         assert not re.search(r"cuda|nvml|nvidia", text, re.IGNORECASE), source
 
 
+#: The sources of the shims' bodies; the programs beside them are none.
+BODIES = [
+    path
+    for shim in ("cuda", "musa", "nvml")
+    for path in sorted((LIMITERS / shim).glob("*.c"))
+    if path.name not in ("job.c", "timing.c")
+]
+
+
+@pytest.mark.parametrize("source", BODIES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_body_is_under_twenty_lines(source: Path) -> None:
+    bodies = re.findall(r"^([^\n]*)\n\{\n(.*?)^\}", source.read_text(), re.MULTILINE | re.DOTALL)
+
+    assert [] == [first for first, body in bodies if body.count("\n") >= 20]
+
+
+def test_the_second_limiter_has_no_body_that_the_first_has() -> None:
+    second = {path.name for path in (LIMITERS / "musa").glob("*.c")}
+
+    assert second.isdisjoint(path.name for path in (LIMITERS / "cuda").glob("*.c"))
+
+
 def test_the_layouts_are_what_the_headers_say() -> None:
     assert len(packed_grant([Terms()])) == 2112
     assert len(Terms().packed()) == 128

@@ -236,6 +236,22 @@ say(seen)
     assert ["1", 44, 14, 34] == told
 
 
+def test_a_program_that_becomes_another_is_limited_on_and_holds_nothing_of_the_first(
+    grant: Grant,
+) -> None:
+    told = grant.run(
+        f"""
+import os, sys
+start()
+assert take("plain", {50 * MIB}) > 1000
+again = "from driver import *\\nstart()\\n"
+again += "say([info(), take('plain', {64 * MIB} + 1), take('plain', {64 * MIB}) > 1000])"
+os.execv(sys.executable, [sys.executable, "-c", again])
+"""
+    )
+    assert [[64 * MIB, 64 * MIB], 2, True] == told
+
+
 def test_a_child_that_outlives_its_parent_does_not_hold_the_parents_memory(grant: Grant) -> None:
     told = grant.run(
         f"""

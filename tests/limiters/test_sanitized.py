@@ -1,4 +1,4 @@
-"""The whole limiter under AddressSanitizer and UBSan, in front of the fake driver."""
+"""The whole limiter under ASan, UBSan and TSan, in front of the fake driver."""
 
 import json
 import subprocess
@@ -8,7 +8,8 @@ import hetero_limiters
 import pytest
 from tenancy import LIMITER, MIB, Grant, Rack, Terms
 
-SANITIZED = LIMITER.parents[2] / "build/address/libhetero-cuda.so"
+BUILD = LIMITER.parents[2] / "build"
+SANITIZED = BUILD / "address/libhetero-cuda.so"
 
 pytestmark = pytest.mark.usefixtures("instrumented")
 
@@ -68,3 +69,17 @@ say(info()[0])
 
     assert (0, "") == (program.returncode, errors)
     assert 64 * MIB == json.loads(out)
+
+
+@pytest.mark.parametrize("limit", [6, 64], ids=["short of memory", "plain"])
+def test_threads_of_one_program_meet_no_data_race(tmp_path: Path, limit: int) -> None:
+    grant = Rack.of(tmp_path).grant(Terms(memory=limit * MIB, core=5000))
+    program = grant.rack.machine.spawn(
+        [str(BUILD / "thread/threads")], HETERO_GRANT=grant.environment["HETERO_GRANT"]
+    )
+    out, errors = program.communicate(timeout=60)
+
+    assert ("", "", 0) == (out, errors, program.returncode)
+    assert 320 < grant.usage().launches
+    assert grant.usage().peak <= limit * MIB
+    assert (limit == 6) == (grant.usage().denied > 0)

@@ -26,7 +26,7 @@
 #define US    UINT64_C(1000)
 #define NEVER UINT64_MAX
 
-enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 8 * TENANTS, MARKS = 32 * TENANTS, ACTS = 64 };
+enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 8 * TENANTS, MARKS = 32 * TENANTS };
 
 /* A task that does so much at one point in time never lets it pass. */
 #define STEPS_MOST 100000u
@@ -44,7 +44,7 @@ static struct task {
 } tasks[TASKS];
 
 static struct {
-    unsigned tasks, locks, acts;
+    unsigned tasks, locks;
     uint64_t now_ns, free_ns; /* when the card has done everything */
     uint64_t dice;
     const char *directory;
@@ -55,11 +55,6 @@ static struct {
         short type;
         struct tenant *tenant;
     } lock[LOCKS];
-    struct {
-        uint64_t ns;
-        void (*act)(void *);
-        void *argument;
-    } act[ACTS];
     struct mark {
         uint64_t ns;
         struct tenant *tenant; /* NULL: to be had */
@@ -131,32 +126,6 @@ static void task_wake(struct task *task)
         task->wakes_ns = at_ns;
 }
 
-void machine_at(uint64_t ns, void (*act)(void *), void *argument)
-{
-    demand(machine.acts < ACTS, "too many acts");
-    machine.act[machine.acts].ns = ns;
-    machine.act[machine.acts].act = act;
-    machine.act[machine.acts++].argument = argument;
-}
-
-/* Those that are due at or before `until_ns`, in the order of their times. */
-static bool act_before(uint64_t until_ns)
-{
-    unsigned first = 0;
-    for (unsigned i = 1; i < machine.acts; i++)
-        if (machine.act[i].ns < machine.act[first].ns)
-            first = i;
-    if (machine.acts == 0 || machine.act[first].ns > until_ns)
-        return false;
-    void (*act)(void *) = machine.act[first].act;
-    void *argument = machine.act[first].argument;
-    if (machine.act[first].ns > machine.now_ns)
-        machine.now_ns = machine.act[first].ns;
-    machine.act[first] = machine.act[--machine.acts];
-    act(argument);
-    return true;
-}
-
 bool machine_run(uint64_t ns)
 {
     uint64_t end_ns = machine.now_ns + ns;
@@ -166,8 +135,6 @@ bool machine_run(uint64_t ns)
         for (struct task *task = tasks; task < tasks + machine.tasks; task++)
             if (!task->dead && !task->stopped && (next == NULL || task->wakes_ns < next->wakes_ns))
                 next = task;
-        if (act_before(next == NULL || next->wakes_ns > end_ns ? end_ns : next->wakes_ns))
-            continue; /* it may have changed who is next */
         if (next == NULL || next->wakes_ns > end_ns)
             break;
         steps = next->wakes_ns > machine.now_ns ? 0 : steps + 1;
@@ -402,7 +369,8 @@ static void card_launch(struct tenant *tenant)
 {
     uint64_t at_ns = machine.free_ns > machine.now_ns ? machine.free_ns : machine.now_ns;
     machine.free_ns = tenant->done_ns = at_ns + tenant->kernel_ns;
-    tenant->launched++;
+    if (tenant->launched++ == 0)
+        tenant->first_ns = machine.now_ns;
     while (at_ns < tenant->done_ns) {
         uint64_t second = at_ns / 1000000000, next_ns = (second + 1) * 1000000000;
         uint64_t to_ns = next_ns < tenant->done_ns ? next_ns : tenant->done_ns;

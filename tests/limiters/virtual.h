@@ -1,4 +1,4 @@
-/* A machine in virtual time: tasks, sleeping, futexes and file locks as the kernel has them, a card, and programs on it.
+/* A machine in virtual time: tasks, sleeping, futexes and file locks as the kernel has them, a card and its programs.
  *
  * The core's sources are compiled once more with the names of what they ask of the system in virtual_'s place (see the
  * Makefile), so that whole tenants, their governors' and waiters' threads included, run here one step at a time and
@@ -31,7 +31,7 @@ struct tenant {
 
     /* What became of it. */
     struct governor *governor;
-    uint64_t launched, done_ns;
+    uint64_t launched, first_ns, done_ns; /* launches, when the first was, when the card has done the last */
     uint64_t busy_ns[SECONDS]; /* of the card, second by second */
 };
 
@@ -45,9 +45,6 @@ void tenant_start(struct tenant *tenant);
 /* Let time pass. False: somebody ran for ever without letting it. */
 bool machine_run(uint64_t ns);
 uint64_t machine_now(void);
-
-/* Have `act` called, at a time, by nobody's task. */
-void machine_at(uint64_t ns, void (*act)(void *), void *argument);
 
 /* SIGKILL, SIGSTOP and SIGCONT. */
 void tenant_kill(struct tenant *tenant);

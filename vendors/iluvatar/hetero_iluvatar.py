@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import suppress
-from ctypes import c_char, c_int, c_uint, c_uint64, c_ulong, c_void_p
+from ctypes import c_char, c_int, c_uint, c_uint64, c_void_p
 
 import hetero
 from hetero import Device, DriverError, Library, MiB, Rung
@@ -52,7 +52,6 @@ _IXML = hetero.Driver(
 #: The driver whose calls the limiter stands in front of.
 _CUDA = ("/usr/local/corex/lib64/libcuda.so.1", "libcuda.so.1")
 _WAYS = hetero.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
-_NODES = 0  # nvmlAffinityScope_t
 #: ixmlDeviceGetHealth is a set of these.
 _HEALTH = ("hub", "memory controller", "over temperature", "over voltage", "ECC", "memory", "PCIe")
 
@@ -104,7 +103,7 @@ def _handle(ixml: Library, index: int) -> int:
 def _device(ixml: Library, index: int, rung: Rung, version: str | None) -> Device:
     card = _handle(ixml, index)
     minor = ixml.find("nvmlDeviceGetMinorNumber", card, c_uint)
-    nodes = ixml.find("nvmlDeviceGetMemoryAffinity", card, 1, c_ulong, _NODES)
+    pci = hetero.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", card, _Pci))
     return VENDOR.device(
         uuid=hetero.text(ixml.get("nvmlDeviceGetUUID", card, c_char * 96, 96)),
         model=hetero.text(ixml.get("nvmlDeviceGetName", card, c_char * 96, 96)),
@@ -112,8 +111,8 @@ def _device(ixml: Library, index: int, rung: Rung, version: str | None) -> Devic
         memory=ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).total,
         rung=rung,
         health=_health(ixml, card),
-        numa=hetero.first_node(nodes or 0),
-        pci=hetero.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", card, _Pci)),
+        numa=hetero.numa_of(pci),
+        pci=pci,
         attributes={"driver": version, "minor": index if minor is None else minor},
     )
 

@@ -1,0 +1,112 @@
+"""What each vendor's library says of a card is on the device: where it is and what is near it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import hetero_iluvatar
+import pytest
+from racks import PLUGINS, Rack, card, discover
+
+import hetero.cards
+from hetero.model import Device, Fractional, Granularity, Link, Rung, Whole
+
+MODELS = {
+    "nvidia": ("NVIDIA A100", "80 GiB"),
+    "ascend": ("910B3", "64 GiB"),
+    "hygon": ("K100_AI", "64 GiB"),
+    "cambricon": ("MLU370-X8", "24 GiB"),
+    "iluvatar": ("Iluvatar BI-V150", "32 GiB"),
+    "mthreads": ("MTT S4000", "48 GiB"),
+    "metax": ("MXC500", "64 GiB"),
+}
+#: The vendor's own way between cards, faster than any over PCIe, and what it weighs.
+OWN = {
+    "nvidia": ("NV12", "NV12", 120),
+    "ascend": ("HCCS", "HCCS", 20),
+    "hygon": ("XGMI", "XGMI", 20),
+    "mthreads": ("MTLINK2", "MtLink", 20),
+    "metax": ("METAXLINK", "MetaXLink", 20),
+}
+
+
+def two(directory: Path, vendor: str, way: str | None) -> tuple[Device, ...]:
+    """Discover two cards of a vendor on NUMA node 1, and the way between them."""
+    model, memory = MODELS[vendor]
+    first = {"pci": "0000:18:00.0", "numa": "1", **({"links": f"1:{way}"} if way else {})}
+    second = {"pci": "0000:3b:00.0", "numa": "1", **({"links": f"0:{way}"} if way else {})}
+    cards = [card(vendor, model, memory, **facts) for facts in (first, second)]
+    return Rack(directory, *cards).meet(lambda: discover(vendor)).devices
+
+
+@pytest.mark.parametrize("vendor", PLUGINS)
+def test_a_card_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str
+) -> None:
+    # Where a driver does not say the NUMA node, the kernel does.
+    monkeypatch.setattr(hetero.cards, "PCI_DEVICES", tmp_path)
+    for address in ("0000:18:00.0", "0000:3b:00.0"):
+        (tmp_path / address).mkdir()
+        (tmp_path / address / "numa_node").write_text("1\n")
+    first, second = two(tmp_path, vendor, None)
+
+    assert ["0000:18:00.0", "0000:3b:00.0"] == [first.pci, second.pci]
+    assert [1, 1] == [first.numa, second.numa]
+
+
+@pytest.mark.parametrize("vendor", OWN)
+def test_cards_on_the_vendors_own_links_know_each_other(tmp_path: Path, vendor: str) -> None:
+    said, kind, weight = OWN[vendor]
+    first, second = two(tmp_path, vendor, said)
+
+    assert (Link(second.uuid, kind, weight),) == first.links
+    assert (Link(first.uuid, kind, weight),) == second.links
+
+
+@pytest.mark.parametrize("vendor", PLUGINS)
+@pytest.mark.parametrize(("way", "weight"), [("PIX", 5), ("SYS", 1)])
+def test_the_way_over_pcie_is_told_by_the_name_all_vendors_share(
+    tmp_path: Path, vendor: str, way: str, weight: int
+) -> None:
+    if vendor == "hygon" and way == "PIX":
+        pytest.skip("ROCm SMI counts hops between NUMA nodes and knows no switches")
+    first, second = two(tmp_path, vendor, way)
+
+    assert (Link(second.uuid, way, weight),) == first.links
+
+
+def test_a_share_of_an_iluvatar_card_is_kept_only_where_a_cuda_driver_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_driver, _ = two(tmp_path, "iluvatar", None)
+    monkeypatch.setattr(hetero_iluvatar, "_CUDA", ("libnowhere.so.1",))
+    without, _ = two(tmp_path, "iluvatar", None)
+
+    assert (Rung.PRELOAD, Rung.NONE) == (with_driver.rung, without.rung)
+
+
+def test_a_cambricon_card_is_whole_until_its_smlu_mode_is_on(tmp_path: Path) -> None:
+    def one(**mode: str) -> tuple[Granularity, Rung, Mapping[str, str]]:
+        rack = Rack(tmp_path, card("cambricon", "MLU370-X8", "24 GiB", **mode))
+        (device,) = rack.meet(lambda: discover("cambricon")).devices
+        return device.granularity, device.rung, device.attributes
+
+    off, on = one(smlu="off"), one(smlu="on")
+
+    assert (Whole(), Rung.NONE, {"smlu": "off"}) == off
+    assert (True, Rung.PARTITION, {}) == (isinstance(on[0], Fractional), *on[1:])
+
+
+def test_a_model_no_table_knows_is_whole_or_a_line_that_names_it(tmp_path: Path) -> None:
+    unknown = {"cambricon": "MLU290", "mthreads": "MTT S80"}
+    for vendor, model in unknown.items():
+        (device,) = (
+            Rack(tmp_path, card(vendor, model, "16 GiB")).meet(partial(discover, vendor)).devices
+        )
+        assert Whole() == device.granularity
+    (row,) = Rack(tmp_path, card("ascend", "950X", "64 GiB")).meet(partial(discover, "ascend")).rows
+
+    assert ("broken", 0) == (row.state, row.devices)
+    assert "no declared model matches '950X'" in str(row.reason)
