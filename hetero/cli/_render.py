@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from math import isnan
 from typing import Any, TypeVar
 
 import click
@@ -47,7 +46,8 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number, as click's own type does."""
         seconds = super().convert(value, param, ctx)
-        return self.fail(f"{value!r} is no number.", param, ctx) if isnan(seconds) else seconds
+        # NaN is within all limits, since no comparison with it holds.
+        return seconds if seconds >= 0 else self.fail(f"{value!r} is no number.", param, ctx)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")

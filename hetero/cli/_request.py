@@ -82,7 +82,7 @@ def request_from(
         return Choice(only=names[name], never=names[f"avoid_{name}"])
 
     return Request(
-        asks=named or (each,) * (1 if count is None else parse_count(count, of="count")),
+        asks=named or (each,) * (1 if count is None else parse_count(count, of="--count")),
         policy=Policy(policy),
         priority=Priority(priority),
         vendor=choice("vendor"),

@@ -154,11 +154,11 @@ static void start(struct governor *governor)
 /* At the closed gate. False: no limit holds any more. */
 static bool wait_at_gate(struct governor *governor)
 {
-    start(governor);
     atomic_fetch_add(&governor->waiting, 1);
     gate_wake(&governor->waiting);
     bool limited = true;
     while (limited && atomic_load(&governor->gate) == GATE_CLOSED) {
+        start(governor); /* which may have failed before */
         gate_sleep(&governor->gate, GATE_CLOSED, GATE_LOOK_NS);
         limited = terms_limit_core(governor->terms) && !atomic_load(&governors_retired);
     }

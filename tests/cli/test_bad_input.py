@@ -28,7 +28,10 @@ MANY_DIGITS = "9" * 5000  # more than Python makes an integer of
         (["--core", "30.5"], "core '30.5' is not a percentage"),
         (["--core", "½"], "core '½' is not a percentage"),
         (["--core", MANY_DIGITS], "is not a percentage"),
-        (["--count", "0"], "count '0' is not a number of devices: write a whole number from 1 to"),
+        (
+            ["--count", "0"],
+            "--count '0' is not a number of devices: write a whole number from 1 to",
+        ),
         (["--count", "-3"], "count '-3' is not a number of devices"),
         (["--count", "1000000000"], "count '1000000000' is not a number of devices"),
         (["--count", MANY_DIGITS], "is not a number of devices"),

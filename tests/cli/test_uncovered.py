@@ -157,6 +157,9 @@ def test_a_tenant_that_writes_over_its_usage_hides_nothing_and_stops_nobody_look
         assert ("", "") == (listed.stderr, told.stderr)
         assert f"process {program.pid} of grant" in listed.stdout
         assert f"process {program.pid}" in told.stdout
+    os.truncate(usage, 100)
+    listed = hetero("ps")
+    assert (0, "") == (listed.returncode, listed.stderr)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root makes a mount namespace")

@@ -252,6 +252,18 @@ static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
     }
 }
 
+static void a_thread_that_cannot_be_started_is_tried_again(void)
+{
+    begin();
+    add(0, &KERNELS, 50);
+    add(1, &KERNELS, 50);
+    machine_refuse_threads(10);
+    together(2);
+    EXPECT_NEAR(50, 1.5, tenant_got(&tenants[0], 5, 10));
+    EXPECT_NEAR(50, 1.5, tenant_got(&tenants[1], 5, 10));
+    machine_end();
+}
+
 /* As in time namespaces: no tenant's share depends on another's clock. */
 static void tenants_whose_clocks_disagree_have_their_shares(void)
 {
@@ -277,6 +289,7 @@ static const struct test tests[] = {
     TEST(a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms),
     TEST(a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_again),
     TEST(a_tenant_stopped_while_it_waits_holds_nobody_up_for_long),
+    TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
 };
 

@@ -44,7 +44,7 @@ static struct task {
 } tasks[TASKS];
 
 static struct {
-    unsigned tasks, locks;
+    unsigned tasks, locks, refused_threads;
     uint64_t now_ns, free_ns; /* when the card has done everything */
     uint64_t dice;
     const char *directory;
@@ -163,6 +163,11 @@ int virtual_fcntl(int file, int command, ...);
 long virtual_syscall(long number, ...);
 int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
 
+void machine_refuse_threads(unsigned count)
+{
+    machine.refused_threads = count;
+}
+
 static uint64_t task_now(void)
 {
     return machine.now_ns + (uint64_t)machine.task->tenant->skew_ns;
@@ -189,6 +194,10 @@ int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, 
 {
     if (machine.task == NULL)
         return pthread_create(thread, attributes, run, argument);
+    if (machine.refused_threads > 0) {
+        machine.refused_threads--;
+        return EAGAIN;
+    }
     *thread = pthread_self(); /* only ever detached */
     task_new(machine.task->tenant, run, argument, machine.now_ns + wake_latency_ns());
     return 0;

@@ -46,6 +46,9 @@ void tenant_start(struct tenant *tenant);
 bool machine_run(uint64_t ns);
 uint64_t machine_now(void);
 
+/* So many threads cannot be started, as in a container that has as many as it may. */
+void machine_refuse_threads(unsigned count);
+
 /* SIGKILL, SIGSTOP and SIGCONT. */
 void tenant_kill(struct tenant *tenant);
 void tenant_stop(struct tenant *tenant);
