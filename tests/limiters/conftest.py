@@ -8,13 +8,25 @@ from pathlib import Path
 
 import pytest
 from simulated import Machine
-from tenancy import LIMITER
+from tenancy import LIMITER, MIB, Grant, Rack, Terms
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     """A machine with one card of 1 GiB."""
     return Machine(tmp_path)
+
+
+@pytest.fixture
+def rack(tmp_path: Path) -> Rack:
+    """A card of 1 GiB for tenants."""
+    return Rack.of(tmp_path)
+
+
+@pytest.fixture
+def grant(rack: Rack) -> Grant:
+    """A grant of 64 MiB on it."""
+    return rack.grant(Terms(memory=64 * MIB))
 
 
 @pytest.fixture(scope="session")
