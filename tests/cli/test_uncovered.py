@@ -114,6 +114,10 @@ int main(void)
 """
 
 
+@pytest.mark.skipif(
+    not Path(subprocess.check_output(["cc", "-print-file-name=rcrt1.o"], text=True)).is_absolute(),
+    reason="the C library is not there for static programs",
+)
 def test_a_static_program_that_brings_its_own_driver_is_found(
     hetero: Run, start: Begin, tmp_path: Path
 ) -> None:

@@ -35,4 +35,4 @@ def instrumented() -> None:
     limiters = LIMITER.parents[2]
     with (limiters / "build/instrumented.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the tests may run in several processes
-        subprocess.run(["make", "-s", "-C", limiters, "instrumented"], check=True, timeout=300)
+        subprocess.run(["make", "-s", "-C", limiters, "instrumented"], check=True, timeout=600)
