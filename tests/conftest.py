@@ -16,7 +16,7 @@ from tests.kube.binaries import binaries
 
 # What a test says depends on the change alone; `make soak` asks for "soak", which looks further
 # each time. Neither count is set anywhere else.
-settings.register_profile("hetero", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("hetero", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("soak", deadline=None, max_examples=3000, print_blob=True)
 settings.load_profile("hetero")
 

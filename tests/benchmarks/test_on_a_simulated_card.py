@@ -119,18 +119,15 @@ def test_the_memory_limit_holds_and_what_is_not_installed_is_absent(
     assert not [check for check in told["checks"] if check["passed"] is False]
 
 
-def test_every_call_is_timed_under_every_variant(bench: Bench) -> None:
-    told = bench("overhead", "--rounds", "1", "--calls", "50", "--at-once", "20")
+def test_every_call_is_timed_under_every_variant_and_a_launch_counted(bench: Bench) -> None:
+    counting = ("--count",) if shutil.which("valgrind") else ()
+    told = bench("overhead", "--rounds", "1", "--calls", "50", "--at-once", "20", *counting)
 
     timed = {(cost["call"], cost["variant"]) for cost in told["costs"]}
     assert 9 * 5 == len(timed)
     assert all(cost["median"] > 0 for cost in told["costs"])
-
-
-@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind counts the instructions")
-def test_a_launch_that_nothing_limits_is_a_few_instructions_longer(bench: Bench) -> None:
-    told = bench("overhead", "--rounds", "1", "--calls", "50", "--count")
-
+    if not counting:
+        pytest.skip("valgrind counts the instructions")
     added = {count["variant"]: count["added"] for count in told["counts"]}
     assert (0, 0) == (added["native"], added["limiter, no grant"])
     # 30 ns are about a hundred; the clock's are for `hetero bench overhead` on a quiet machine.

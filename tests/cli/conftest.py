@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,7 @@ def hetero_observe(device):
 """
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Begin = Callable[..., "subprocess.Popen[str]"]
 
 
 def install(site: Path, name: str, source: str) -> None:
@@ -75,6 +76,24 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def command() -> tuple[str, ...]:
     """How the command line is started."""
     return (sys.executable, "-c", "from hetero.cli import main; main()")
+
+
+@pytest.fixture
+def begin(environ: Mapping[str, str]) -> Iterator[Begin]:
+    """Start programs that run until the test ends, and are then killed."""
+    programs: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, **more: str) -> subprocess.Popen[str]:
+        program = subprocess.Popen(
+            words, env={**environ, **more}, stdout=subprocess.PIPE, text=True
+        )
+        programs.append(program)
+        return program
+
+    yield start
+    for program in programs:
+        program.kill()
+        program.communicate()
 
 
 @pytest.fixture

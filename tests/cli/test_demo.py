@@ -11,7 +11,7 @@ from tests.cli.conftest import Run
 
 @pytest.mark.measured
 def test_the_demo_shows_sharing_and_says_that_its_card_is_simulated(hetero: Run) -> None:
-    done = hetero("demo", "--seconds", "1")
+    done = hetero("demo", "--seconds", "2")
 
     assert (0, "") == (done.returncode, done.stderr)
     shown = done.stdout

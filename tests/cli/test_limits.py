@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import hetero_limiters
 import pytest
 from attrs import frozen
 
-from .conftest import Run
+from .conftest import Begin, Run
 
 Start = Callable[..., "Job"]
 
@@ -39,28 +39,17 @@ class Job:
 
 
 @pytest.fixture
-def start(hetero: Run, environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[Start]:
-    programs: list[subprocess.Popen[str]] = []
-
-    def begin(*flags: str, memory: str = "1GiB") -> Job:
-        job = str(hetero_limiters.job("cuda"))
-        program = subprocess.Popen(
-            [*command, "run", *flags, "--", job, "--seconds", "60", "--memory", memory],
-            env=environ,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        programs.append(program)
+def start(hetero: Run, begin: Begin, command: tuple[str, ...]) -> Start:
+    def job(*flags: str, memory: str = "1GiB") -> Job:
+        job = (str(hetero_limiters.job("cuda")), "--seconds", "60", "--memory", memory)
+        program = begin(*command, "run", *flags, "--", *job)
         while program.poll() is None:
             for grant in json.loads(hetero("ps", "--json", "--seconds", "0.05").stdout)["items"]:
                 if program.pid in grant["processes"] and grant["shares"][0]["memory_used"]:
                     return Job(program, grant["id"])
         raise AssertionError(f"the job ended with {program.returncode}")
 
-    yield begin
-    for program in programs:
-        program.kill()
-        program.communicate()
+    return job
 
 
 def share(hetero: Run, grant: str, *, seconds: float = 0.05) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from attrs import evolve
 
 from hetero.fit import Container, Index, Node, Placement, Pod
@@ -28,6 +29,8 @@ from hetero.model import (
 from hetero.testing import rack
 from hetero.units import GiB, MiB
 
+#: A test of both forms that a cluster's rows are kept in.
+FORMS = pytest.mark.parametrize("dense", [False, True], ids=["plain", "dense"])
 #: One of each way a card divides: whole; freely; in coarse steps; by a ladder, several of them only
 #: whole; by a menu; in parts that exist already; and with a counter of its own.
 KINDS: dict[str, tuple[Granularity, dict[str, int]]] = {
@@ -159,3 +162,8 @@ def sound(index: Index, standing: Sequence[Placement]) -> None:
             left = machine.host[name] - host.get(machine.name, {}).get(name, 0)
             assert left >= 0, (machine.name, name, left)
             assert cluster.host[number][place] == left
+
+
+def container(memory: int | None = None, cpu: int = 0) -> Container:
+    request = Request(asks=(Ask(memory=memory * GiB),)) if memory else None
+    return Container(request=request, host={"cpu": cpu})

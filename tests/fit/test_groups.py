@@ -25,7 +25,7 @@ from hetero.model import (
 )
 from hetero.units import GiB
 
-from .conftest import KINDS, cards, node, placed, pod, refused, where
+from .conftest import FORMS, KINDS, cards, node, placed, pod, refused, where
 
 
 def modules(count: int, *, on: str = "n", size: int = 2) -> tuple[Device, ...]:
@@ -48,7 +48,7 @@ def of(placement: Placement) -> set[str]:
     return {str(int(uuid.rpartition("-")[2]) // 2) for uuid in where(placement)}
 
 
-@pytest.mark.parametrize("dense", [True, False])
+@FORMS
 @pytest.mark.parametrize("count", [1, 3])
 def test_an_odd_number_of_dies_is_refused_and_says_why(dense: bool, count: int) -> None:
     index = Index([node("a", modules(2, on="a"))], dense=dense)
@@ -56,7 +56,7 @@ def test_an_odd_number_of_dies_is_refused_and_says_why(dense: bool, count: int) 
     assert "0 of 1 node fit: 1 give devices only in groups" == refused(index, pod(count))
 
 
-@pytest.mark.parametrize("dense", [True, False])
+@FORMS
 def test_a_pair_is_one_module_though_single_dies_of_two_are_free(dense: bool) -> None:
     index = Index([node("a", modules(3, on="a"))], dense=dense)
     for die in ("a/menu-0", "a/menu-3"):
@@ -193,7 +193,7 @@ def by(policy: Policy, *, memory: int = 8, **request: Any) -> Container:
     return Container(request=Request(asks=asks, policy=policy, **request))
 
 
-@pytest.mark.parametrize("dense", [True, False])
+@FORMS
 def test_shares_by_another_policy_go_to_another_card(dense: bool) -> None:
     index = Index([node("a", agreeing(2))], dense=dense)
     one, other, third = (Pod(containers=(by(policy),)) for policy in Policy)

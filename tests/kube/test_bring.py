@@ -12,7 +12,7 @@ from attrs import evolve
 from hetero.container.edits import driver_files
 from hetero.kube.bring import Bring, Way
 from hetero.model import Edits, Mount
-from tests.kube.test_agent import run, until, world
+from tests.kube.world import run, until, world
 
 EDITS = Edits(
     env={"VISIBLE": "card-1"},

@@ -21,7 +21,7 @@ from hetero.model import MEMORY, Rung, Usage
 from hetero.node import region
 from hetero.node.tenant import USAGE
 from hetero.units import GiB
-from tests.kube.test_agent import World, run, until, world
+from tests.kube.world import World, run, until, world
 
 
 def agent_pod(at: World) -> None:

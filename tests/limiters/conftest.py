@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from simulated import Machine
-from tenancy import LIMITER
+from tenancy import LIMITER, MIB, Grant, Rack, Terms
 
 
 @pytest.fixture
@@ -17,10 +17,22 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+@pytest.fixture
+def rack(tmp_path: Path) -> Rack:
+    """A card of 1 GiB for tenants."""
+    return Rack.of(tmp_path)
+
+
+@pytest.fixture
+def grant(rack: Rack) -> Grant:
+    """A grant of 64 MiB on it."""
+    return rack.grant(Terms(memory=64 * MIB))
+
+
 @pytest.fixture(scope="session")
 def instrumented() -> None:
     """The builds under sanitizers, and the fuzzer, which only some tests need."""
     limiters = LIMITER.parents[2]
     with (limiters / "build/instrumented.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the tests may run in several processes
-        subprocess.run(["make", "-s", "-C", limiters, "instrumented"], check=True, timeout=300)
+        subprocess.run(["make", "-s", "-C", limiters, "instrumented"], check=True, timeout=600)

@@ -23,6 +23,8 @@ UUIDS = (
     "GPU-11111111-2222-3333-4444-555555555555",
     "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",
 )
+#: What a device's flags in a grant say.
+SPILL, CONTEXT = 1, 2
 POLICIES = {"fixed": 0, "elastic": 1, "off": 2}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 from subprocess import Popen
 
 import pytest
@@ -13,18 +12,9 @@ KERNELS = {
     "long kernels": ("--kernel-us", "4000", "--in-flight", "4"),
     "graphs": ("--kernel-us", "20", "--graph", "50", "--in-flight", "4"),
 }
-
-
-@pytest.fixture
-def rack(tmp_path: Path) -> Rack:
-    return Rack.of(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
-    """Steps per second of each job with the card to itself and no limiter."""
-    rack = Rack.of(tmp_path_factory.mktemp("native"))
-    return {kind: rate(rack.job(*job, "--seconds", "0.5")) for kind, job in KERNELS.items()}
+#: Steps per second of a whole card. It is simulated, so what a step takes there is known: to time
+#: it would only add what else this machine is doing.
+WHOLE = {"kernels": 2000, "long kernels": 250, "graphs": 1000}
 
 
 def _start(grant: Grant, kind: str = "kernels", seconds: float = 1.2) -> "Popen[str]":
@@ -35,21 +25,17 @@ def _start(grant: Grant, kind: str = "kernels", seconds: float = 1.2) -> "Popen[
 @pytest.mark.parametrize(
     ("kind", "core"), [("kernels", 30), ("kernels", 60), ("long kernels", 60), ("graphs", 30)]
 )
-def test_a_tenant_alone_gets_its_share_and_no_more(
-    rack: Rack, native: dict[str, float], kind: str, core: int
-) -> None:
+def test_a_tenant_alone_gets_its_share_and_no_more(rack: Rack, kind: str, core: int) -> None:
     steps = rate(_start(rack.grant(Terms(core=100 * core)), kind))
-    assert core == pytest.approx(100 * steps / native[kind], abs=5)
+    assert core == pytest.approx(100 * steps / WHOLE[kind], abs=5)
 
 
 @pytest.mark.measured
 @pytest.mark.parametrize("kind", ["kernels", "graphs"])
-def test_two_tenants_of_one_card_get_a_share_each(
-    rack: Rack, native: dict[str, float], kind: str
-) -> None:
+def test_two_tenants_of_one_card_get_a_share_each(rack: Rack, kind: str) -> None:
     grants = [rack.grant(Terms(core=100 * core), name=str(core)) for core in (30, 60)]
     jobs = [_start(grant, kind, seconds=2) for grant in grants]
-    shares = [100 * rate(job) / native[kind] for job in jobs]
+    shares = [100 * rate(job) / WHOLE[kind] for job in jobs]
     assert [30, 60] == pytest.approx(shares, abs=5)
 
 
@@ -100,26 +86,22 @@ say(0)
 
 
 @pytest.mark.measured
-def test_an_elastic_tenant_gets_what_nobody_wants_and_gives_it_back(
-    rack: Rack, native: dict[str, float]
-) -> None:
+def test_an_elastic_tenant_gets_what_nobody_wants_and_gives_it_back(rack: Rack) -> None:
     elastic = rack.grant(Terms(core=3000, policy="elastic"), name="elastic")
-    assert rate(_start(elastic)) > 0.9 * native["kernels"]
+    assert rate(_start(elastic)) > 0.8 * WHOLE["kernels"]
 
     with meanwhile(_start(elastic, seconds=10)):
         steps = rate(_start(rack.grant(Terms(core=6000), name="fixed")))
-    assert 60 == pytest.approx(100 * steps / native["kernels"], abs=5)
+    assert 60 == pytest.approx(100 * steps / WHOLE["kernels"], abs=5)
 
 
 @pytest.mark.measured
-def test_a_high_priority_tenant_keeps_its_share_beside_elastic_ones(
-    rack: Rack, native: dict[str, float]
-) -> None:
+def test_a_high_priority_tenant_keeps_its_share_beside_elastic_ones(rack: Rack) -> None:
     low = [rack.grant(Terms(core=2000, policy="elastic"), name=f"low{n}") for n in range(2)]
     high = rack.grant(Terms(core=5000, high=True), name="high")
     with meanwhile(_start(low[0], seconds=10)), meanwhile(_start(low[1], seconds=10)):
         steps = rate(_start(high))
-    assert 50 == pytest.approx(100 * steps / native["kernels"], abs=5)
+    assert 50 == pytest.approx(100 * steps / WHOLE["kernels"], abs=5)
 
 
 @pytest.mark.measured
@@ -154,13 +136,13 @@ for line in sys.stdin:
 
 
 @pytest.mark.measured
-def test_a_tenant_killed_in_its_turn_holds_nobody_up(rack: Rack, native: dict[str, float]) -> None:
+def test_a_tenant_killed_in_its_turn_holds_nobody_up(rack: Rack) -> None:
     victim = _start(rack.grant(Terms(core=9900), name="victim"), seconds=30)
     time.sleep(0.5)
     victim.kill()
     victim.communicate()
     steps = rate(_start(rack.grant(Terms(core=3000), name="other")))
-    assert 30 == pytest.approx(100 * steps / native["kernels"], abs=5)
+    assert 30 == pytest.approx(100 * steps / WHOLE["kernels"], abs=5)
 
 
 @pytest.mark.measured

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -15,7 +15,7 @@ from attrs import frozen
 
 from hetero.errors import HeteroError
 from hetero.model import CORE, MEMORY, SLOTS, Ask, Request
-from hetero.node.ledger import Hold, Ledger
+from hetero.node.ledger import Hold, Ledger, Standing
 from hetero.node.node import Node
 from hetero.registry import Registry
 from hetero.testing import MemoryVendor, rack
@@ -44,9 +44,14 @@ def standing(node: Node) -> list[str]:
 
 def taken(node: Node, device: str) -> tuple[int, int, int]:
     """Return the memory, core and slots that stand on a device."""
+    return taken_of(node.look().standing, device)
+
+
+def taken_of(entries: Iterable[Standing], device: str) -> tuple[int, int, int]:
+    """Return the memory, core and slots that these entries take of a device."""
     takes = [
         grant.takes
-        for entry in node.look().standing
+        for entry in entries
         for grant in entry.allocation.grants
         if grant.device == device
     ]

@@ -40,7 +40,7 @@ from .conftest import (
     let_go,
     request,
     standing,
-    taken,
+    taken_of,
 )
 
 Spawn = Callable[[Node, Request], Process]
@@ -304,9 +304,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_stands_is_what_was_admitted_and_never_too_much(self) -> None:
-        assert self.expected == set(standing(self.node))
+        entries = self.node.look().standing
+        assert self.expected == {entry.id for entry in entries}
         for uuid, size in (("memory-0", 16 * GiB), ("memory-1", 8 * GiB)):
-            memory, core, slots = taken(self.node, uuid)
+            memory, core, slots = taken_of(entries, uuid)
             assert (memory <= size, core <= 100, slots <= 3) == (True, True, True)
 
     def teardown(self) -> None:

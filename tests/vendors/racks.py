@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import signal
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -155,3 +156,41 @@ class Machine:
         changed = evolve(allocation, grants=(grant,))
         self.registry.enforce(changed, self.devices, directory=self.directory)
         self.standing[self.standing.index(allocation)] = changed
+
+
+#: A card of each vendor that cuts its cards.
+CARDS = {
+    "ascend": card("ascend", "910B3", "64 GiB", core="20"),
+    "hygon": card("hygon", "K100_AI", "64 GiB"),
+    "cambricon": card("cambricon", "MLU370-X8", "24 GiB", smlu="on"),
+    "metax": card("metax", "MXC500", "64 GiB", sgpu="on"),
+}
+
+
+def slices(machine: Machine, device: Device) -> set[str]:
+    """Return the slices there are on a card, asked of the driver."""
+    match device.vendor:
+        case "ascend":
+            place = hetero_ascend._place(device)
+            return set(map(str, hetero_ascend._vnpus(hetero_ascend._DCMI.open(), *place)))
+        case "hygon":
+            return {v.path.name for v in hetero_hygon._vdevs(machine.directory / "hygon")}
+        case "cambricon":
+            cndev = hetero_cambricon._CNDEV.open()
+            found = hetero_cambricon._instances(cndev, device.index)
+            return {instance.name.decode() for instance in found}
+        case "metax":
+            mxsml = hetero_metax._MXSML.open()
+            found = hetero_metax._slices(mxsml, device.index)
+            return {hetero_metax._alias(mxsml, device.index, n) for n in found}
+    raise AssertionError(device.vendor)
+
+
+def die_after(doing: Callable[[], object]) -> None:
+    """Do it in a process that is then killed the hard way."""
+    pid = os.fork()
+    if pid == 0:
+        doing()
+        os.kill(os.getpid(), signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    assert signal.SIGKILL == os.WTERMSIG(status)

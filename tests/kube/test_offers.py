@@ -1,0 +1,224 @@
+"""What an agent tells of its node: cards to the kubelet, the inventory to the cluster, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from prometheus_client import generate_latest
+
+from hetero.kube import wire
+from hetero.kube.agent import Options, node_of
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Rung,
+    Template,
+    Templated,
+    Usage,
+)
+from hetero.node.tenant import USAGE
+from hetero.registry import Registry
+from hetero.testing import MemoryVendor, rack
+from hetero.units import GiB
+from tests.kube.kubelet import FakeKubelet
+from tests.kube.world import CARD, LOOK, SECRET, run, until, world
+
+
+def test_every_slot_of_every_card_is_offered_with_its_numa_node() -> None:
+    async def story() -> None:
+        async with world(16 * GiB, slots=2) as at:
+            assert {CARD} == set(at.kubelet.registered)
+            assert {"memory-0::0": "Healthy", "memory-0::1": "Healthy"} == at.kubelet.devices[CARD]
+            options = at.kubelet.registered[CARD].options
+            assert (True, True) == (
+                options.pre_start_required,
+                options.get_preferred_allocation_available,
+            )
+
+    run(story)
+
+
+def test_the_kubelet_is_told_of_cards_by_the_clusters_own_names() -> None:
+    async def story() -> None:
+        async with world(16 * GiB) as at:
+            await at.crash()
+            at.config = at.path / "settings.toml"
+            at.config.write_text(f'[resources]\n"{CARD}" = "example.com/other"\n')
+            at.awaited = "example.com/other"
+            await at.start()
+
+            assert 10 == len(at.kubelet.devices["example.com/other"])
+            assert CARD not in at.kubelet.devices
+
+    run(story)
+
+
+def test_the_clusters_settings_say_how_often_a_node_gives_a_card(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(SECRET)
+    (tmp_path / "settings.toml").write_text('[nodes."n*"]\ncards.split = 3\n')
+    options = Options(
+        name="n1",
+        kubelet=tmp_path,
+        libraries=tmp_path,
+        key_file=str(tmp_path / "key"),
+        config=tmp_path / "settings.toml",
+    )
+    vendor = MemoryVendor(rack(16 * GiB), limiter="cuda")
+    node = evolve(node_of(options), registry=Registry.of(vendor))
+
+    assert [3] == [device.capacity[SLOTS] for device in node.discover().devices]
+
+
+def test_a_partitioned_card_is_offered_by_its_parts_and_by_each_shape_of_them() -> None:
+    async def story() -> None:
+        async with world(16 * GiB, words=("1g", "3g", "7g")) as at:
+            parts = [("1g", 1, "a"), ("1g", 1, "b"), ("3g", 3, "c")]
+            menu = tuple(
+                Template(name, {CORE: core, MEMORY: core * GiB, name: 1}, part=part)
+                for name, core, part in parts
+            )
+            at.vendor.devices[0] = evolve(
+                at.vendor.devices[0],
+                granularity=Templated(menu, whole=False),
+                capacity={CORE: 7, MEMORY: 16 * GiB, SLOTS: 3, "1g": 2, "3g": 1},
+            )
+            await until(lambda: "example.com/3g" in at.kubelet.devices, seconds=5)
+            offered = {name: len(ids) for name, ids in at.kubelet.devices.items()}
+
+            assert {CARD: 3, "example.com/1g": 2, "example.com/3g": 1} == offered
+
+    run(story)
+
+
+def test_a_card_that_fails_is_unhealthy_at_the_kubelet_and_in_the_inventory() -> None:
+    async def story() -> None:
+        async with world() as at:
+            at.vendor.devices[1] = evolve(at.vendor.devices[1], health="fell off the bus")
+            await until(lambda: at.kubelet.devices[CARD]["memory-1::0"] == "Unhealthy", seconds=5)
+            assert "Healthy" == at.kubelet.devices[CARD]["memory-0::0"]
+            await until(lambda: "fell off" in json.dumps(at.api.nodes["n1"]))
+
+    run(story)
+
+
+def test_the_inventory_is_written_once_and_again_only_when_it_changes() -> None:
+    async def story() -> None:
+        async with world() as at:
+            await until(lambda: at.api.writes == 1)
+            text = at.api.nodes["n1"]["metadata"]["annotations"][wire.INVENTORY]
+            assert at.node.discover().devices == wire.devices(text, node="n1")
+            await asyncio.sleep(3 * LOOK)
+            assert 1 == at.api.writes
+            await at.crash()
+            await at.start()
+            await asyncio.sleep(2 * LOOK)
+            assert 1 == at.api.writes
+
+    run(story)
+
+
+def test_a_vendor_that_breaks_keeps_its_cards_unhealthy_with_the_reason() -> None:
+    async def story() -> None:
+        async with world() as at:
+            at.vendor.devices = Failing(at.vendor.devices)
+            await until(lambda: set(at.kubelet.devices[CARD].values()) == {"Unhealthy"}, seconds=5)
+            await until(lambda: "does not answer" in json.dumps(at.api.nodes["n1"]))
+
+    run(story)
+
+
+class Failing(list[Any]):
+    def __iter__(self) -> Any:
+        raise RuntimeError("the driver does not answer")
+
+
+def test_it_registers_anew_within_two_seconds_of_a_kubelet_restart() -> None:
+    async def story() -> None:
+        async with world() as at:
+            for _ in range(2):
+                await at.kubelet.stop()
+                at.kubelet = FakeKubelet(at.path / "kubelet")
+                await at.kubelet.start()
+                await until(lambda: CARD in at.kubelet.devices, seconds=2)
+
+    run(story)
+
+
+def test_a_process_past_its_limiter_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with world() as at:
+            at.vendor.devices[0] = evolve(at.vendor.devices[0], rung=Rung.PRELOAD)
+            pod = at.bind("pod", memory=GiB)
+            await at.kubelet.admit(pod)
+            (entry,) = at.node.look().standing
+            with (at.node.directory(entry.id) / USAGE).open("r+b") as usage:  # it is the grant's
+                program = await asyncio.create_subprocess_exec("sleep", "60", stdin=usage)
+            counts = {program.pid: 3 * GiB}
+            at.vendor.usage["memory-0"] = Usage(memory=3 * GiB, core=None, processes=counts)
+            await until(lambda: f"({program.pid}) holds 3072 MiB" in caplog.text, seconds=8)
+            await asyncio.sleep(3 * LOOK)
+            program.kill()
+            await program.wait()
+        told = [record.message for record in caplog.records if "past the limiter" in record.message]
+        assert 1 == len(told)
+
+    run(story)
+
+
+@pytest.mark.parametrize(("said", "killed"), [("true", True), ("false", False)])
+def test_active_oom_killer_ends_a_process_past_its_limiter(said: str, killed: bool) -> None:
+    async def story() -> None:
+        async with world() as at:
+            at.vendor.devices[0] = evolve(at.vendor.devices[0], rung=Rung.PRELOAD)
+            pod = at.bind("pod", memory=GiB)
+            pod["spec"]["containers"][0]["env"] = [{"name": "ACTIVE_OOM_KILLER", "value": said}]
+            at.api.put("pods", pod)
+            await at.kubelet.admit(pod)
+            (entry,) = at.node.look().standing
+            with (at.node.directory(entry.id) / USAGE).open("r+b") as usage:  # it is the grant's
+                program = await asyncio.create_subprocess_exec("sleep", "60", stdin=usage)
+            other = await asyncio.create_subprocess_exec("sleep", "60")
+            counts = {program.pid: 3 * GiB, other.pid: 3 * GiB}
+            at.vendor.usage["memory-0"] = Usage(memory=6 * GiB, core=None, processes=counts)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(program.wait(), 10 if killed else 5 * LOOK)
+            ended = program.returncode
+            assert None is other.returncode  # it is nobody's here
+            for one in (program, other):
+                with suppress(ProcessLookupError):
+                    one.kill()
+                await one.wait()
+
+            assert (-9 if killed else None) == ended
+
+    run(story)
+
+
+def test_metrics_tell_each_device_each_share_and_each_call() -> None:
+    async def story() -> None:
+        async with world() as at:
+            pod = at.bind("pod", memory=2 * GiB, core=30)
+            await at.kubelet.admit(pod)
+            text = generate_latest(at.agent.metrics.registry).decode()
+            lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+            device = 'Hostname="n1",UUID="memory-0",modelName="M1",vendor="memory"'
+            labels = (
+                'Hostname="n1",UUID="memory-0",container="main",modelName="M1",'
+                'namespace="default",pod="pod",vendor="memory"'
+            )
+
+            allocated = lines[f"hetero_device_memory_allocated_bytes{{{device}}}"]
+            assert 2.0 * GiB == float(allocated)
+            assert 2.0 * GiB == float(lines[f"hetero_share_memory_limit_bytes{{{labels}}}"])
+            assert 0.3 == float(lines[f"hetero_share_core_limit_ratio{{{labels}}}"])
+            assert "1.0" == lines['hetero_agent_calls_total{call="allocate",result="ok"}']
+            assert "1.0" == lines['hetero_vendor_up{vendor="memory"}']
+
+    run(story)

@@ -1,0 +1,169 @@
+"""A node in this process: its agent between a kubelet and an API server, on the real protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from attrs import define, evolve, field
+
+from hetero.fit import fit
+from hetero.kube import agent, wire
+from hetero.kube.agent import Agent, Options
+from hetero.kube.api import Access, Api
+from hetero.model import (
+    Allocation,
+    Ask,
+    Inventory,
+    Request,
+)
+from hetero.node.ledger import Ledger
+from hetero.node.node import Node
+from hetero.registry import Registry
+from hetero.testing import MemoryVendor, rack
+from hetero.units import GiB
+from hetero.words import Words
+from tests.kube.api_server import FakeApi, Plain
+from tests.kube.kubelet import FakeKubelet
+
+CARD = "example.com/card"
+SECRET = b"0123456789abcdef"
+#: Seconds between two looks of the agents here: what takes two of them is soon seen.
+LOOK = 0.4
+
+
+@define(eq=False)
+class World:
+    """One node of two cards with its kubelet, its API server and, while it runs, its agent."""
+
+    path: Path
+    vendor: MemoryVendor
+    api: FakeApi = field(factory=FakeApi)
+    kubelet: FakeKubelet = field(init=False)
+    node: Node = field(init=False)
+    given: list[Allocation] = field(factory=list)
+    url: str = ""
+    agent: Agent = field(init=False)
+    config: Path | None = None
+    awaited: str = CARD
+    _running: asyncio.Task[None] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.kubelet = FakeKubelet(self.path / "kubelet")
+        self.node = Node(registry=Registry.of(self.vendor), ledger=Ledger(self.path / "state"))
+        (self.path / "key").write_bytes(SECRET)
+        self.api.put("nodes", {"metadata": {"name": "n1"}}, event="ADDED")
+
+    async def start(self) -> None:
+        """Start the agent and wait until it serves."""
+        running = asyncio.Event()
+        self.kubelet.devices.clear()
+
+        async def run() -> None:
+            async with Api(Access(server=self.url)).open() as api:
+                options = Options(
+                    name="n1",
+                    kubelet=self.kubelet.path,
+                    libraries=self.path / "lib",
+                    key_file=str(self.path / "key"),
+                    config=self.config,
+                )
+                self.agent = Agent(self.node, options, api, self.node.discover())
+                running.set()
+                await self.agent.run()
+
+        self._running = asyncio.ensure_future(run())
+        await running.wait()
+        await until(lambda: self.awaited in self.kubelet.devices)
+
+    async def crash(self) -> None:
+        """End the agent at once; nothing is told to anybody."""
+        if self._running is not None:
+            self._running.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._running
+
+    def bind(self, name: str, *containers: str, node: str = "n1", **asked: Any) -> Plain:
+        """Put a pod on the node with a signed allocation for each container, as the scheduler."""
+        uid = f"uid-{name}"
+        given = tuple((one, self.fit(**asked)) for one in containers or ("main",))
+        signed = wire.signed(
+            wire.Assignment(node=node, uid=uid, containers=given), wire.Key(secret=SECRET)
+        )
+        pod = pod_named(name, *(containers or ("main",)), count=asked.get("count", 1))
+        pod["metadata"]["annotations"] = signed
+        self.api.put("pods", pod, event="ADDED")
+        return pod
+
+    def fit(self, *, memory: int = GiB, core: int = 10, count: int = 1) -> Allocation:
+        """Return what the packing core gives beside all it gave before."""
+        answer = fit(
+            Inventory(self.node.discover().devices, tuple(self.given)),
+            Request(asks=(Ask(memory=memory, core=core),) * count),
+        )
+        assert isinstance(answer, Allocation), answer
+        self.given.append(answer)
+        return answer
+
+    def standing(self) -> dict[str, Allocation]:
+        """Return what stands, by pod and container."""
+        look = self.node.look()
+        assert look.unreadable == ()
+        return {str(entry.label): entry.allocation for entry in look.standing}
+
+
+def pod_named(name: str, *containers: str, count: int = 1) -> Plain:
+    limits = {"limits": {CARD: str(count)}}
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": one, "resources": limits} for one in containers],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+async def until(true: Callable[[], object], *, seconds: float = 10) -> None:
+    """Wait until something is true; a test fails when it never is."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not true():
+        assert asyncio.get_running_loop().time() < deadline, "waited in vain"
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def world(*memory: int, slots: int = 10, words: tuple[str, ...] = ()) -> AsyncIterator[World]:
+    vendor = MemoryVendor(
+        rack(*(memory or (16 * GiB, 16 * GiB)), slots=slots, numa=1), limiter="cuda"
+    )
+    shapes = (Words(count=f"example.com/{shape}", shape=shape) for shape in words)
+    vendor._vendor = evolve(vendor._vendor, words=(Words(count=CARD), *shapes))
+    # Not pytest's directory: a socket's path has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="k") as path:
+        made = World(Path(path), vendor)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(agent, "LOOK", LOOK)
+            async with made.api.serve() as made.url:
+                await made.kubelet.start()
+                await made.start()
+                try:
+                    yield made
+                finally:
+                    await made.crash()
+                    await made.kubelet.stop()
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def refusal(caught: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> str:
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    return str(caught.value.details())

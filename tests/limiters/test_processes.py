@@ -1,0 +1,269 @@
+"""Memory of many processes: races, shared blocks, forks and kills are never counted wrong."""
+
+import json
+import random
+import signal
+import subprocess
+import time
+
+import hetero_limiters
+import pytest
+from tenancy import MIB, Grant, Rack, Terms
+
+OWNER = f"""
+start()
+handle = ctypes.create_string_buffer(64)
+pointer = take("plain", {20 * MIB})
+call("cuIpcGetMemHandle", handle, pointer)
+say(handle.raw.hex())
+input()
+call("cuMemFree_v2", pointer)
+say(info()[0] >> 20)
+input()
+"""
+GUEST = """
+class Handle(ctypes.Structure):
+    _fields_ = [("raw", ctypes.c_ubyte * 64)]
+start()
+before, pointer = info()[0] >> 20, c_uint64()
+handle = Handle.from_buffer_copy(bytes.fromhex(input()))
+assert cuda.cuIpcOpenMemHandle_v2(byref(pointer), handle, c_uint(1)) == 0
+call("cuMemsetD8_v2", pointer.value, ctypes.c_ubyte(1), 4096)
+opened = info()[0] >> 20
+call("cuIpcCloseMemHandle", pointer.value)
+say([before, opened, info()[0] >> 20])
+"""
+
+
+@pytest.mark.parametrize(("guests", "left"), [("ours", 44), ("of another grant", 64)])
+def test_memory_shared_by_processes_is_charged_once_to_its_owner(
+    rack: Rack, guests: str, left: int
+) -> None:
+    grant = rack.grant(Terms(memory=64 * MIB))
+    other = grant if guests == "ours" else rack.grant(Terms(memory=64 * MIB), name="other")
+    owner = grant.start(OWNER)
+    assert owner.stdout
+    assert owner.stdin
+    handle = json.loads(owner.stdout.readline())
+    out, errors = other.start(GUEST).communicate(f"{handle}\n", timeout=60)
+
+    assert ([left] * 3, "") == (json.loads(out), errors)
+    assert 20 * MIB == grant.usage().used
+    owner.stdin.write("\n")
+    owner.stdin.flush()
+    assert 64 == json.loads(owner.stdout.readline())
+    owner.communicate("\n")
+
+
+def test_eight_racing_processes_are_never_over_the_limit(rack: Rack) -> None:
+    grant = rack.grant(Terms(memory=64 * MIB))
+    racers = [
+        grant.start(
+            f"""
+import random, time
+context = start()
+end = time.monotonic() + 1.5
+refused = 0
+def race(number):
+    global refused
+    call("cuCtxSetCurrent", context)
+    dice = random.Random({process} * 10 + number)
+    while time.monotonic() < end:
+        path = dice.choice(["plain", "async", "block", "managed"])
+        what = take(path, dice.randrange(1, 12) * {2 * MIB})
+        if what == OUT_OF_MEMORY:
+            refused += 1
+        else:
+            give(path, what)
+in_threads(4, race)
+say(refused)
+"""
+        )
+        for process in range(8)
+    ]
+    most = 0
+    while any(racer.poll() is None for racer in racers):
+        most = max(most, grant.usage().used)
+        time.sleep(0.001)
+    refused = [int(racer.communicate(timeout=60)[0]) for racer in racers]
+
+    assert all(racer.returncode == 0 for racer in racers)
+    assert sum(refused) > 0
+    assert 32 * MIB <= most <= 64 * MIB
+    assert grant.usage().peak <= 64 * MIB
+    assert "[67108864, 67108864]" == json.dumps(grant.run("start(); say(info())"))
+
+
+@pytest.mark.parametrize(
+    "rounds", [1_000, pytest.param(62_500, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+)
+def test_racing_allocations_never_take_the_card_past_the_limit(rack: Rack, rounds: int) -> None:
+    """Four processes of four threads; the long form makes a million allocations."""
+    grant = rack.grant(Terms(memory=64 * MIB))
+    watcher = rack.start(
+        """
+import select, sys
+start()
+least = info()[0]
+say("ready")
+while not select.select([sys.stdin], [], [], 0.0002)[0]:
+    least = min(least, info()[0])
+say(least)
+"""
+    )
+    assert watcher.stdout
+    watcher.stdout.readline()
+    racers = [
+        grant.start(
+            f"""
+import random
+context, refused, granted = start(), [0] * 4, [0] * 4
+def race(number):
+    call("cuCtxSetCurrent", context)
+    dice = random.Random({process} * 4 + number)
+    for _ in range({rounds}):
+        path = dice.choice(["plain", "plain", "block", "managed"])
+        what = take(path, dice.randrange(1, 24) * {2 * MIB})
+        if what == OUT_OF_MEMORY:
+            refused[number] += 1
+        else:
+            give(path, what)
+            granted[number] += 1
+in_threads(4, race)
+say([sum(refused), sum(granted)])
+"""
+        )
+        for process in range(4)
+    ]
+    told = [json.loads(racer.communicate(timeout=600)[0]) for racer in racers]
+    least = int(watcher.communicate("end\n", timeout=60)[0])
+
+    assert 16 * rounds == sum(map(sum, told))
+    assert all(refused > 0 and granted > 0 for refused, granted in told)
+    assert (1024 - 64) * MIB <= least < 1024 * MIB
+    assert grant.usage().peak <= 64 * MIB
+
+
+def test_kill_9_gives_everything_back(grant: Grant) -> None:
+    program = grant.start(
+        f"""
+start()
+say(take("plain", {50 * MIB}) > 1000)
+input()
+"""
+    )
+    assert program.stdout
+    assert "true\n" == program.stdout.readline()
+    other = "start(); say([info()[0] >> 20, take('plain', 60 << 20) == 2])"
+    assert [14, True] == grant.run(other)
+    program.send_signal(signal.SIGKILL)
+    program.communicate()
+
+    assert [64, False] == grant.run(other)
+
+
+def test_three_hundred_processes_at_once_all_get_a_seat_and_never_too_much(rack: Rack) -> None:
+    grant = rack.grant(Terms(memory=300 * MIB))  # each of them wants 1 MiB
+    for _ in range(2):  # the second time among the seats of the dead
+        starts = rack.machine.spawn(
+            [str(hetero_limiters.timing("cuda")), "--starts", "300"], **grant.environment
+        )
+        out, errors = starts.communicate(timeout=120)
+        assert (0, "") == (starts.returncode, errors)
+        assert json.loads(out)["start"]["p99"] > 0
+    assert 300 * MIB == grant.usage().peak
+    assert 300 == grant.run("start(); say(info()[0] >> 20)")
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kills", [300, pytest.param(100_000, marks=pytest.mark.soak)])
+def test_killed_programs_leave_nothing_on_the_card(rack: Rack, kills: int) -> None:
+    """Killed anywhere from their start to the middle of a turn, three beside each other."""
+    grant, dice = rack.grant(Terms(memory=64 * MIB, core=8000)), random.Random(1)
+    watcher = rack.start(
+        """
+import select, sys
+start()
+least = info()[0]
+while not select.select([sys.stdin], [], [], 0.0005)[0]:
+    least = min(least, info()[0])
+say(least)
+"""
+    )
+    running: list[subprocess.Popen[str]] = []
+    for number in range(kills):
+        size = f"{dice.randrange(1, 64)}MiB"
+        running.append(grant.job("--memory", size, "--kernel-us", "100", "--seconds", "60"))
+        time.sleep(dice.random() * 0.006)
+        if number >= 3:
+            victim = running.pop(dice.randrange(3))
+            victim.kill()
+            victim.communicate()
+    for victim in running:
+        victim.kill()
+        victim.communicate()
+    least = int(watcher.communicate("end\n", timeout=60)[0])
+
+    assert (1024 - 64) * MIB <= least < 1024 * MIB
+    assert [64, True] == grant.run(
+        "start(); say([info()[0] >> 20, take('plain', 64 << 20) > 1000])"
+    )
+
+
+def test_a_forked_child_has_an_account_of_its_own(grant: Grant) -> None:
+    told = grant.run(
+        f"""
+import os
+ready, go = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    start()
+    held = take("plain", {20 * MIB}) > 1000
+    os.write(ready[1], b"1" if held else b"0")
+    os.read(go[0], 1)
+    os._exit(0)
+start()
+seen = [os.read(ready[0], 1).decode(), info()[0] >> 20]
+take("plain", {30 * MIB})
+seen.append(info()[0] >> 20)
+os.write(go[1], b"x")
+os.waitpid(child, 0)
+seen.append(info()[0] >> 20)
+say(seen)
+"""
+    )
+    assert ["1", 44, 14, 34] == told
+
+
+def test_a_program_that_becomes_another_is_limited_on_and_holds_nothing_of_the_first(
+    grant: Grant,
+) -> None:
+    told = grant.run(
+        f"""
+import os, sys
+start()
+assert take("plain", {50 * MIB}) > 1000
+again = "from driver import *\\nstart()\\n"
+again += "say([info(), take('plain', {64 * MIB} + 1), take('plain', {64 * MIB}) > 1000])"
+os.execv(sys.executable, [sys.executable, "-c", again])
+"""
+    )
+    assert [[64 * MIB, 64 * MIB], 2, True] == told
+
+
+def test_a_child_that_outlives_its_parent_does_not_hold_the_parents_memory(grant: Grant) -> None:
+    told = grant.run(
+        f"""
+import os
+start()
+take("plain", {50 * MIB})
+if os.fork() == 0:
+    os.close(1), os.close(2)
+    import time
+    time.sleep(2)
+    os._exit(0)
+say(info()[0] >> 20)
+"""
+    )
+    assert 14 == told
+    assert 64 == grant.run("start(); say(info()[0] >> 20)")
