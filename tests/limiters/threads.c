@@ -34,11 +34,13 @@ static void allocate(CUstream stream)
 {
     CUdeviceptr plain = 0, ordered = 0;
     size_t free_bytes, total;
-    if (cuMemAlloc_v2(&plain, PIECE) == CUDA_SUCCESS)
-        CALL(cuMemFree_v2, plain);
-    if (cuMemAllocAsync(&ordered, PIECE, stream) == CUDA_SUCCESS)
-        CALL(cuMemFreeAsync, ordered, stream);
+    /* Both at once, so that a limit below two pieces refuses one whatever the other threads do. */
+    CUresult first = cuMemAlloc_v2(&plain, PIECE), second = cuMemAllocAsync(&ordered, PIECE, stream);
     CALL(cuMemGetInfo_v2, &free_bytes, &total);
+    if (second == CUDA_SUCCESS)
+        CALL(cuMemFreeAsync, ordered, stream);
+    if (first == CUDA_SUCCESS)
+        CALL(cuMemFree_v2, plain);
 }
 
 static void capture(CUstream stream)
