@@ -29,7 +29,7 @@ demo: setup ## share a simulated card between two programs and show what they ge
 
 # What is measured runs alone.
 test: setup ## run the tests that need no card, no root and no cluster
-	$(BIN)/pytest -n 3 -m "not measured and $(QUICK)"
+	$(BIN)/pytest -n 4 -m "not measured and $(QUICK)"
 	$(BIN)/pytest -m "measured and $(QUICK)" --reruns 2
 
 soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter
