@@ -87,7 +87,9 @@ static void thin(struct governor *governor)
         gate_unlock(governor);
         if (enough)
             return;
-        governor->engine->pause(20 * US);
+        /* What is in flight beside a grant of high priority is soon done: before a sleeping thread would be there. */
+        bool brief = atomic_load_explicit(&governor->brief, memory_order_relaxed);
+        governor->engine->pause(brief ? 4 * US : 20 * US);
     }
 }
 

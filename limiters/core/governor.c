@@ -12,9 +12,14 @@
 #define TICK_NS       (MS / 2)
 #define TICK_BRIEF_NS (MS / 10)
 
+/* While a neighbour that makes way for a high-priority turn drains, both run, and each is charged half of the time: the
+ * driver gives contexts slices of one length. Longer than this the neighbour's kernels are its own affair. */
+#define YIELD_NS (10 * MS)
+
 /* With nothing in flight for so long the turn ends. Shorter gaps are charged: a program that launches one small kernel
  * after the other keeps the device from others as surely as a long kernel does. */
-#define GAP_NS MS
+#define GAP_NS       MS
+#define GAP_BRIEF_NS (MS / 2) /* of high priority: it is back at once when it wants to */
 
 /* How long a turn is kept for launchers that have been woken and have not come yet. */
 #define WAKE_NS (10 * MS)
@@ -122,7 +127,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
             break;
         uint64_t most = GATE_LOOK_NS / 2;
         if (terms_policy(terms) == HETERO_POLICY_ELASTIC) {
-            *borrowed = turn_try(&governor->turn);
+            *borrowed = turn_try(&governor->turn, terms_priority(terms) == HETERO_PRIORITY_HIGH);
             if (*borrowed)
                 return true;
             most = MS;
@@ -143,7 +148,7 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
     const struct hetero_grant_device *terms = governor->terms;
     if (!terms_limit_core(terms) || atomic_load(&governors_retired))
         return true;
-    if (terms_priority(terms) == HETERO_PRIORITY_LOW && turn_wanted_by_high(&governor->turn))
+    if (terms_priority(terms) == HETERO_PRIORITY_LOW && turn_claimed(&governor->turn))
         return true;
     if (now < own_until)
         return false;
@@ -166,15 +171,18 @@ static uint64_t turn_length(struct governor *governor)
 static void run(struct governor *governor, bool borrowed)
 {
     const struct engine *engine = governor->engine;
-    uint64_t opened = engine->now(), charged = 0, busy = 0, own_until = 0, now;
+    uint64_t opened = engine->now(), charged = 0, busy = 0, own_until = 0, gap = 0, now;
     uint32_t before = gate_launches(governor), seen = before;
-    bool brief = terms_priority(governor->terms) == HETERO_PRIORITY_LOW && turn_beside_high(&governor->turn);
-    uint64_t tick = brief ? TICK_BRIEF_NS : TICK_NS;
-    atomic_store(&governor->brief, brief);
+    bool beside = false;
     atomic_store(&governor->first_ns, 0);
     atomic_store(&governor->gate, GATE_OPEN);
     gate_wake(&governor->gate);
     for (;;) {
+        bool high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
+        bool brief = !high && turn_beside_high(&governor->turn);
+        atomic_store_explicit(&governor->brief, brief, memory_order_relaxed);
+        uint64_t tick = brief || high ? TICK_BRIEF_NS : TICK_NS;
+        gap = high ? GAP_BRIEF_NS : GAP_NS;
         now = engine->now();
         uint64_t left = own_until > now ? own_until - now : tick;
         engine->pause(left < tick ? left : tick);
@@ -182,14 +190,18 @@ static void run(struct governor *governor, bool borrowed)
         uint64_t first = atomic_load_explicit(&governor->first_ns, memory_order_relaxed);
         if (first == 0) {
             /* Launchers that were waiting may be slow to wake on a busy machine. */
-            if (now - opened > (atomic_load(&governor->waiting) > 0 ? WAKE_NS : GAP_NS))
+            if (now - opened > (atomic_load(&governor->waiting) > 0 ? WAKE_NS : gap))
                 break;
             continue;
         }
+        if (charged == 0 && turn_drains(&governor->turn) && now - first < YIELD_NS) {
+            beside = true;
+            continue;
+        }
         if (charged == 0) {
-            charged = busy = first;
-            own_until = first + (borrowed ? 0 : turn_length(governor));
-            pace_begin(&governor->pace, first, before);
+            charged = busy = beside ? now - (now - first) / 2 : first;
+            own_until = charged + (borrowed ? 0 : turn_length(governor));
+            pace_begin(&governor->pace, charged, before);
         }
         uint32_t count = gate_launches(governor);
         pace_look(&governor->pace, now, count);
@@ -201,11 +213,11 @@ static void run(struct governor *governor, bool borrowed)
             charge(governor, charged, busy);
             charged = busy;
         }
-        if (now - busy >= GAP_NS || must_end(governor, now, own_until))
+        if (now - busy >= gap || must_end(governor, now, own_until))
             break;
     }
     atomic_store(&governor->gate, GATE_CLOSED);
-    bool drained = false;
+    bool drained = false, yields = turn_yields(&governor->turn);
     uint64_t closed = engine->now();
     if (charged != 0)
         governor->waived_ns = pace_end(&governor->pace, closed, gate_launches(governor));
@@ -222,8 +234,10 @@ static void run(struct governor *governor, bool borrowed)
     now = engine->now();
     if (charged == 0) /* nobody came, or only just */
         charged = atomic_load(&governor->first_ns) != 0 ? atomic_load(&governor->first_ns) : now;
-    else if (busy + GAP_NS <= closed && !turn_wanted(&governor->turn))
+    else if (busy + gap <= closed && !turn_wanted(&governor->turn))
         charged = now; /* the gap at the end is charged only if it kept somebody waiting */
+    if (yields)
+        charged += (now - charged) / 2;
     charge(governor, charged, now);
     if (gate_lock(governor)) {
         governor->last_mark_ns = 0;
@@ -264,6 +278,8 @@ void *governor_work(void *argument)
     while (!atomic_load(&governors_retired)) {
         bool rested = false;
         while (atomic_load(&governor->waiting) == 0 && !atomic_load(&governors_retired)) {
+            if (rested) /* for a second: nobody need keep little in flight for us */
+                turn_announce(&governor->turn, false);
             rested = true;
             gate_sleep(&governor->waiting, 0, UINT64_C(1000) * MS);
         }

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 /* The bytes. */
-enum { RUN = 0, WAIT_LOW = 1, WAIT_HIGH = 2, HIGH = 3 };
+enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4 };
 
 /* The states: nobody runs here; the turn is ours; the waiter waits for it; it still does, but its owner went ahead. */
 enum { NONE = 0, OURS, WANTED, LATE };
@@ -93,21 +93,45 @@ static void wake(struct turn *turn)
     syscall(SYS_futex, &turn->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Unlock what a turn's owner has locked, all of it or a part. */
+static void let_go(const struct turn *turn)
+{
+    lock(turn, turn->high ? RUN_HIGH : RUN_LOW, F_UNLCK, F_OFD_SETLK);
+    if (turn->high)
+        lock(turn, CLAIM, F_UNLCK, F_OFD_SETLK);
+}
+
+/* Take the turn if that takes no waiting. */
+static bool seize(const struct turn *turn)
+{
+    if (turn->high)
+        return lock(turn, CLAIM, F_RDLCK, F_OFD_SETLK) && lock(turn, RUN_HIGH, F_WRLCK, F_OFD_SETLK);
+    if (!lock(turn, RUN_LOW, F_WRLCK, F_OFD_SETLK))
+        return false;
+    if (!taken(turn, CLAIM))
+        return true;
+    let_go(turn);
+    return false;
+}
+
 /* Wait for the turn in the kernel, for as long as it takes. */
 static void queue(struct turn *turn)
 {
-    int waiting = turn->high ? WAIT_HIGH : WAIT_LOW;
-    for (;;) {
-        lock(turn, waiting, F_RDLCK, F_OFD_SETLKW);
-        lock(turn, RUN, F_WRLCK, F_OFD_SETLKW);
-        lock(turn, waiting, F_UNLCK, F_OFD_SETLK);
-        if (turn->high || !taken(turn, WAIT_HIGH))
-            return;
-        lock(turn, RUN, F_UNLCK, F_OFD_SETLK);
-        /* An exclusive lock on their byte is to be had once no high-priority grant waits any more. */
-        lock(turn, WAIT_HIGH, F_WRLCK, F_OFD_SETLKW);
-        lock(turn, WAIT_HIGH, F_UNLCK, F_OFD_SETLK);
+    if (turn->high) {
+        lock(turn, CLAIM, F_RDLCK, F_OFD_SETLKW);
+        lock(turn, RUN_HIGH, F_WRLCK, F_OFD_SETLKW);
+        return;
     }
+    lock(turn, WAIT_LOW, F_RDLCK, F_OFD_SETLKW);
+    lock(turn, RUN_LOW, F_WRLCK, F_OFD_SETLKW);
+    while (taken(turn, CLAIM)) {
+        let_go(turn);
+        /* An exclusive lock on their byte is to be had once no high-priority grant claims the device any more. */
+        lock(turn, CLAIM, F_WRLCK, F_OFD_SETLKW);
+        lock(turn, CLAIM, F_UNLCK, F_OFD_SETLK);
+        lock(turn, RUN_LOW, F_WRLCK, F_OFD_SETLKW);
+    }
+    lock(turn, WAIT_LOW, F_UNLCK, F_OFD_SETLK);
 }
 
 static void *wait_for_owner(void *argument)
@@ -119,7 +143,7 @@ static void *wait_for_owner(void *argument)
         queue(turn);
         uint32_t wanted = WANTED;
         if (!atomic_compare_exchange_strong(&turn->state, &wanted, OURS)) {
-            lock(turn, RUN, F_UNLCK, F_OFD_SETLK); /* too late: the owner asks anew for its next turn */
+            let_go(turn); /* too late: the owner asks anew for its next turn */
             atomic_store(&turn->state, NONE);
         }
         wake(turn);
@@ -144,16 +168,15 @@ void turn_take(struct turn *turn, bool high)
 {
     if (turn->file < 0 || atomic_load(&turn->state) == LATE)
         return;
-    if (lock(turn, RUN, F_WRLCK, F_OFD_SETLK)) {
-        if (high || !taken(turn, WAIT_HIGH)) {
-            atomic_store(&turn->state, OURS);
-            return;
-        }
-        lock(turn, RUN, F_UNLCK, F_OFD_SETLK);
-    }
-    if (!start_waiter(turn))
-        return;
     turn->high = high;
+    if (seize(turn)) {
+        atomic_store(&turn->state, OURS);
+        return;
+    }
+    if (!start_waiter(turn)) {
+        let_go(turn);
+        return;
+    }
     atomic_store(&turn->state, WANTED);
     wake(turn);
     int64_t since = now_ns(), waited = 0;
@@ -167,14 +190,17 @@ void turn_take(struct turn *turn, bool high)
                  (int)(TURN_PATIENCE_NS / 1000000));
 }
 
-bool turn_try(struct turn *turn)
+bool turn_try(struct turn *turn, bool high)
 {
     if (turn->file < 0)
         return true;
-    bool got = atomic_load(&turn->state) == NONE && !turn_wanted(turn) && lock(turn, RUN, F_WRLCK, F_OFD_SETLK);
-    if (got)
-        atomic_store(&turn->state, OURS);
-    return got;
+    if (atomic_load(&turn->state) != NONE || turn_wanted(turn) || turn_held(turn))
+        return false;
+    turn->high = high;
+    if (!seize(turn))
+        return false;
+    atomic_store(&turn->state, OURS);
+    return true;
 }
 
 void turn_give(struct turn *turn)
@@ -182,7 +208,7 @@ void turn_give(struct turn *turn)
     if (turn->file < 0 || atomic_load(&turn->state) != OURS)
         return;
     bool wanted = turn_wanted(turn);
-    lock(turn, RUN, F_UNLCK, F_OFD_SETLK);
+    let_go(turn);
     atomic_store(&turn->state, NONE);
     /* Until the kernel has woken who waits, 50 to 200 us, a new request of ours would overtake it. */
     for (int64_t since = now_ns(); wanted && !turn_held(turn) && now_ns() - since < WAKE_NS;)
@@ -191,17 +217,27 @@ void turn_give(struct turn *turn)
 
 bool turn_held(const struct turn *turn)
 {
-    return taken(turn, RUN);
+    return taken(turn, RUN_LOW) || taken(turn, RUN_HIGH);
+}
+
+bool turn_drains(const struct turn *turn)
+{
+    return turn->high && taken(turn, RUN_LOW);
+}
+
+bool turn_yields(const struct turn *turn)
+{
+    return atomic_load(&turn->state) == OURS && !turn->high && taken(turn, CLAIM);
 }
 
 bool turn_wanted(const struct turn *turn)
 {
-    return taken(turn, WAIT_LOW) || taken(turn, WAIT_HIGH);
+    return taken(turn, WAIT_LOW) || taken(turn, CLAIM);
 }
 
-bool turn_wanted_by_high(const struct turn *turn)
+bool turn_claimed(const struct turn *turn)
 {
-    return taken(turn, WAIT_HIGH);
+    return taken(turn, CLAIM);
 }
 
 bool turn_beside_high(const struct turn *turn)

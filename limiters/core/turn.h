@@ -1,11 +1,13 @@
-/* Whose turn it is on a device: a lock in the kernel, shared by all tenants of the device.
+/* Whose turn it is on a device: locks in the kernel, shared by all tenants of the device.
  *
- * Four bytes of a file are locked, through open file descriptions, and never read or written:
- *   +0  exclusively by whoever runs on the device
+ * Five bytes of a file are locked, through open file descriptions, and never read or written:
+ *   +0  exclusively by the low-priority grant that runs on the device
  *   +1  shared by the low-priority grants that wait for it
- *   +2  shared by the high-priority grants that wait for it
- *   +3  shared by the high-priority grants that use the device at all
- * A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt. One that
+ *   +2  shared by the high-priority grants that wait for it or run: all others make way
+ *   +3  shared by the high-priority grants that use the device these days
+ *   +4  exclusively by the high-priority grant that runs
+ * So one of each kind may run at the same time, but only until the one of low priority has drained: what it has in
+ * flight delays the other by less than waiting for it, and being woken, would. A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt. One that
  * lives and does not give the turn up (stopped, or hostile) is waited for so long and no longer: after that its
  * card-mates run beside it until it does.
  */
@@ -23,7 +25,7 @@ struct turn {
     int file;               /* -1: no lock could be had, and the device is not shared in turns */
     int at;                 /* the first of the four bytes */
     bool announced;         /* as of high priority; the owner's own */
-    bool high;              /* how the waiter is to wait; written before it is asked */
+    bool high;              /* how the turn was asked for; the owner's own but while the waiter waits */
     bool waiter;            /* its thread was started; the owner's own */
     _Atomic uint32_t state; /* futex between the owner and its waiter: turn.c */
 };
@@ -41,7 +43,7 @@ void turn_announce(struct turn *turn, bool high);
 void turn_take(struct turn *turn, bool high);
 
 /* Take the turn if nobody holds it or waits for it. */
-bool turn_try(struct turn *turn);
+bool turn_try(struct turn *turn, bool high);
 
 /* Give the turn up; those who waited get a moment to take it before the caller goes on. */
 void turn_give(struct turn *turn);
@@ -49,9 +51,13 @@ void turn_give(struct turn *turn);
 /* Whether somebody else runs; for one who does not. */
 bool turn_held(const struct turn *turn);
 
-/* Whether somebody else waits. */
+/* For a high-priority grant that runs: whether one of low priority still drains; for that one: whether it does so. */
+bool turn_drains(const struct turn *turn);
+bool turn_yields(const struct turn *turn);
+
+/* Whether somebody else waits; and whether one of high priority does, or runs. */
 bool turn_wanted(const struct turn *turn);
-bool turn_wanted_by_high(const struct turn *turn);
+bool turn_claimed(const struct turn *turn);
 
 /* Whether somebody else is of high priority. */
 bool turn_beside_high(const struct turn *turn);

@@ -41,8 +41,15 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
 }
 
+/* To fall asleep and wake takes longer than this: until then it is waited for awake. */
+#define AWAKE_NS UINT64_C(5000)
+
 static void pause_ns(uint64_t ns)
 {
+    for (uint64_t since = now(); ns < AWAKE_NS && now() - since < ns;)
+        ;
+    if (ns < AWAKE_NS)
+        return;
     struct timespec time = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
     nanosleep(&time, NULL);
 }

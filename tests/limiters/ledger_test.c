@@ -341,7 +341,7 @@ static void a_stopped_holder_of_the_turn_is_waited_for_once(void)
 
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    for (int looks = 0; !turn_try(&turn); looks++) { /* the waiter has it for a moment */
+    for (int looks = 0; !turn_try(&turn, false); looks++) { /* the waiter has it for a moment */
         EXPECT(true, looks < 1000);
         usleep(1000);
     }
@@ -355,7 +355,8 @@ static void a_stopped_holder_of_the_turn_is_waited_for_once(void)
     EXPECT(0, status);
 }
 
-static void the_turn_is_one_tenants_at_a_time(void)
+/* One of each priority may run, because those of high priority do not wait until the others have drained. */
+static void the_turn_is_one_tenants_of_a_priority_at_a_time(void)
 {
     enum { TENANTS = 4, ROUNDS = 300 };
     usage_file();
@@ -366,11 +367,12 @@ static void the_turn_is_one_tenants_at_a_time(void)
         struct turn turn = {0};
         turn_open(&turn, directory, 0);
         for (int round = 0; round < ROUNDS; round++) {
-            turn_take(&turn, t == 0);
-            if (atomic_fetch_add(running, 1) != 0)
+            bool high = t % 2 == 0;
+            turn_take(&turn, high);
+            if (atomic_fetch_add(&running[high], 1) != 0)
                 _exit(1);
             usleep(10);
-            atomic_fetch_sub(running, 1);
+            atomic_fetch_sub(&running[high], 1);
             turn_give(&turn);
         }
         _exit(0);
@@ -379,6 +381,29 @@ static void the_turn_is_one_tenants_at_a_time(void)
         wait(&status);
         EXPECT(0, status);
     }
+}
+
+static void one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_turn(void)
+{
+    usage_file();
+    static struct turn high, low;
+    turn_open(&high, directory, 0);
+    turn_open(&low, directory, 0);
+    turn_take(&low, false);
+    EXPECT(false, turn_claimed(&low));
+    EXPECT(true, turn_held(&high));
+    turn_take(&high, true);
+    EXPECT(true, turn_claimed(&low));
+    EXPECT(true, turn_drains(&high));
+    turn_give(&low);
+    EXPECT(false, turn_drains(&high));
+    EXPECT(false, turn_try(&low, false));
+    turn_give(&high);
+    EXPECT(true, turn_try(&low, false));
+    EXPECT(false, turn_try(&high, true)); /* borrowed time is nobody's claim */
+    turn_give(&low);
+    turn_close(&low);
+    turn_close(&high);
 }
 
 /* ------------------------------------------------------------------------------------------------------- the table */
@@ -423,7 +448,8 @@ static const struct test tests[] = {
     TEST(a_process_whose_slot_was_wiped_knows_what_it_holds),
     TEST(a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_without_end),
     TEST(a_stopped_holder_of_the_turn_is_waited_for_once),
-    TEST(the_turn_is_one_tenants_at_a_time),
+    TEST(the_turn_is_one_tenants_of_a_priority_at_a_time),
+    TEST(one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_turn),
     TEST(the_table_finds_what_was_put_through_growth_and_removal),
 };
 

@@ -17,6 +17,11 @@ static const struct tenant KERNELS = {.kernel_ns = 500 * US, .host_ns = 3 * US, 
 static const struct tenant LONG_KERNELS = {.kernel_ns = 13 * MS, .host_ns = 3 * US, .in_flight = 4};
 /* A decoder: 118 launches a token, and the token is read before the next one is begun. */
 static const struct tenant DECODER = {.kernel_ns = 14 * US, .host_ns = 3 * US, .batch = 118, .in_flight = 1000};
+/* An inference loop: 60 launches a request, 20 ms between two. */
+static const struct tenant LOOP = {
+    .kernel_ns = 15 * US, .host_ns = 20 * US, .batch = 60, .in_flight = 1000, .rest_ns = 20 * MS};
+/* Training: kernels of 200 us, queued far ahead. */
+static const struct tenant TRAINING = {.kernel_ns = 200 * US, .host_ns = 5 * US, .in_flight = 1000};
 /* Graphs, one of which is 1.24 ms. */
 static const struct tenant GRAPHS = {.kernel_ns = 1240 * US, .host_ns = 10 * US, .in_flight = 4};
 
@@ -209,7 +214,7 @@ static void a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_ag
     usage_file();
     for (unsigned moment = 0; moment < 12; moment++) {
         machine_begin(directory, 1);
-        add(0, &KERNELS, 50);
+        add(0, &KERNELS, 50)->terms.priority = moment % 4 == 0 ? HETERO_PRIORITY_HIGH : HETERO_PRIORITY_LOW;
         add(1, &KERNELS, 50);
         tenant_start(&tenants[0]);
         tenant_start(&tenants[1]);
@@ -230,7 +235,7 @@ static void a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_ag
     }
 }
 
-/* It keeps the lock that says so: of high priority, the one that sends all others to the back. */
+/* It keeps the lock that says so. */
 static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
 {
     static const uint32_t priorities[] = {HETERO_PRIORITY_LOW, HETERO_PRIORITY_HIGH};
@@ -238,7 +243,7 @@ static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
     for (unsigned p = 0; p < 2; p++) {
         machine_begin(directory, 1);
         add(0, &KERNELS, 10)->terms.priority = priorities[p];
-        add(1, &KERNELS, 90);
+        add(1, &KERNELS, 90)->terms.priority = priorities[p];
         tenant_start(&tenants[0]);
         tenant_start(&tenants[1]);
         EXPECT(true, machine_run(800 * MS));
@@ -248,6 +253,48 @@ static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
         EXPECT(true, machine_run(8 * SECOND));
         printf("%.2f of 90\n", tenant_got(&tenants[1], 4, 9));
         EXPECT_NEAR(90, 4, tenant_got(&tenants[1], 4, 9));
+        machine_end();
+    }
+}
+
+/* In milliseconds, the mean. */
+static double request_of(const struct tenant *tenant)
+{
+    return (double)tenant->batches_ns / (double)tenant->batches / (double)MS;
+}
+
+static void a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer(void)
+{
+    begin();
+    double native = alone(&TRAINING);
+    alone(&LOOP);
+    const struct tenant *unshared = &tenants[TENANTS - 1];
+    double request_ms = request_of(unshared), longest_ms = (double)unshared->longest_ns / (double)MS;
+    add(0, &LOOP, 50)->terms.priority = HETERO_PRIORITY_HIGH;
+    add(1, &TRAINING, 50);
+    tenants[0].terms.policy = tenants[1].terms.policy = HETERO_POLICY_ELASTIC;
+    together(2);
+    double left = 1 - (double)tenants[0].batches_ns / (RUN_S * (double)SECOND);
+    double low = (double)tenants[1].launched / native / left;
+    printf("request %.3f ms, alone %.3f; longest %.3f, alone %.3f; the other got %.1f %% of what was left\n",
+           request_of(&tenants[0]), request_ms, (double)tenants[0].longest_ns / (double)MS, longest_ms, 100 * low);
+    EXPECT(true, request_of(&tenants[0]) <= request_ms + 0.5);
+    EXPECT(true, (double)tenants[0].longest_ns / (double)MS <= longest_ms + 1);
+    EXPECT(true, low >= 0.9);
+    machine_end();
+}
+
+static void shares_beside_high_priority_are_shares(void)
+{
+    static const unsigned percents[][2] = {{60, 30}, {50, 50}, {90, 10}, {10, 90}};
+    usage_file();
+    for (unsigned p = 0; p < 4; p++) {
+        double native = alone(&KERNELS), natives = alone(&GRAPHS);
+        add(0, &KERNELS, percents[p][0])->terms.priority = HETERO_PRIORITY_HIGH;
+        add(1, &GRAPHS, percents[p][1]);
+        together(2);
+        expect_of(0, percents[p][0], 2, 3, native);
+        expect_of(1, percents[p][1], 2, 3, natives);
         machine_end();
     }
 }
@@ -289,6 +336,8 @@ static const struct test tests[] = {
     TEST(a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms),
     TEST(a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_again),
     TEST(a_tenant_stopped_while_it_waits_holds_nobody_up_for_long),
+    TEST(a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer),
+    TEST(shares_beside_high_priority_are_shares),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
 };

@@ -46,7 +46,11 @@ static struct task {
 
 static struct {
     unsigned tasks, locks, refused_threads;
-    uint64_t now_ns, free_ns; /* when the card has done everything */
+    uint64_t now_ns;
+    uint64_t card_ns, slice_ns;         /* until when the card has worked; when it looks whether another is to run */
+    struct tenant *tenants[TENANTS]; /* all that were ever started */
+    struct tenant *runs;                /* whose slice it is */
+    unsigned tenant_count;
     uint64_t dice;
     const char *directory;
     struct task *task; /* the one that runs; NULL: the caller of machine_run */
@@ -57,7 +61,7 @@ static struct {
         struct tenant *tenant;
     } lock[LOCKS];
     struct mark {
-        uint64_t ns;
+        uint64_t at_ns; /* of its tenant's work */
         struct tenant *tenant; /* NULL: to be had */
     } mark[MARKS];
 } machine;
@@ -315,6 +319,78 @@ int virtual_fcntl(int file, int command, ...)
 
 /* ------------------------------------------------------------------------------------------------------- the card */
 
+/* How long the driver lets a context run while another has work, too. */
+#define SLICE_NS (2000 * US)
+
+static uint64_t pending_ns(const struct tenant *tenant)
+{
+    return tenant->asked_ns - tenant->done_ns;
+}
+
+/* Another than `tenant` that has work, the next in turn. */
+static struct tenant *next_beside(const struct tenant *tenant)
+{
+    unsigned from = 0;
+    while (from < machine.tenant_count && machine.tenants[from] != tenant)
+        from++;
+    for (unsigned i = 1; i <= machine.tenant_count; i++) {
+        struct tenant *next = machine.tenants[(from + i) % machine.tenant_count];
+        if (next != tenant && pending_ns(next) > 0)
+            return next;
+    }
+    return NULL;
+}
+
+static void note_busy(struct tenant *tenant, uint64_t at_ns, uint64_t to_ns)
+{
+    tenant->done_ns += to_ns - at_ns;
+    while (at_ns < to_ns) {
+        uint64_t second = at_ns / 1000000000, next_ns = (second + 1) * 1000000000;
+        uint64_t until_ns = next_ns < to_ns ? next_ns : to_ns;
+        if (second < SECONDS)
+            tenant->busy_ns[second] += until_ns - at_ns;
+        at_ns = until_ns;
+    }
+}
+
+/* Let the card work until now: on what one context asked for, in order; in slices where several did. */
+static void card_work(void)
+{
+    while (machine.card_ns < machine.now_ns) {
+        uint64_t at_ns = machine.card_ns, to_ns = machine.now_ns;
+        struct tenant *other = next_beside(machine.runs);
+        if (other != NULL && (machine.runs == NULL || pending_ns(machine.runs) == 0 || at_ns >= machine.slice_ns)) {
+            machine.runs = other;
+            machine.slice_ns = at_ns + SLICE_NS;
+            continue;
+        }
+        if (at_ns >= machine.slice_ns)
+            machine.slice_ns = at_ns + SLICE_NS;
+        to_ns = machine.slice_ns < to_ns ? machine.slice_ns : to_ns;
+        if (machine.runs != NULL && pending_ns(machine.runs) > 0) {
+            uint64_t done_ns = at_ns + pending_ns(machine.runs);
+            to_ns = done_ns < to_ns ? done_ns : to_ns;
+            note_busy(machine.runs, at_ns, to_ns);
+        }
+        machine.card_ns = to_ns;
+    }
+}
+
+static void card_launch(struct tenant *tenant)
+{
+    card_work();
+    tenant->asked_ns += tenant->kernel_ns;
+    if (tenant->launched++ == 0)
+        tenant->first_ns = machine.now_ns;
+}
+
+/* Its context is gone, and its work with it. */
+static void card_forget(struct tenant *tenant)
+{
+    card_work();
+    tenant->asked_ns = tenant->done_ns;
+}
+
 static void engine_pause(uint64_t ns)
 {
     task_wait(machine.now_ns + ns + 3 * US);
@@ -343,13 +419,15 @@ static void engine_drop(void *mark)
 
 static bool engine_set(void *mark, void *stream)
 {
-    ((struct mark *)mark)->ns = ((const struct tenant *)stream)->done_ns;
+    ((struct mark *)mark)->at_ns = ((const struct tenant *)stream)->asked_ns;
     return true;
 }
 
 static bool engine_passed(void *mark)
 {
-    return ((struct mark *)mark)->ns <= machine.now_ns;
+    card_work();
+    const struct mark *set = mark;
+    return set->at_ns <= set->tenant->done_ns;
 }
 
 static bool engine_power(const char *uuid, struct power_reading *reading)
@@ -374,40 +452,37 @@ static const struct engine engine = {
     .power = engine_power,
 };
 
-/* One after the other, whosever they are. */
-static void card_launch(struct tenant *tenant)
-{
-    uint64_t at_ns = machine.free_ns > machine.now_ns ? machine.free_ns : machine.now_ns;
-    machine.free_ns = tenant->done_ns = at_ns + tenant->kernel_ns;
-    if (tenant->launched++ == 0)
-        tenant->first_ns = machine.now_ns;
-    while (at_ns < tenant->done_ns) {
-        uint64_t second = at_ns / 1000000000, next_ns = (second + 1) * 1000000000;
-        uint64_t to_ns = next_ns < tenant->done_ns ? next_ns : tenant->done_ns;
-        if (second < SECONDS)
-            tenant->busy_ns[second] += to_ns - at_ns;
-        at_ns = to_ns;
-    }
-}
-
 /* ---------------------------------------------------------------------------------------------------- the programs */
+
+/* Wait until no more than so much is queued. */
+static void wait_for_card(const struct tenant *tenant, uint64_t queued_ns)
+{
+    for (card_work(); pending_ns(tenant) > queued_ns; card_work())
+        task_wait(machine.now_ns + pending_ns(tenant) - queued_ns);
+}
 
 static void *program(void *tenant_)
 {
     struct tenant *tenant = tenant_;
     struct stream_key stream = {.stream = tenant};
+    uint64_t batch_ns = machine.now_ns;
     for (;;) {
         bool gated = terms_limit_core(&tenant->terms) && governor_enter(tenant->governor);
         card_launch(tenant);
         if (gated)
             governor_leave(tenant->governor, &stream);
         task_wait(machine.now_ns + tenant->host_ns + 1);
-        uint64_t queued_ns = tenant->done_ns > machine.now_ns ? tenant->done_ns - machine.now_ns : 0;
-        bool batch_ends = tenant->batch > 0 && tenant->launched % tenant->batch == 0;
-        if (batch_ends)
-            task_wait(machine.now_ns + queued_ns + tenant->rest_ns);
-        else if (queued_ns > tenant->in_flight * tenant->kernel_ns)
-            task_wait(tenant->done_ns - tenant->in_flight * tenant->kernel_ns);
+        if (tenant->batch > 0 && tenant->launched % tenant->batch == 0) {
+            wait_for_card(tenant, 0);
+            uint64_t took_ns = machine.now_ns - batch_ns;
+            tenant->batches++;
+            tenant->batches_ns += took_ns;
+            tenant->longest_ns = took_ns > tenant->longest_ns ? took_ns : tenant->longest_ns;
+            task_wait(machine.now_ns + tenant->rest_ns);
+            batch_ns = machine.now_ns;
+        } else {
+            wait_for_card(tenant, tenant->in_flight * tenant->kernel_ns);
+        }
     }
     return NULL;
 }
@@ -415,7 +490,7 @@ static void *program(void *tenant_)
 void machine_begin(const char *directory, uint64_t seed)
 {
     memset(&machine, 0, sizeof machine);
-    machine.now_ns = 1000000000;
+    machine.now_ns = machine.card_ns = 1000000000;
     machine.directory = directory;
     machine.dice = seed;
 }
@@ -424,8 +499,14 @@ void tenant_start(struct tenant *tenant)
 {
     tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, machine.directory, 0);
     demand(tenant->governor != NULL && tenant->governor->turn.file >= 0, "no file to lock");
-    tenant->launched = tenant->done_ns = 0;
+    tenant->launched = tenant->asked_ns = tenant->done_ns = tenant->batches = tenant->batches_ns = tenant->longest_ns = 0;
     memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
+    unsigned known = 0;
+    while (known < machine.tenant_count && machine.tenants[known] != tenant)
+        known++;
+    demand(known < TENANTS, "too many tenants");
+    machine.tenants[known] = tenant;
+    machine.tenant_count += known == machine.tenant_count;
     task_new(tenant, program, tenant, tenant->from_ns > machine.now_ns ? tenant->from_ns : machine.now_ns);
 }
 
@@ -453,6 +534,7 @@ static void forget_governor(struct tenant *tenant)
 
 void tenant_kill(struct tenant *tenant)
 {
+    card_forget(tenant);
     stop_tasks(tenant, true, false);
     for (unsigned i = machine.locks; i-- > 0;)
         if (machine.lock[i].tenant == tenant)

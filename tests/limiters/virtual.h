@@ -31,8 +31,10 @@ struct tenant {
 
     /* What became of it. */
     struct governor *governor;
-    uint64_t launched, first_ns, done_ns; /* launches, when the first was, when the card has done the last */
+    uint64_t launched, first_ns; /* launches, and when the first was */
+    uint64_t asked_ns, done_ns;  /* of the card: by all launches, and what it has done */
     uint64_t busy_ns[SECONDS]; /* of the card, second by second */
+    uint64_t batches, batches_ns, longest_ns; /* how long batches took, from asking for the first launch on */
 };
 
 /* A machine with nothing on it, at one second past the start of its clock; `directory` holds the tenants' files. */
