@@ -67,16 +67,18 @@ class Lent:
 class Precedence:
     """An inference loop of high priority beside a job of low priority.
 
-    Step times are in milliseconds, `alone` without hetero. `left` is the percentage of the time
-    that the loop leaves when alone, `low` what the other job got, `undisturbed` what it gets while
-    the loop stands idle.
+    Step times are in milliseconds, `alone` and `unshared` without hetero: by itself and beside the
+    other job. `left` is the percentage of the time that the loop leaves when alone, `low` what the
+    other job got, `undisturbed` what it gets while the loop stands idle.
     """
 
     high: str
     low_job: str
     p50_alone: float
+    p50_unshared: float
     p50: float
     p99_alone: float
+    p99_unshared: float
     p99: float
     left: float
     low: float
@@ -199,13 +201,17 @@ def lent(job: str, seconds: float, results: Results) -> Lent | None:
     return None
 
 
-def precedence_cells(high: str, low: str, seconds: float) -> tuple[Cell, Cell, Cell]:
-    """Return the inference loop without hetero; both at work; the other beside an idle loop."""
+def precedence_cells(high: str, low: str, seconds: float) -> tuple[Cell, ...]:
+    """Return the inference loop without hetero, alone and beside the other; both under grants at
+    work; the other beside an idle loop.
+    """
     loop = Tenant(job=high, share=_FIRST, rest=THINKING)
     idle = Tenant(job=high, share=_FIRST, idle=True)
     other = Tenant(job=low, share=_ELASTIC)
+    unlimited_loop = Tenant(job=high, rest=THINKING)
     return (
-        Cell(tenants=(Tenant(job=high, rest=THINKING),), seconds=seconds),
+        Cell(tenants=(unlimited_loop,), seconds=seconds),
+        Cell(tenants=(unlimited_loop, Tenant(job=low)), seconds=seconds),
         Cell(tenants=(loop, other), seconds=seconds),
         Cell(tenants=(idle, other), seconds=seconds),
     )
@@ -216,15 +222,20 @@ def precedence(high: str, low: str, seconds: float, results: Results) -> Precede
     found = [_last(cell, results) for cell in precedence_cells(high, low, seconds)]
     native = natives(results).get(low)
     match found:
-        case [(Pace() as alone,), (Pace() as loop, Pace() as other), (None, Pace() as free)] if (
-            native
-        ):
+        case [
+            (Pace() as alone,),
+            (Pace() as unshared, Pace()),
+            (Pace() as loop, Pace() as other),
+            (None, Pace() as free),
+        ] if native:
             return Precedence(
                 high=high,
                 low_job=low,
                 p50_alone=1000 * alone.p50,
+                p50_unshared=1000 * unshared.p50,
                 p50=1000 * loop.p50,
                 p99_alone=1000 * alone.p99,
+                p99_unshared=1000 * unshared.p99,
                 p99=1000 * loop.p99,
                 left=100 * (1 - alone.busy),
                 low=share(other.rate, native),

@@ -137,9 +137,9 @@ def _elastic(found: Sequence[Lent]) -> Table:
 
 def _priority(found: Sequence[Precedence]) -> Table:
     table = _table(
-        "Priority: an inference loop beside another job, step times beside those alone",
-        "high", "low", "p50 ms", "alone", "×", "p99 ms", "alone", "×", "left %", "low got %",
-        "of it %", "low, high idle %", words=2,
+        "Priority: an inference loop beside another job, its steps alone, unshared and under grants",
+        "high", "low", "p50 ms", "alone", "unshared", "×", "p99 ms", "alone", "unshared", "×",
+        "left %", "low got %", "of it %", "low, high idle %", words=2,
     )  # fmt: skip
     for each in found:
         table.add_row(
@@ -147,9 +147,11 @@ def _priority(found: Sequence[Precedence]) -> Table:
             each.low_job,
             f"{each.p50:.2f}",
             f"{each.p50_alone:.2f}",
+            f"{each.p50_unshared:.2f}",
             f"{each.p50 / each.p50_alone:.2f}",
             f"{each.p99:.2f}",
             f"{each.p99_alone:.2f}",
+            f"{each.p99_unshared:.2f}",
             f"{each.p99 / each.p99_alone:.2f}",
             f"{each.left:.1f}",
             f"{each.low:.1f}",

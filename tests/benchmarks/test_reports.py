@@ -131,10 +131,11 @@ def test_an_elastic_tenant_is_judged_alone_and_by_what_its_neighbour_waits() -> 
 
 
 def test_low_priority_is_judged_by_what_the_loop_leaves_when_alone() -> None:
-    loop, both, idle = precedence_cells("decode", "gemm", 10)
+    loop, unshared, both, idle = precedence_cells("decode", "gemm", 10)
     results: Results = {
         _alone("gemm"): [(_pace(200),)],
         loop: [(_pace(40, p50=0.01, busy=0.4),)],
+        unshared: [(_pace(30, p50=0.015), _pace(100))],
         both: [(_pace(39, p50=0.011), _pace(100))],
         idle: [(None, _pace(198))],
     }
@@ -142,10 +143,12 @@ def test_low_priority_is_judged_by_what_the_loop_leaves_when_alone() -> None:
     found = precedence("decode", "gemm", 10, results)
 
     assert found is not None
-    assert pytest.approx((10, 11, 20, 22)) == (
+    assert pytest.approx((10, 15, 11, 20, 30, 22)) == (
         found.p50_alone,
+        found.p50_unshared,
         found.p50,
         found.p99_alone,
+        found.p99_unshared,
         found.p99,
     )
     assert pytest.approx((60, 50, 99)) == (found.left, found.low, found.undisturbed)

@@ -30,7 +30,7 @@ THREADED = (
     "threads_of_one_process_never_reserve_more_than_the_limit",
     "garbage_in_the_region_raises_no_limit_and_stops_nobody",
     "a_stopped_holder_of_the_turn_is_waited_for_once",
-    "the_turn_is_one_tenants_at_a_time",
+    "the_turn_is_one_tenants_of_a_priority_at_a_time",
     "threads_pass_the_gate_of_a_governor_in_real_time",
 )
 
