@@ -51,7 +51,7 @@ JOBS: Mapping[str, Job] = {
     "small": Job(memory="1Gi", step="1000 kernels and a synchronize"),
     "graph": Job(memory="1Gi", step="one replay of 200 kernels"),
     "copy": Job(memory="3Gi", step="one GiB copied on the card"),
-    "decode": Job(memory="14Gi", step="one token for 8 sequences"),
+    "decode": Job(memory="22Gi", step="one token for 64 sequences"),
     "streams": Job(memory="1Gi", step="32 products on 4 streams"),
     "processes": Job(
         memory="1Gi",

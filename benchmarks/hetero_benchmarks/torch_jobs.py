@@ -117,11 +117,11 @@ def streams() -> Steps:
     return _in_flight(launch, 4)
 
 
-#: The decoder: four layers as a model of 70 billion parameters has 80, eight sequences at a time. Of
-#: such width that the card takes longer for them than the processor to launch them: the speed of
+#: The decoder: four layers as a model of 70 billion parameters has 80, 64 sequences at a time. Of
+#: such size that the card takes longer for them than the processor to launch them: the speed of
 #: the other kind is the processor's, which `infer` and `small` show.
 #: Answers are short beside their prompts, so that all steps take nearly as long.
-LAYERS, WIDTH, HEADS, SEQUENCES, PROMPT, LONGEST, WORDS = 4, 8192, 64, 8, 960, 1024, 32000
+LAYERS, WIDTH, HEADS, SEQUENCES, PROMPT, LONGEST, WORDS = 4, 8192, 64, 64, 960, 1024, 32000
 
 
 def decode() -> Steps:

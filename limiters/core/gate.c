@@ -18,10 +18,13 @@
 #define MARK_EVERY_NS MS
 #define STRIDE_MOST   64u
 
-/* Beside a grant of high priority, which waits for all of it at any time: two marks a tenth of that apart. What it
- * costs is what launchers lose by waiting more often. */
-#define IN_FLIGHT_BRIEF     2u
+/* Beside a grant of high priority, which waits for all of it at any time: one mark after a tenth of that, or after one
+ * kernel that is longer. What it costs is what the device waits for launchers then. */
+#define IN_FLIGHT_BRIEF     1u
 #define MARK_EVERY_BRIEF_NS (MS / 10)
+
+/* A launcher of high priority waits awake for so long: its governor opens the gate sooner than it could wake up. */
+#define AWAKE_NS (200 * US)
 
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THIN_NS (50 * MS)
@@ -159,6 +162,11 @@ static bool wait_at_gate(struct governor *governor)
     atomic_fetch_add(&governor->waiting, 1);
     gate_wake(&governor->waiting);
     bool limited = true;
+    start(governor);
+    if (terms_priority(governor->terms) == HETERO_PRIORITY_HIGH)
+        for (uint64_t since = governor->engine->now();
+             atomic_load(&governor->gate) == GATE_CLOSED && governor->engine->now() - since < AWAKE_NS;)
+            governor->engine->pause(2 * US);
     while (limited && atomic_load(&governor->gate) == GATE_CLOSED) {
         start(governor); /* which may have failed before */
         gate_sleep(&governor->gate, GATE_CLOSED, GATE_LOOK_NS);

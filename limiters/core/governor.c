@@ -21,6 +21,10 @@
 #define GAP_NS       MS
 #define GAP_BRIEF_NS (MS / 2) /* of high priority: it is back at once when it wants to */
 
+/* What passes between two turns, half a millisecond of threads that wake each other, is lost to whoever is owed more
+ * than this: then it is charged to whoever takes over, so that all lose alike. */
+#define OWED_NS BUDGET_TURN_NS
+
 /* How long a turn is kept for launchers that have been woken and have not come yet. */
 #define WAKE_NS (10 * MS)
 
@@ -179,7 +183,7 @@ static void run(struct governor *governor, bool borrowed)
     gate_wake(&governor->gate);
     for (;;) {
         bool high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
-        bool brief = !high && turn_beside_high(&governor->turn);
+        bool brief = !high && turn_heard(&governor->turn, TURN_HIGH);
         atomic_store_explicit(&governor->brief, brief, memory_order_relaxed);
         uint64_t tick = brief || high ? TICK_BRIEF_NS : TICK_NS;
         gap = high ? GAP_BRIEF_NS : GAP_NS;
@@ -202,6 +206,8 @@ static void run(struct governor *governor, bool borrowed)
             charged = busy = beside ? now - (now - first) / 2 : first;
             own_until = charged + (borrowed ? 0 : turn_length(governor));
             pace_begin(&governor->pace, charged, before);
+            if (turn_since(&governor->turn) != 0 && turn_heard(&governor->turn, TURN_OWED))
+                charged = turn_since(&governor->turn);
         }
         uint32_t count = gate_launches(governor);
         pace_look(&governor->pace, now, count);
@@ -254,7 +260,8 @@ void governor_round(struct governor *governor)
         power_forget(&governor->power);
     }
     look_at_power(governor);
-    turn_announce(&governor->turn, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
+    turn_say(&governor->turn, TURN_HIGH, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
+    turn_say(&governor->turn, TURN_OWED, balance(governor) > (int64_t)OWED_NS);
     if (!obtain(governor, &borrowed))
         return;
     run(governor, borrowed);
@@ -279,10 +286,12 @@ void *governor_work(void *argument)
         bool rested = false;
         while (atomic_load(&governor->waiting) == 0 && !atomic_load(&governors_retired)) {
             if (rested) /* for a second: nobody need keep little in flight for us */
-                turn_announce(&governor->turn, false);
+                turn_say(&governor->turn, TURN_HIGH, false);
             rested = true;
             gate_sleep(&governor->waiting, 0, UINT64_C(1000) * MS);
         }
+        if (rested)
+            turn_say(&governor->turn, TURN_OWED, false);
         if (rested) /* what grew meanwhile was not asked for */
             governor->asked_ns = governor->engine->now();
         governor_round(governor);

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 /* The bytes. */
-enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4 };
+enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5 };
 
 /* The states: nobody runs here; the turn is ours; the waiter waits for it; it still does, but its owner went ahead. */
 enum { NONE = 0, OURS, WANTED, LATE };
@@ -68,10 +68,20 @@ void turn_close(struct turn *turn)
     turn->file = -1;
 }
 
-void turn_announce(struct turn *turn, bool high)
+static int byte_of(enum turn_word word)
 {
-    if (turn->file >= 0 && high != turn->announced)
-        turn->announced = lock(turn, HIGH, high ? F_RDLCK : F_UNLCK, F_OFD_SETLK) && high;
+    return word == TURN_HIGH ? HIGH : OWED;
+}
+
+void turn_say(struct turn *turn, enum turn_word word, bool so)
+{
+    if (turn->file >= 0 && so != turn->said[word])
+        turn->said[word] = lock(turn, byte_of(word), so ? F_RDLCK : F_UNLCK, F_OFD_SETLK) && so;
+}
+
+bool turn_heard(const struct turn *turn, enum turn_word word)
+{
+    return taken(turn, byte_of(word));
 }
 
 static int64_t now_ns(void)
@@ -141,6 +151,7 @@ static void *wait_for_owner(void *argument)
         for (uint32_t seen = atomic_load(&turn->state); seen != WANTED; seen = atomic_load(&turn->state))
             sleep_on(turn, seen, TURN_PATIENCE_NS);
         queue(turn);
+        turn->since_ns = (uint64_t)now_ns();
         uint32_t wanted = WANTED;
         if (!atomic_compare_exchange_strong(&turn->state, &wanted, OURS)) {
             let_go(turn); /* too late: the owner asks anew for its next turn */
@@ -169,6 +180,7 @@ void turn_take(struct turn *turn, bool high)
     if (turn->file < 0 || atomic_load(&turn->state) == LATE)
         return;
     turn->high = high;
+    turn->since_ns = 0;
     if (seize(turn)) {
         atomic_store(&turn->state, OURS);
         return;
@@ -197,6 +209,7 @@ bool turn_try(struct turn *turn, bool high)
     if (atomic_load(&turn->state) != NONE || turn_wanted(turn) || turn_held(turn))
         return false;
     turn->high = high;
+    turn->since_ns = 0;
     if (!seize(turn))
         return false;
     atomic_store(&turn->state, OURS);
@@ -240,7 +253,7 @@ bool turn_claimed(const struct turn *turn)
     return taken(turn, CLAIM);
 }
 
-bool turn_beside_high(const struct turn *turn)
+uint64_t turn_since(const struct turn *turn)
 {
-    return taken(turn, HIGH);
+    return turn->since_ns;
 }
