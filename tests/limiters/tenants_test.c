@@ -230,7 +230,7 @@ static void a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_ag
         tenant_continue(&tenants[0]);
         EXPECT(true, machine_run(8 * SECOND));
         EXPECT_NEAR(50, 1.5, tenant_got(&tenants[0], 24, 29));
-        EXPECT_NEAR(50, 1.5, tenant_got(&tenants[1], 24, 29));
+        EXPECT_NEAR(50, 2, tenant_got(&tenants[1], 24, 29));
         machine_end();
     }
 }
