@@ -205,12 +205,10 @@ static void run(struct governor *governor, bool borrowed)
         if (charged == 0) {
             charged = busy = beside ? now - (now - first) / 2 : first;
             own_until = charged + (borrowed ? 0 : turn_length(governor));
-            pace_begin(&governor->pace, charged, before);
             if (turn_since(&governor->turn) != 0 && turn_heard(&governor->turn, TURN_OWED))
                 charged = turn_since(&governor->turn);
         }
         uint32_t count = gate_launches(governor);
-        pace_look(&governor->pace, now, count);
         bool resting = count == seen && (atomic_load(&governor->traffic) & GATE_INSIDE) == 0 && gate_settled(governor);
         seen = count;
         if (!resting)
@@ -225,8 +223,6 @@ static void run(struct governor *governor, bool borrowed)
     atomic_store(&governor->gate, GATE_CLOSED);
     bool drained = false, yields = turn_yields(&governor->turn);
     uint64_t closed = engine->now();
-    if (charged != 0)
-        governor->waived_ns = pace_end(&governor->pace, closed, gate_launches(governor));
     while (!drained && engine->now() - closed < DRAIN_NS && !atomic_load(&governors_retired)) {
         drained = (atomic_load(&governor->traffic) & GATE_INSIDE) == 0 && gate_settled(governor);
         if (!drained) {
@@ -238,6 +234,8 @@ static void run(struct governor *governor, bool borrowed)
     if (!drained)
         log_line(LOG_INFO, "governor: a turn was given up with work in flight");
     now = engine->now();
+    if (drained && charged != 0 && closed - busy < gap && !beside && !yields)
+        governor->waived_ns = pace_end(&governor->pace, now - atomic_load(&governor->first_ns), gate_launches(governor) - before);
     if (charged == 0) /* nobody came, or only just */
         charged = atomic_load(&governor->first_ns) != 0 ? atomic_load(&governor->first_ns) : now;
     else if (busy + gap <= closed && !turn_wanted(&governor->turn))
@@ -277,23 +275,32 @@ void governor_begin(struct governor *governor)
     governor->dice = governor->asked_ns = governor->engine->now();
 }
 
+/* Until a launcher waits. */
+static void idle(struct governor *governor)
+{
+    uint64_t since = governor->engine->now();
+    turn_say(&governor->turn, TURN_OWED, false);
+    for (bool long_since = false; atomic_load(&governor->waiting) == 0 && !atomic_load(&governors_retired);
+         long_since = true) {
+        if (long_since) /* nobody need keep little in flight for us */
+            turn_say(&governor->turn, TURN_HIGH, false);
+        gate_sleep(&governor->waiting, 0, UINT64_C(1000) * MS);
+    }
+    uint64_t now = governor->engine->now();
+    governor->asked_ns = now; /* what grew meanwhile was not asked for */
+    /* Who runs now is taken to have run since: as true on average as having watched. */
+    if (turn_held(&governor->turn))
+        power_ran(&governor->power, since, now, false);
+}
+
 void *governor_work(void *argument)
 {
     struct governor *governor = argument;
     prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80 */
     governor_begin(governor);
     while (!atomic_load(&governors_retired)) {
-        bool rested = false;
-        while (atomic_load(&governor->waiting) == 0 && !atomic_load(&governors_retired)) {
-            if (rested) /* for a second: nobody need keep little in flight for us */
-                turn_say(&governor->turn, TURN_HIGH, false);
-            rested = true;
-            gate_sleep(&governor->waiting, 0, UINT64_C(1000) * MS);
-        }
-        if (rested)
-            turn_say(&governor->turn, TURN_OWED, false);
-        if (rested) /* what grew meanwhile was not asked for */
-            governor->asked_ns = governor->engine->now();
+        if (atomic_load(&governor->waiting) == 0)
+            idle(governor);
         governor_round(governor);
     }
     return NULL;

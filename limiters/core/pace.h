@@ -1,57 +1,46 @@
 /* What a pause costs a program: after one it launches slower until its caches are warm, which without a share it never
- * has to be again. Seen on an H200: a decoder of 1.7 ms a token loses 0.7 ms of a turn of 20 ms.
+ * has to be again. Seen on an H200: decoders lose 0.5 to 0.8 ms of a turn of 10 to 20 ms, whether a token takes 1.7 ms
+ * or 5.2.
  *
- * The loss is told from the launches: so many fewer came in a turn's first two milliseconds than in as long later on.
- * Its mean over many turns is not charged. A program may feign it, by launching slowly first; it is believed up to a
- * twenty-fifth of the turn.
+ * The loss is told from whole turns, of many lengths: their launches grow with the time they take, on a line that does
+ * not begin at none but where the loss is over. What that line says of the last turns is not charged, if they are on a
+ * line at all: a program whose launches are of all sizes does not tell. A program may feign the loss; it is believed up
+ * to a twenty-fifth of the turn.
  */
 #ifndef HETERO_PACE_H
 #define HETERO_PACE_H
 
 #include <stdint.h>
 
-#define PACE_COLD_NS  INT64_C(2000000)
-#define PACE_TURN_NS  (4 * PACE_COLD_NS) /* a shorter turn does not tell */
-#define PACE_TURNS    32                /* the mean is over about so many */
-#define PACE_BELIEVED 25                 /* a part of the turn */
+#define PACE_TURNS    64   /* the line is through about so many */
+#define PACE_LINE     0.95 /* of the launches' variance, what it has to explain */
+#define PACE_BELIEVED 25   /* a part of the turn */
 
 struct pace {
-    uint64_t first_ns, warm_ns; /* the turn's first launch; when its first part was over, 0: not yet */
-    uint32_t launches;          /* before the turn, and from warm_ns on: until then */
-    int64_t cold;               /* launches of the first part */
-    int64_t lost_ns;            /* mean; less than none when a turn starts faster than it goes on: a queue fills */
+    double turns, ms, launches, ms_ms, ms_launches, launches_launches; /* sums, the older the fainter */
 };
 
-static inline void pace_begin(struct pace *pace, uint64_t first_ns, uint32_t launches)
+/* A turn is over that had a program busy from its first launch until the device had done all, and let so many launches
+ * in. Returns what of it is not charged. */
+static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t let_in)
 {
-    pace->first_ns = first_ns;
-    pace->warm_ns = 0;
-    pace->launches = launches;
-}
+    double ms = (double)took_ns / 1e6, launches = let_in, kept = 1 - 1.0 / PACE_TURNS;
+    pace->turns = kept * pace->turns + 1;
+    pace->ms = kept * pace->ms + ms;
+    pace->launches = kept * pace->launches + launches;
+    pace->ms_ms = kept * pace->ms_ms + ms * ms;
+    pace->ms_launches = kept * pace->ms_launches + ms * launches;
+    pace->launches_launches = kept * pace->launches_launches + launches * launches;
 
-/* `launches` so far. */
-static inline void pace_look(struct pace *pace, uint64_t now_ns, uint32_t launches)
-{
-    if (pace->warm_ns != 0 || (int64_t)(now_ns - pace->first_ns) < PACE_COLD_NS)
-        return;
-    pace->warm_ns = now_ns;
-    pace->cold = (uint32_t)(launches - pace->launches);
-    pace->launches = launches;
-}
-
-/* What of the turn is not charged. */
-static inline uint64_t pace_end(struct pace *pace, uint64_t now_ns, uint32_t launches)
-{
-    int64_t cold_ns = (int64_t)(pace->warm_ns - pace->first_ns), warm_ns = (int64_t)(now_ns - pace->warm_ns);
-    int64_t warm = (uint32_t)(launches - pace->launches);
-    if (pace->warm_ns == 0 || cold_ns + warm_ns < PACE_TURN_NS || warm == 0)
+    double mean_ms = pace->ms / pace->turns, mean_launches = pace->launches / pace->turns;
+    double spread_ms = pace->ms_ms / pace->turns - mean_ms * mean_ms;
+    double spread_launches = pace->launches_launches / pace->turns - mean_launches * mean_launches;
+    double together = pace->ms_launches / pace->turns - mean_ms * mean_launches;
+    if (pace->turns < PACE_TURNS / 4.0 || together <= 0 ||
+        together * together < PACE_LINE * spread_ms * spread_launches)
         return 0;
-    int64_t lost_ns = cold_ns - pace->cold * warm_ns / warm;
-    if (lost_ns < -cold_ns)
-        lost_ns = -cold_ns;
-    pace->lost_ns += (lost_ns - pace->lost_ns) / PACE_TURNS;
-    int64_t most_ns = (cold_ns + warm_ns) / PACE_BELIEVED;
-    return pace->lost_ns < 0 ? 0 : (uint64_t)(pace->lost_ns < most_ns ? pace->lost_ns : most_ns);
+    double lost_ms = mean_ms - mean_launches * spread_ms / together, most_ms = ms / PACE_BELIEVED;
+    return lost_ms <= 0 ? 0 : (uint64_t)((lost_ms < most_ms ? lost_ms : most_ms) * 1e6);
 }
 
 #endif

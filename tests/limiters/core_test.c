@@ -269,35 +269,30 @@ static void a_hungry_program_gets_its_share_of_its_speed_alone(void)
     EXPECT_NEAR(30.0 / power_slowdown(1.5, 1), 0.7, (double)sim.busy_ns * 100 / 10000e6);
 }
 
-/* What is not charged of the last of many turns of 20 ms, in which a launch takes so long at first and later. */
-static double waived_us(unsigned turns, double cold_us, double cold_ms, double warm_us)
+/* What is not charged of the last of many turns, 5 to 25 ms long, in which nothing happens for so long and then a launch
+ * every 100 us, of which so many come and stay away at random. */
+static double waived_us(unsigned turns, double lost_ms, double at_random)
 {
     struct pace pace = {0};
-    uint64_t waived = 0, now = 1000 * MS;
-    double launched = 0;
-    for (unsigned turn = 0; turn < turns; turn++, now += 30 * MS) {
-        uint64_t first = now;
-        pace_begin(&pace, first, (uint32_t)launched);
-        for (; now < first + 20 * MS; now += MS / 2) {
-            double at_ms = (double)(now - first) / (double)MS;
-            launched += 500 / (at_ms < cold_ms ? cold_us : warm_us);
-            pace_look(&pace, now + MS / 2, (uint32_t)launched);
-        }
-        waived = pace_end(&pace, now, (uint32_t)launched);
+    uint64_t waived = 0, dice = 1;
+    for (unsigned turn = 0; turn < turns; turn++) {
+        dice = dice * UINT64_C(6364136223846793005) + 1442695040888963407;
+        double ms = 5 + (double)(dice >> 33) / 0x1p31 * 20, chance = (double)(dice >> 10 & 1023) / 511.5 - 1;
+        waived = pace_end(&pace, (uint64_t)(ms * 1e6), (uint32_t)((ms - lost_ms) * 10 * (1 + chance * at_random)));
     }
     return (double)waived / (double)US;
 }
 
 static void what_a_pause_costs_a_program_is_not_charged(void)
 {
-    /* Half as fast for a millisecond: half of that is lost. */
-    EXPECT_NEAR(500, 25, waived_us(200, 20, 1, 10));
-    EXPECT_NEAR(0, 5, waived_us(200, 10, 1, 10));
-    /* One turn says little. */
-    EXPECT_NEAR(0, 20, waived_us(1, 20, 1, 10));
-    /* A queue that fills at first is no loss, and none can be feigned beyond a twenty-fifth. */
-    EXPECT_NEAR(0, 0, waived_us(200, 2, 1, 100));
-    EXPECT_NEAR(800, 5, waived_us(200, 1000000, 2, 1));
+    double believed_us = waived_us(201, 4, 0);
+    EXPECT_NEAR(600, 400, believed_us); /* a twenty-fifth of whatever the last turn was, and no more can be feigned */
+    EXPECT_NEAR(150, 60, waived_us(201, 0.15, 0));
+    EXPECT_NEAR(150, 60, waived_us(201, 0.15, 0.02));
+    EXPECT_NEAR(0, 60, waived_us(201, 0, 0)); /* a launch is counted when it is over */
+    EXPECT_NEAR(0, 0, waived_us(201, -1, 0)); /* a queue that fills at first is no loss */
+    EXPECT_NEAR(0, 0, waived_us(201, 0.5, 0.5)); /* launches of all sizes do not tell */
+    EXPECT_NEAR(0, 0, waived_us(5, 0.5, 0));     /* nor do a few turns */
 }
 
 static void a_forged_balance_buys_a_second_and_no_more(void)

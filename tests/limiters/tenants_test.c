@@ -299,6 +299,43 @@ static void shares_beside_high_priority_are_shares(void)
     }
 }
 
+/* One that reads each token of 5.2 ms, and one of 1.1 ms, whose first launches after a pause are slow; training, whose
+ * kernels are of all lengths. */
+static const struct tenant COLD_DECODER = {
+    .kernel_ns = 84 * US, .host_ns = 20 * US, .batch = 62, .in_flight = 1000, .cold_ns = 600 * US};
+static const struct tenant COLD_LOOP = {
+    .kernel_ns = 12 * US, .host_ns = 17 * US, .batch = 60, .in_flight = 1000, .cold_ns = 500 * US};
+static const struct tenant MIXED = {.kernel_ns = 200 * US, .host_ns = 5 * US, .in_flight = 1000, .mixed = 250};
+
+static void what_a_pause_costs_a_program_is_made_good(void)
+{
+    static const struct tenant *const programs[] = {&COLD_DECODER, &COLD_LOOP};
+    usage_file();
+    for (unsigned p = 0; p < 2; p++)
+        for (unsigned percent = 30; percent <= 60; percent += 30)
+            for (unsigned others = 0; others < 2; others++) {
+                machine_begin(directory, 1);
+                double native = alone(programs[p]);
+                add(0, programs[p], percent);
+                add(1, &GRAPHS, 90 - percent);
+                together(1 + others);
+                expect_of(0, percent, 0.5, 3, native);
+                machine_end();
+            }
+}
+
+static void a_program_whose_launches_are_of_all_sizes_is_given_nothing(void)
+{
+    usage_file();
+    for (unsigned percent = 30; percent <= 60; percent += 30) {
+        machine_begin(directory, 1);
+        add(0, &MIXED, percent);
+        together(1);
+        EXPECT_NEAR(percent, 0.5, tenant_got(&tenants[0], 2, RUN_S));
+        machine_end();
+    }
+}
+
 static void a_thread_that_cannot_be_started_is_tried_again(void)
 {
     begin();
@@ -338,6 +375,8 @@ static const struct test tests[] = {
     TEST(a_tenant_stopped_while_it_waits_holds_nobody_up_for_long),
     TEST(a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer),
     TEST(shares_beside_high_priority_are_shares),
+    TEST(what_a_pause_costs_a_program_is_made_good),
+    TEST(a_program_whose_launches_are_of_all_sizes_is_given_nothing),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
 };

@@ -379,7 +379,10 @@ static void card_work(void)
 static void card_launch(struct tenant *tenant)
 {
     card_work();
-    tenant->asked_ns += tenant->kernel_ns;
+    uint64_t kernel_ns = tenant->kernel_ns;
+    if (tenant->mixed > 0)
+        kernel_ns = tenant->launched % tenant->mixed < tenant->mixed / 10 ? 5 * kernel_ns : kernel_ns / 2;
+    tenant->asked_ns += kernel_ns;
     if (tenant->launched++ == 0)
         tenant->first_ns = machine.now_ns;
 }
@@ -461,17 +464,22 @@ static void wait_for_card(const struct tenant *tenant, uint64_t queued_ns)
         task_wait(machine.now_ns + pending_ns(tenant) - queued_ns);
 }
 
+/* A thread that slept so long finds its caches cold. */
+#define COLD_AFTER_NS (2000 * US)
+
 static void *program(void *tenant_)
 {
     struct tenant *tenant = tenant_;
     struct stream_key stream = {.stream = tenant};
     uint64_t batch_ns = machine.now_ns;
     for (;;) {
+        uint64_t came_ns = machine.now_ns;
         bool gated = terms_limit_core(&tenant->terms) && governor_enter(tenant->governor);
         card_launch(tenant);
         if (gated)
             governor_leave(tenant->governor, &stream);
-        task_wait(machine.now_ns + tenant->host_ns + 1);
+        uint64_t cold_ns = machine.now_ns - came_ns > COLD_AFTER_NS ? tenant->cold_ns : 0;
+        task_wait(machine.now_ns + tenant->host_ns + cold_ns + 1);
         if (tenant->batch > 0 && tenant->launched % tenant->batch == 0) {
             wait_for_card(tenant, 0);
             uint64_t took_ns = machine.now_ns - batch_ns;

@@ -25,6 +25,8 @@ struct tenant {
     unsigned batch;     /* launches between two synchronisations; 0: it never synchronises */
     unsigned in_flight; /* launches it keeps queued at most */
     uint64_t rest_ns;   /* what it does elsewhere after a batch */
+    uint64_t cold_ns;   /* how long it is slow to launch more once it was kept waiting */
+    unsigned mixed;     /* of so many launches a tenth are five times as long, the others half as long; 0: all alike */
     uint64_t from_ns;   /* when it begins */
     int64_t skew_ns;    /* how far its clock is ahead of the others' */
     struct hetero_region_device *account;
