@@ -301,11 +301,19 @@ static void shares_beside_high_priority_are_shares(void)
 
 /* One that reads each token of 5.2 ms, and one of 1.1 ms, whose first launches after a pause are slow; training, whose
  * kernels are of all lengths. */
-static const struct tenant COLD_DECODER = {
-    .kernel_ns = 84 * US, .host_ns = 20 * US, .batch = 62, .in_flight = 1000, .cold_ns = 600 * US};
+static const uint16_t LAYER_US[] = {5, 5, 280, 5, 8, 8, 8, 560, 5, 100, 5, 5, 5, 190, 10, 190};
+static const struct tenant COLD_DECODER = {.kernel_ns = 87 * US,
+                                           .pattern_us = LAYER_US,
+                                           .pattern = 16,
+                                           .host_ns = 20 * US,
+                                           .batch = 64,
+                                           .in_flight = 1000,
+                                           .cold_ns = 600 * US};
 static const struct tenant COLD_LOOP = {
     .kernel_ns = 12 * US, .host_ns = 17 * US, .batch = 60, .in_flight = 1000, .cold_ns = 500 * US};
-static const struct tenant MIXED = {.kernel_ns = 200 * US, .host_ns = 5 * US, .in_flight = 1000, .mixed = 250};
+static const uint16_t MIXED_US[] = {[0 ... 24] = 1000, [25 ... 249] = 100};
+static const struct tenant MIXED = {
+    .kernel_ns = 190 * US, .pattern_us = MIXED_US, .pattern = 250, .host_ns = 5 * US, .in_flight = 1000};
 
 static void what_a_pause_costs_a_program_is_made_good(void)
 {

@@ -26,7 +26,8 @@ struct tenant {
     unsigned in_flight; /* launches it keeps queued at most */
     uint64_t rest_ns;   /* what it does elsewhere after a batch */
     uint64_t cold_ns;   /* how long it is slow to launch more once it was kept waiting */
-    unsigned mixed;     /* of so many launches a tenth are five times as long, the others half as long; 0: all alike */
+    const uint16_t *pattern_us; /* how long the card takes for one launch after the other, in place of kernel_ns */
+    unsigned pattern;           /* of so many, over and over */
     uint64_t from_ns;   /* when it begins */
     int64_t skew_ns;    /* how far its clock is ahead of the others' */
     struct hetero_region_device *account;
