@@ -256,6 +256,7 @@ void governor_round(struct governor *governor)
     if (governor->core != terms_core(governor->terms)) {
         governor->core = terms_core(governor->terms);
         power_forget(&governor->power);
+        governor->pace = (struct pace){0}; /* turns of another length lose something else */
     }
     look_at_power(governor);
     turn_say(&governor->turn, TURN_HIGH, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);

@@ -36,7 +36,7 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t le
     double spread_ms = pace->ms_ms / pace->turns - mean_ms * mean_ms;
     double spread_launches = pace->launches_launches / pace->turns - mean_launches * mean_launches;
     double together = pace->ms_launches / pace->turns - mean_ms * mean_launches;
-    if (pace->turns < PACE_TURNS / 4.0 || together <= 0 ||
+    if (pace->turns < PACE_TURNS / 2.0 || together <= 0 ||
         together * together < PACE_LINE * spread_ms * spread_launches)
         return 0;
     double lost_ms = mean_ms - mean_launches * spread_ms / together, most_ms = ms / PACE_BELIEVED;

