@@ -23,9 +23,9 @@ ASKS = (
 
 
 def asking(number: int) -> Pod:
-    found = WORDS.pod(pod(ASKS[number]))
+    found = WORDS.wish(pod(ASKS[number]))
     assert found is not None
-    return found
+    return found.pod
 
 
 def devices(name: str, cards: int, *, gib: int, ill: bool) -> tuple[Device, ...]:
