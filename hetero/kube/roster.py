@@ -105,18 +105,21 @@ class Roster:
 
     # --- what a scheduler asks ------------------------------------------------------------------
 
-    def refusals(self, pod: Pod, names: Iterable[str]) -> dict[str, str]:
-        """Return what those of the nodes say that cannot serve the pod."""
+    def serving(self, pod: Pod, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+        """Return those of the nodes that can serve the pod, and what each of the others says."""
         row = self._row(pod)
-        costs, refusals = row.costs, row.refusals
-        said = {name: refusals.get(name, _NO_DEVICES) for name in names if name not in costs}
+        costs, fits, said = row.costs, list[str](), dict[str, str]()
+        for name in names:  # new strings, to be hashed: of thousands, each further pass is felt
+            if name in costs:
+                fits.append(name)
+            else:
+                said[name] = self._faults.get(name) or row.refusals.get(name, _NO_DEVICES)
         if pod.namespace in self.quotas.most:
             known: dict[frozenset[int], str | None] = {}
-            for name in names:
-                over = None if name in said else self._over_quota(pod, name, known)
-                if over:
-                    said[name] = over
-        return {name: self._faults.get(name, verdict) for name, verdict in said.items()}
+            over = {name: self._over_quota(pod, name, known) for name in fits}
+            said.update((name, verdict) for name, verdict in over.items() if verdict)
+            fits = [name for name in fits if not over[name]]
+        return fits, said
 
     def costs(self, pod: Pod, names: Iterable[str]) -> dict[str, int]:
         """Return what the pod would make useless on each node; least is best."""

@@ -290,14 +290,13 @@ class Scheduler:
         self._filtered[plain["metadata"]["uid"]] = plain, wish
         if len(self._filtered) > _MOST_FILTERED:
             del self._filtered[next(iter(self._filtered))]
-        failed = self.roster.refusals(wish.pod, names.each)
+        fits, failed = self.roster.serving(wish.pod, names.each)
         counts = Counter(failed.values())
         self.tally.refused(counts)
-        if len(failed) == len(names.each):
+        if not fits:
             refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
             self._later(self.events.tell(plain, "Unfit", refusal.sentence))
         if failed:
-            fits = [name for name in names.each if name not in failed]
             names = self._named = _Names(Raw(json.encode(fits)), fits)
         return {"NodeNames": names.text, "FailedNodes": failed}
 

@@ -64,7 +64,7 @@ def test_a_roster_that_followed_every_change_says_what_a_new_one_would(
 ) -> None:
     roster = Roster(Quotas(WORDS))
     for number in range(len(ASKS)):  # rows that are there before anything changes
-        roster.refusals(asking(number), NAMES)
+        roster.serving(asking(number), NAMES)
     for change in story:
         match change:
             case ("enter", str(name), int(cards), int(gib), bool(ill)):
@@ -78,7 +78,7 @@ def test_a_roster_that_followed_every_change_says_what_a_new_one_would(
         fresh = anew(roster)
         for number in range(len(ASKS)):
             wanted = asking(number)
-            assert fresh.refusals(wanted, NAMES) == roster.refusals(wanted, NAMES)
+            assert fresh.serving(wanted, NAMES) == roster.serving(wanted, NAMES)
             assert fresh.costs(wanted, NAMES) == roster.costs(wanted, NAMES)
         assert fresh.fullness(NAMES) == roster.fullness(NAMES)
         assert charged(fresh) == charged(roster)
@@ -92,10 +92,11 @@ def test_a_card_that_falls_ill_is_noted_without_starting_anew() -> None:
     roster = Roster(Quotas(WORDS))
     for name in NAMES:
         roster.enter(name, devices(name, 1, gib=16, ill=False))
-    assert {} == roster.refusals(asking(0), NAMES)
+    assert (NAMES, {}) == roster.serving(asking(0), NAMES)
     cluster = roster._known()
     roster.enter("n1", devices("n1", 1, gib=16, ill=True))
     roster.enter("n9", devices("n9", 2, gib=16, ill=False))
 
-    assert {"n1": "unhealthy (ill)"} == roster.refusals(asking(0), [*NAMES, "n9"])
+    refused = {"n1": "unhealthy (ill)"}
+    assert (["n0", "n2", "n3", "n9"], refused) == roster.serving(asking(0), [*NAMES, "n9"])
     assert cluster is roster._known()
