@@ -25,6 +25,7 @@ struct turn {
     bool announced;         /* as of high priority; the owner's own */
     bool high;              /* how the waiter is to wait; written before it is asked */
     bool waiter;            /* its thread was started; the owner's own */
+    uint64_t told_ns;       /* when it was last said that it could not be; 0: never; the owner's own */
     _Atomic uint32_t state; /* futex between the owner and its waiter: turn.c */
 };
 
