@@ -22,6 +22,10 @@ ASKS = (
 )
 
 
+#: Most pods together may have; a whole card may be more, depending on which it is.
+QUOTA = {"default": {"most": {"nvidia.com/gpumem": 60_000}}}
+
+
 def asking(number: int) -> Pod:
     found = WORDS.wish(pod(ASKS[number]))
     assert found is not None
@@ -49,7 +53,7 @@ changes = st.one_of(
 
 def anew(roster: Roster) -> Roster:
     """Return a roster that learns at once all there is now."""
-    fresh = Roster(Quotas(WORDS))
+    fresh = Roster(Quotas(WORDS, QUOTA))
     for name in roster.nodes():
         fresh.enter(name, roster.devices(name))
     fresh.standing.update(roster.standing)
@@ -57,12 +61,21 @@ def anew(roster: Roster) -> Roster:
 
 
 @example([("enter", "n0", 1, 16, False), ("reserve", "n0", 0, 0), ("reserve", "n0", 1, 0)])
+@example(
+    [
+        ("enter", "n0", 1, 16, False),
+        ("enter", "n1", 3, 32, False),
+        ("reserve", "n1", 2, 0),
+        ("enter", "n2", 1, 32, False),
+        ("enter", "n0", 1, 32, False),
+    ]
+)
 @example([("enter", "n0", 2, 16, True), ("reserve", "n0", 0, 0), ("release", 0)])
 @given(st.lists(changes, max_size=12))
 def test_a_roster_that_followed_every_change_says_what_a_new_one_would(
     story: list[tuple[object, ...]],
 ) -> None:
-    roster = Roster(Quotas(WORDS))
+    roster = Roster(Quotas(WORDS, QUOTA))
     for number in range(len(ASKS)):  # rows that are there before anything changes
         roster.serving(asking(number), NAMES)
     for change in story:
