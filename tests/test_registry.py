@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -16,21 +16,8 @@ from attrs import evolve
 import hetero
 import hetero.registry
 from hetero.errors import NotFound
-from hetero.model import (
-    CORE,
-    MEMORY,
-    SLOTS,
-    Allocation,
-    Device,
-    Edits,
-    Grant,
-    Link,
-    Mount,
-    Rung,
-    Usage,
-)
 from hetero.registry import Registry, VendorRow
-from hetero.testing import MemoryVendor, rack
+from hetero.testing import rack
 from hetero.units import GiB
 from hetero.vendor import Model, Vendor
 
@@ -216,166 +203,6 @@ def test_a_node_without_any_vendor_has_an_empty_inventory() -> None:
     assert ((), ()) == (found.rows, found.inventory.devices)
 
 
-# --- asking one vendor at a time -----------------------------------------------------------------
-
-
-def granted(*devices: Device) -> Allocation:
-    return Allocation(
-        grants=tuple(
-            Grant(device=d.uuid, vendor=d.vendor, takes=d.capacity, core=None) for d in devices
-        )
-    )
-
-
-class Runtime:
-    """A vendor whose cards are device nodes and a mount, and which fails on demand."""
-
-    def __init__(self, *, by: str = "index") -> None:
-        self.broken = False
-        self._vendor = Vendor(
-            name="runtime",
-            title="Runtime",
-            models=(Model(match="*", granularity=hetero.Whole()),),
-            visible=("RUNTIME_CARDS", "RUNTIME_LEGACY"),
-            visible_by=by,
-        )
-
-    @hetero.hookimpl
-    def hetero_vendor(self) -> Vendor:
-        return self._vendor
-
-    @hetero.hookimpl
-    def hetero_enforce(self, allocation: Allocation, devices: Sequence[Device]) -> Edits | None:
-        if self.broken:
-            raise OSError("no slice left on the card")
-        if len(devices) == 1:
-            return None
-        return Edits(
-            env={"RUNTIME_CARDS": "all"},
-            mounts=(Mount("/opt/runtime", "/opt/runtime"),),
-            device_nodes=tuple(f"/dev/runtime{device.index}" for device in devices),
-        )
-
-    @hetero.hookimpl
-    def hetero_observe(self, device: Device) -> Usage:
-        if self.broken:
-            raise OSError("driver went away")
-        return Usage(memory=GiB, core=0.5)
-
-
-def test_each_vendor_confines_its_own_grants_and_the_edits_are_put_together() -> None:
-    ours, theirs = rack(GiB, GiB), rack(GiB, GiB, vendor="runtime")
-    registry = Registry.of(MemoryVendor(ours), Runtime())
-
-    edits = registry.enforce(granted(ours[1], *theirs), [*ours, *theirs], directory=NOTES)
-
-    # What a vendor says takes the place of what it declared, and the rest of that stands.
-    assert {
-        "MEMORY_VISIBLE_DEVICES": "memory-1",
-        "RUNTIME_CARDS": "all",
-        "RUNTIME_LEGACY": "0,1",
-    } == edits.env
-    assert (Mount("/opt/runtime", "/opt/runtime"),) == edits.mounts
-    assert ("/dev/runtime0", "/dev/runtime1") == edits.device_nodes
-
-
-def test_a_vendor_that_says_nothing_is_confined_by_what_it_declared() -> None:
-    cards = rack(GiB, GiB, vendor="runtime")
-
-    by_index = Registry.of(Runtime()).enforce(granted(cards[1]), cards, directory=NOTES)
-    by_uuid = Registry.of(Runtime(by="uuid")).enforce(granted(cards[1]), cards, directory=NOTES)
-
-    assert {"RUNTIME_CARDS": "1", "RUNTIME_LEGACY": "1"} == by_index.env
-    assert {"RUNTIME_CARDS": "runtime-1", "RUNTIME_LEGACY": "runtime-1"} == by_uuid.env
-
-
-def test_a_container_counts_its_own_cards_and_its_runtime_the_machines() -> None:
-    cards = rack(GiB, GiB, GiB, vendor="runtime", attributes={"minor": "7"})
-    runtime = Runtime()
-    runtime._vendor = evolve(
-        runtime._vendor,
-        runtime=("HOST_CARDS",),
-        device_nodes=("/dev/ctl", "/dev/card{index}", "/dev/minor{minor}", "{unknown}"),
-        files=("/opt/{minor}",),
-    )
-    edits = Registry.of(runtime).enforce(granted(cards[2]), cards, directory=NOTES, container=True)
-
-    assert {"RUNTIME_CARDS": "0", "RUNTIME_LEGACY": "0", "HOST_CARDS": "2"} == edits.env
-    assert ("/dev/ctl", "/dev/card2", "/dev/minor7") == edits.device_nodes
-    assert ("/opt/7",) == edits.files
-
-
-def test_cards_of_a_vendor_that_was_not_granted_are_hidden() -> None:
-    ours, theirs = rack(GiB), rack(GiB, vendor="runtime")
-    runtime = Runtime()
-    runtime._vendor = evolve(runtime._vendor, none="nothing")
-    registry = Registry.of(MemoryVendor(ours), runtime)
-
-    both, alone = [*ours, *theirs], [*ours]
-    assert {"RUNTIME_CARDS": "nothing", "RUNTIME_LEGACY": "nothing"} == registry.hidden(
-        granted(*ours), both
-    ).env
-    assert {"MEMORY_VISIBLE_DEVICES": "-1"} == registry.hidden(granted(*theirs), both).env
-    assert {} == registry.hidden(granted(*ours), alone).env
-    assert {} == registry.hidden(granted(*both), both).env
-
-
-def test_a_part_is_named_instead_of_its_card() -> None:
-    cards = rack(GiB)
-    grant = Grant(
-        device="memory-0",
-        vendor="memory",
-        takes={MEMORY: 1, CORE: 1, SLOTS: 1},
-        core=None,
-        part="part-7",
-    )
-
-    edits = Registry.of(MemoryVendor(cards)).enforce(
-        Allocation(grants=(grant,)), cards, directory=NOTES
-    )
-
-    assert {"MEMORY_VISIBLE_DEVICES": "part-7"} == edits.env
-
-
-def test_what_cannot_be_confined_is_an_error_that_names_the_vendor_and_the_stage() -> None:
-    runtime = Runtime()
-    runtime.broken = True
-    cards = rack(GiB, vendor="runtime")
-
-    with pytest.raises(NotFound, match=r"^runtime: enforce: no slice left on the card$"):
-        Registry.of(runtime).enforce(granted(*cards), cards, directory=NOTES)
-
-
-def test_a_usage_is_what_the_vendor_says_and_unknown_when_it_fails_or_says_nothing() -> None:
-    runtime = Runtime()
-    (card,) = rack(GiB, vendor="runtime")
-    (other,) = rack(GiB)
-    registry = Registry.of(runtime, MemoryVendor([other]))
-
-    assert Usage(memory=GiB, core=0.5) == registry.observe(card)
-    assert Usage(memory=None, core=None) == registry.observe(other)
-    runtime.broken = True
-    assert Usage(memory=None, core=None) == registry.observe(card)
-
-
-def test_an_answer_of_another_kind_is_an_error_when_confining_and_unknown_when_observing() -> None:
-    class Nonsense(MemoryVendor):
-        @hetero.hookimpl
-        def hetero_enforce(self) -> Any:
-            return "LIMIT=1"
-
-        @hetero.hookimpl
-        def hetero_observe(self, device: Device) -> Any:
-            return 42
-
-    cards = rack(GiB)
-    registry = Registry.of(Nonsense(cards))
-
-    with pytest.raises(NotFound, match="memory: enforce: gave 'LIMIT=1', not Edits"):
-        registry.enforce(granted(*cards), cards, directory=NOTES)
-    assert Usage() == registry.observe(cards[0])
-
-
 def test_asking_for_a_vendor_that_is_not_there_or_broken_says_which() -> None:
     class Broken:
         @hetero.hookimpl
@@ -388,42 +215,6 @@ def test_asking_for_a_vendor_that_is_not_there_or_broken_says_which() -> None:
         registry.vendor("nobody")
     with pytest.raises(NotFound, match="Broken: hetero_vendor: not today"):
         registry.vendor("Broken")
-
-
-# --- the declaration -----------------------------------------------------------------------------
-
-
-def test_the_first_model_that_matches_decides_whatever_the_case() -> None:
-    vendor = Vendor(
-        name="v",
-        title="V",
-        models=(
-            Model(match="big*", granularity=hetero.Whole(), core=7, slots=1, extra={"dsp": 3}),
-            Model(match="*", granularity=hetero.Fractional(), slots=4),
-        ),
-    )
-    link = Link("x-1", "fabric", 9)
-
-    big = vendor.device(
-        uuid="x-0", model="BIG-1", index=0, memory=GiB, rung=Rung.NONE, links=(link,)
-    )
-    small = vendor.device(uuid="x-1", model="S", index=1, memory=GiB, rung=Rung.PRELOAD, numa=1)
-
-    assert ({CORE: 7, MEMORY: GiB, SLOTS: 1, "dsp": 3}, hetero.Whole(), (link,)) == (
-        big.capacity,
-        big.granularity,
-        big.links,
-    )
-    assert ({CORE: 100, MEMORY: GiB, SLOTS: 4}, hetero.Fractional(), 1) == (
-        small.capacity,
-        small.granularity,
-        small.numa,
-    )
-
-
-def test_visible_devices_are_listed_by_uuid_or_index_and_nothing_else() -> None:
-    with pytest.raises(ValueError, match="visible_by is 'uuid' or 'index', not 'serial'"):
-        Vendor(name="v", title="V", models=(), visible_by="serial")
 
 
 # --- cards one by one, and time ------------------------------------------------------------------
@@ -509,26 +300,3 @@ def test_a_question_waits_for_the_one_before_it_while_that_is_in_time() -> None:
     asked.join()
 
     assert "ok" == row.state
-
-
-def test_only_vendors_that_cut_are_asked_to_reconcile(tmp_path: Path) -> None:
-    asked: list[tuple[str, frozenset[str], Path]] = []
-
-    class Cutting(Cards):
-        @hetero.hookimpl
-        def hetero_reconcile(self, device: Device, parts: frozenset[str], directory: Path) -> None:
-            asked.append((device.uuid, parts, directory))
-            if device.index:
-                raise hetero.DriverError("error 9")
-
-    ours, whole = rack(GiB, GiB, vendor="cards"), rack(GiB, vendor="whole")
-    registry = Registry.of(Cutting(*ours), Cards(*whole, name="whole"))
-    grant = Grant(device="cards-0", vendor="cards", takes={}, core=None, part="p1")
-    faults = registry.reconcile([*ours, *whole], [Allocation(grants=(grant,))], directory=tmp_path)
-
-    assert (True, False) == (registry.cuts("cards"), registry.cuts("whole"))
-    assert ("cards: reconcile: error 9",) == faults
-    assert [
-        ("cards-0", frozenset({"p1"}), tmp_path / "cards"),
-        ("cards-1", frozenset(), tmp_path / "cards"),
-    ] == asked

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from hetero import CORE, MEMORY, SLOTS, Model, Rung, Template, Templated, Vendor, Whole, menus
+from hetero import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Fractional,
+    Link,
+    Model,
+    Rung,
+    Template,
+    Templated,
+    Vendor,
+    Whole,
+    menus,
+)
 from hetero.units import GiB, MiB
 
 TABLE = """
@@ -57,3 +70,36 @@ def test_what_a_driver_does_not_name_is_unknown_and_without_a_uuid_there_is_no_c
     assert "unknown" == VENDOR.device(uuid="Z-1", model=None, **facts).model  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the driver gave None as a UUID"):
         VENDOR.device(uuid=None, model="Z", **facts)  # type: ignore[arg-type]
+
+
+def test_the_first_model_that_matches_decides_whatever_the_case() -> None:
+    vendor = Vendor(
+        name="v",
+        title="V",
+        models=(
+            Model(match="big*", granularity=Whole(), core=7, slots=1, extra={"dsp": 3}),
+            Model(match="*", granularity=Fractional(), slots=4),
+        ),
+    )
+    link = Link("x-1", "fabric", 9)
+
+    big = vendor.device(
+        uuid="x-0", model="BIG-1", index=0, memory=GiB, rung=Rung.NONE, links=(link,)
+    )
+    small = vendor.device(uuid="x-1", model="S", index=1, memory=GiB, rung=Rung.PRELOAD, numa=1)
+
+    assert ({CORE: 7, MEMORY: GiB, SLOTS: 1, "dsp": 3}, Whole(), (link,)) == (
+        big.capacity,
+        big.granularity,
+        big.links,
+    )
+    assert ({CORE: 100, MEMORY: GiB, SLOTS: 4}, Fractional(), 1) == (
+        small.capacity,
+        small.granularity,
+        small.numa,
+    )
+
+
+def test_visible_devices_are_listed_by_uuid_or_index_and_nothing_else() -> None:
+    with pytest.raises(ValueError, match="visible_by is 'uuid' or 'index', not 'serial'"):
+        Vendor(name="v", title="V", models=(), visible_by="serial")

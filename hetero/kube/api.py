@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from attrs import define, field, frozen
@@ -18,6 +18,7 @@ from attrs import define, field, frozen
 from hetero.errors import BadInput, HeteroError
 
 Plain = dict[str, Any]
+_T = TypeVar("_T")
 
 MERGE = "application/merge-patch+json"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -102,49 +103,35 @@ class Api:
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Plain:
         """Return an object or a list. Raises `ApiError`."""
-        return await self._call("GET", path, query=query)
+        return await self._call("GET", path, _plain, query=query)
 
     async def text(self, path: str) -> str:
         """Return what is served there as it stands, by a pod behind the API. Raises `ApiError`."""
-        return await self._send("GET", path)
+        return await self._call("GET", path, str)
 
     async def post(self, path: str, body: Plain) -> Plain:
         """Create an object. Raises `ApiError`."""
-        return await self._call("POST", path, body=body)
+        return await self._call("POST", path, _plain, body=body)
 
     async def put(self, path: str, body: Plain) -> Plain:
         """Replace an object. Raises `ApiError`."""
-        return await self._call("PUT", path, body=body)
+        return await self._call("PUT", path, _plain, body=body)
 
     async def patch(self, path: str, body: Plain) -> Plain:
         """Merge into an object. Raises `ApiError`."""
-        return await self._call("PATCH", path, body=body, kind=MERGE)
+        return await self._call("PATCH", path, _plain, body=body, kind=MERGE)
 
     async def _call(
         self,
         method: str,
         path: str,
+        read: Callable[[str], _T],
         *,
         body: Plain | None = None,
         query: Mapping[str, str] | None = None,
         kind: str = "application/json",
-    ) -> Plain:
-        said = await self._send(method, path, body=body, query=query, kind=kind)
-        try:
-            made: Plain = json.loads(said or "{}")
-        except json.JSONDecodeError as error:
-            raise ApiError(f"{method} {path}", 0, str(error)) from None
-        return made
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Plain | None = None,
-        query: Mapping[str, str] | None = None,
-        kind: str = "application/json",
-    ) -> str:
+    ) -> _T:
+        """Return what `read` makes of the answer."""
         what = f"{method} {path}"
         try:
             async with self._session.request(
@@ -158,8 +145,8 @@ class Api:
                 said = await answer.text()
                 if answer.status >= 400:
                     raise ApiError(what, answer.status, _message(said) or answer.reason or "")
-                return said
-        except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+                return read(said)
+        except (aiohttp.ClientError, asyncio.TimeoutError, json.JSONDecodeError) as error:
             raise ApiError(what, 0, str(error) or type(error).__name__) from None
 
     def _headers(self) -> dict[str, str]:
@@ -240,6 +227,11 @@ class Api:
                     if event["type"] != "BOOKMARK":
                         changed(event["type"], event["object"])
         return version
+
+
+def _plain(said: str) -> Plain:
+    made: Plain = json.loads(said or "{}")
+    return made
 
 
 def _message(said: str) -> str:

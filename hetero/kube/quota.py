@@ -66,7 +66,7 @@ class Quotas:
         made: Counter[str] = Counter()
         for vendor in self.vocabulary.vendors:
             for words in vendor.words if vendor.name == device.vendor else ():
-                if not words.mean(device):
+                if not (words.memory or words.core) or not words.mean(device):
                     continue
                 for name in words.memory:
                     made[name] = -(-takes.get(MEMORY, 0) // words.memory_unit)

@@ -54,6 +54,7 @@ class Roster:
         self.standing: dict[str, Placement] = {}  # by the pod's UID
         self._on: dict[str, set[str]] = {}  # the UIDs of those on a node
         self._cluster: Cluster | None = None
+        self._kinds: dict[str, frozenset[int]] = {}  # of each node's cards
 
     # --- what there is ------------------------------------------------------------------------
 
@@ -105,18 +106,21 @@ class Roster:
 
     # --- what a scheduler asks ------------------------------------------------------------------
 
-    def refusals(self, pod: Pod, names: Iterable[str]) -> dict[str, str]:
-        """Return what those of the nodes say that cannot serve the pod."""
+    def serving(self, pod: Pod, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+        """Return those of the nodes that can serve the pod, and what each of the others says."""
         row = self._row(pod)
-        costs, refusals = row.costs, row.refusals
-        said = {name: refusals.get(name, _NO_DEVICES) for name in names if name not in costs}
-        if pod.namespace in self.quotas.most:
-            known: dict[frozenset[int], str | None] = {}
-            for name in names:
-                over = None if name in said else self._over_quota(pod, name, known)
-                if over:
-                    said[name] = over
-        return {name: self._faults.get(name, verdict) for name, verdict in said.items()}
+        costs, fits, said = row.costs, list[str](), dict[str, str]()
+        for name in names:  # new strings, to be hashed: of thousands, each further pass is felt
+            if name in costs:
+                fits.append(name)
+            else:
+                said[name] = self._faults.get(name) or row.refusals.get(name, _NO_DEVICES)
+        over = self._over_quota(pod)
+        if over:
+            kinds = self._kinds
+            said.update((name, over[kinds[name]]) for name in fits if kinds[name] in over)
+            fits = [name for name in fits if name not in said]
+        return fits, said
 
     def costs(self, pod: Pod, names: Iterable[str]) -> dict[str, int]:
         """Return what the pod would make useless on each node; least is best."""
@@ -172,7 +176,8 @@ class Roster:
         None if it would not fit even without every pod of lower priority, or may not for its
         namespace's quota, which nobody's eviction mends.
         """
-        if self._over_quota(pod, node, {}):
+        over = self._over_quota(pod)
+        if self._kinds.get(node) in over:
             return None
         victims = list(given)
         others = sorted(
@@ -246,23 +251,20 @@ class Roster:
         )
         return sum(charges, Counter())
 
-    def _over_quota(
-        self, pod: Pod, node: str, known: dict[frozenset[int], str | None]
-    ) -> str | None:
-        """Return which quota the pod passes wherever on the node it is seated, None if none.
+    def _over_quota(self, pod: Pod) -> dict[frozenset[int], str]:
+        """Return which quota the pod passes wherever it is seated, by the kinds of a node's cards.
 
-        `known` keeps the answers by the kinds of cards that nodes have.
+        Of kinds on which it may pass none there is nothing: mostly, of all.
         """
-        cluster = self._known()
-        number = cluster.number.get(node)
-        if number is None or pod.namespace not in self.quotas.most:
-            return None
-        kinds = frozenset(cluster.states[card].kind.number for card in cluster.cards[number])
-        if kinds not in known:
-            devices = [cluster.kinds[kind].device for kind in kinds]
-            least = self.quotas.least(pod, devices)
-            known[kinds] = self.quotas.over(pod.namespace, least)
-        return known[kinds]
+        over: dict[frozenset[int], str] = {}
+        if pod.namespace in self.quotas.most:
+            cluster = self._known()
+            for kinds in set(self._kinds.values()):
+                devices = [cluster.kinds[kind].device for kind in kinds]
+                verdict = self.quotas.over(pod.namespace, self.quotas.least(pod, devices))
+                if verdict:
+                    over[kinds] = verdict
+        return over
 
     # --- what follows from it ---------------------------------------------------------------------
 
@@ -287,6 +289,7 @@ class Roster:
             self._cluster = None
             return
         self._changes.append(cluster.number[name])
+        self._kinds[name] = _kinds(cluster, name)
         if len(cluster.kinds) > kinds or len(devices) >= len(self._prices.whole):
             self._prices.learn()
 
@@ -296,6 +299,7 @@ class Roster:
             self._cluster = Cluster(
                 Node(name=name, devices=devices) for name, devices in self._nodes.items()
             )
+            self._kinds = {name: _kinds(self._cluster, name) for name in self._nodes}
             self._prices = Prices(self._cluster, WEIGHTS["frag"])
             self._rows: dict[int, _Row] = {}
             self._changes: list[int] = []
@@ -372,6 +376,12 @@ class Roster:
         else:
             row.costs.pop(node.name, None)
             row.refusals[node.name] = verdict
+
+
+def _kinds(cluster: Cluster, node: str) -> frozenset[int]:
+    """Return the kinds of a node's cards."""
+    cards = cluster.cards[cluster.number[node]]
+    return frozenset(cluster.states[card].kind.number for card in cards)
 
 
 def _verdict(refusal: Refusal) -> str:

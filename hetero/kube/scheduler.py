@@ -21,7 +21,8 @@ from time import monotonic
 from typing import Any
 
 from aiohttp import web
-from attrs import define, field
+from attrs import define, field, frozen
+from msgspec import Raw, json
 
 from hetero.errors import BadInput, HeteroError
 from hetero.fit import Pod
@@ -32,7 +33,7 @@ from hetero.kube.lease import Lease
 from hetero.kube.quota import Quotas, limits
 from hetero.kube.roster import BEST, Roster
 from hetero.kube.tally import Tally
-from hetero.kube.vocabulary import Vocabulary
+from hetero.kube.vocabulary import Vocabulary, Wish
 from hetero.model import Refusal
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,18 @@ _PATIENCE, _PAUSE = 5.0, 0.05
 _MOST_FILTERED = 1024
 _OVER = ("Succeeded", "Failed")
 
+_ARGS = json.Decoder(dict[str, Raw])
+_NAMES = json.Decoder(list[str])
+_NULL = Raw(b"null")
+
+
+@frozen(eq=False)
+class _Names:
+    """Names of nodes beside their text: of thousands, most of a decision is reading and writing."""
+
+    text: Raw
+    each: list[str]
+
 
 @define(eq=False)
 class Scheduler:
@@ -63,7 +76,9 @@ class Scheduler:
     roster: Roster = field(init=False)
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
     _ours: set[str] = field(factory=set)  # those of them that this process reserved for
-    _filtered: dict[str, Plain] = field(factory=dict)  # pods that may be bound next, oldest first
+    # Pods that may be bound next, oldest first, and what they want.
+    _filtered: dict[str, tuple[Plain, Wish]] = field(factory=dict)
+    _named: _Names = _Names(_NULL, [])  # that came or went last
     _ready: set[str] = field(factory=set)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
     tally: Tally = field(init=False)
@@ -120,7 +135,7 @@ class Scheduler:
         """Note what a quota allows; pods that wait for it are tried again."""
         if not self.roster.quotas.allow(namespace, name, most):
             return
-        for uid, pod in self._filtered.items():
+        for uid, (pod, _) in self._filtered.items():
             if pod["metadata"]["namespace"] == namespace:
                 self._later(self._again(_path(pod), uid))
 
@@ -179,13 +194,13 @@ class Scheduler:
             given = wire.assignment(
                 notes, self.key, pod=name, uid=uid, node=node or wire.meant_for(notes)
             )
-            wanted = self.vocabulary.pod(pod)
+            wish = self.vocabulary.wish(pod)
         except BadInput as error:
             log.warning("%s", error)
             return
-        if given is None or wanted is None:
+        if given is None or wish is None:
             return
-        self.roster.adopt(uid, wanted, given, _names(pod))
+        self.roster.adopt(uid, wish.pod, given, _names(pod))
         self._pods[uid] = pod
         if not node:
             self._later(self._expire(uid))
@@ -217,22 +232,33 @@ class Scheduler:
         async def answer(request: web.Request) -> web.Response:
             started, result = monotonic(), "error"
             try:
-                args = {name.lower(): value for name, value in (await request.json()).items()}
+                said = await request.read()
                 await self._until_ready()
-                made = web.json_response(await verb(args))
+                made = _response(await verb(self._read(said)))
                 result = "ok"
                 return made
             except HeteroError as error:
                 log.warning("%s: %s", verb.__name__, error)
-                return web.json_response({"Error": str(error)})
+                return _response({"Error": str(error)})
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 sentence = f"{verb.__name__}: not what kube-scheduler sends: {error!r}"
                 log.warning("%s", sentence)
-                return web.json_response({"Error": sentence}, status=400)
+                return _response({"Error": sentence}, status=400)
             finally:
                 self.tally.decided(verb.__name__, result, monotonic() - started)
 
         return answer
+
+    def _read(self, said: bytes) -> Plain:
+        """Return the arguments of a call, by their names in lower case."""
+        given = {name.lower(): text for name, text in _ARGS.decode(said).items() if text != _NULL}
+        names = given.pop("nodenames", None)
+        args = {name: json.decode(text) for name, text in given.items()}
+        if names is not None:
+            if names != self._named.text:  # they are when scored right after they were filtered
+                self._named = _Names(names, _NAMES.decode(names))
+            args["nodenames"] = self._named
+        return args
 
     @property
     def ready(self) -> bool:
@@ -258,35 +284,40 @@ class Scheduler:
         plain, names = args["pod"], args.get("nodenames")
         if names is None:
             raise HeteroError("hetero: set nodeCacheCapable: true for this extender")
-        pod = self.vocabulary.pod(plain)
-        if pod is None:
-            return {"NodeNames": names, "FailedNodes": {}}
-        self._filtered[plain["metadata"]["uid"]] = plain
+        wish = self.vocabulary.wish(plain)
+        if wish is None:
+            return {"NodeNames": names.text, "FailedNodes": {}}
+        self._filtered[plain["metadata"]["uid"]] = plain, wish
         if len(self._filtered) > _MOST_FILTERED:
             del self._filtered[next(iter(self._filtered))]
-        failed = self.roster.refusals(pod, names)
+        fits, failed = self.roster.serving(wish.pod, names.each)
         counts = Counter(failed.values())
-        self.tally.refused(Counter(verdict.partition(" (")[0] for verdict in failed.values()))
-        if len(failed) == len(names):
+        self.tally.refused(counts)
+        if not fits:
             refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
             self._later(self.events.tell(plain, "Unfit", refusal.sentence))
-        fits = [name for name in names if name not in failed] if failed else names
-        return {"NodeNames": fits, "FailedNodes": failed}
+        if failed:
+            names = self._named = _Names(Raw(json.encode(fits)), fits)
+        return {"NodeNames": names.text, "FailedNodes": failed}
 
     async def prioritize(self, args: Plain) -> list[Plain]:
         """Return the nodes' scores from 0 to 10, but for those of 0."""
-        names = args["nodenames"]
-        pod = self.vocabulary.pod(args["pod"])
-        if pod is None:
+        names = args["nodenames"].each
+        wish = self._wish(args["pod"])
+        if wish is None:
             return []
-        order = self.vocabulary.orders(args["pod"]).node or self.node_order
-        marks = self._marks(pod, names, order)
+        marks = self._marks(wish.pod, names, wish.node_order or self.node_order)
         every = set(marks.values()) | ({0} if len(marks) < len(names) else set())
         low, high = min(every, default=0), max(every, default=0)
         scores = {mark: BEST * (mark - low) // (high - low or 1) for mark in {0, *every}}
         if scores[0] and len(marks) < len(names):
             marks = {name: marks.get(name, 0) for name in names}
         return [{"Host": name, "Score": scores[m]} for name, m in marks.items() if scores[m]]
+
+    def _wish(self, plain: Plain) -> Wish | None:
+        """Return what a pod wants, if it was just filtered without reading it anew."""
+        known, wish = self._filtered.get(plain["metadata"]["uid"], (None, None))
+        return wish if known == plain else self.vocabulary.wish(plain)
 
     def _marks(self, pod: Pod, names: list[str], order: str) -> dict[str, int]:
         """Return how good nodes are for the pod, in any unit; 0 where nothing is said."""
@@ -302,12 +333,14 @@ class Scheduler:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         # Nothing is awaited between the call and the reservation, so that the pod that is filtered
         # next, perhaps at this very moment, sees what this one took.
-        plain = self._filtered.pop(uid, None) or await self.api.get(path)
-        if plain["metadata"]["uid"] != uid:
-            raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
-        pod = self.vocabulary.pod(plain)
-        if pod is not None:
-            await self._give(plain, pod, node, path)
+        plain, wish = self._filtered.pop(uid, (None, None))
+        if plain is None:
+            plain = await self.api.get(path)
+            if plain["metadata"]["uid"] != uid:
+                raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
+            wish = self.vocabulary.wish(plain)
+        if wish is not None:
+            await self._give(plain, wish, node, path)
         try:
             self._check()
             log.info("pod %s/%s: binding to %s", namespace, name, node)
@@ -318,10 +351,10 @@ class Scheduler:
                 raise
         return {}
 
-    async def _give(self, plain: Plain, pod: Pod, node: str, path: str) -> None:
+    async def _give(self, plain: Plain, wish: Wish, node: str, path: str) -> None:
         uid = plain["metadata"]["uid"]
-        order = self.vocabulary.orders(plain).device or self.device_order
-        answer = self.roster.reserve(uid, pod, node, order=order)
+        order = wish.device_order or self.device_order
+        answer = self.roster.reserve(uid, wish.pod, node, order=order)
         if isinstance(answer, Refusal):
             sentence = f"node {node}: {answer.sentence}"
             self._later(self.events.tell(plain, "Unfit", sentence))
@@ -329,12 +362,11 @@ class Scheduler:
             raise HeteroError(sentence)
         self._pods[uid] = plain
         self._ours.add(uid)
-        unlimited = self.vocabulary.unlimited(plain)
         assignment = wire.Assignment(
             node=node,
             uid=uid,
             containers=tuple(
-                (name, wire.without_core_limit(given) if name in unlimited else given)
+                (name, wire.without_core_limit(given) if name in wish.unlimited else given)
                 for name, given in zip(_names(plain), answer.allocations, strict=True)
                 if given is not None
             ),
@@ -362,7 +394,7 @@ class Scheduler:
         with suppress(HeteroError):
             for pod in (await self.api.get("/api/v1/pods", waiting))["items"]:
                 with suppress(BadInput):
-                    if self.vocabulary.pod(pod) is not None:
+                    if self.vocabulary.wish(pod) is not None:
                         await self._touch(_path(pod), pod["metadata"]["uid"])
 
     async def _touch(self, path: str, uid: str) -> None:
@@ -386,15 +418,15 @@ class Scheduler:
 
     async def preempt(self, args: Plain) -> Plain:
         """Return, for each node kube-scheduler would clear, whom to evict so that the pod fits."""
-        pod = self.vocabulary.pod(args["pod"])
-        offered = args.get("nodenametometavictims") or {}
-        if pod is None:
+        wish = self.vocabulary.wish(args["pod"])
+        offered = args.get("nodenametometavictims", {})
+        if wish is None:
             return {"NodeNameToMetaVictims": offered}
         answer = {}
         for node, plain in offered.items():
             victims = {name.lower(): value for name, value in plain.items()}
             given = [next(iter(one.values())) for one in victims.get("pods") or ()]
-            uids = self.roster.evict(pod, node, given)
+            uids = self.roster.evict(wish.pod, node, given)
             if uids:  # a node without victims is an error to kube-scheduler
                 answer[node] = {
                     "Pods": [{"UID": uid} for uid in uids],
@@ -406,6 +438,10 @@ class Scheduler:
         made = asyncio.ensure_future(task)
         self._tasks.add(made)
         made.add_done_callback(self._tasks.discard)
+
+
+def _response(made: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=json.encode(made), status=status, content_type="application/json")
 
 
 def _full_name(plain: Plain) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from aiohttp import web
 from attrs import define, field
@@ -54,10 +54,10 @@ class Tally(Collector):
         self._decisions.labels(verb, result).inc()
         self._seconds.labels(verb).observe(seconds)
 
-    def refused(self, reasons: dict[str, int]) -> None:
+    def refused(self, verdicts: Mapping[str, int]) -> None:
         """Note what nodes that cannot serve a pod said, and how many said it."""
-        for reason, count in reasons.items():
-            self._refusals.labels(reason).inc(count)
+        for verdict, count in verdicts.items():
+            self._refusals.labels(verdict.partition(" (")[0]).inc(count)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield what the nodes have and what of it is given out, by vendor."""

@@ -44,14 +44,6 @@ class Defaults:
 
 
 @frozen(kw_only=True)
-class Orders:
-    """How a pod wants nodes and devices ordered, by name; None: as the cluster does."""
-
-    node: str | None = None
-    device: str | None = None
-
-
-@frozen(kw_only=True)
 class Asked:
     """What one container asks for, and in whose words; `unlimited` as in `Defaults`."""
 
@@ -60,6 +52,18 @@ class Asked:
     count: int
     request: Request
     unlimited: bool
+
+
+@frozen(kw_only=True)
+class Wish:
+    """What a pod wants: `pod` as the packing core sees it, and which of its containers are
+    `unlimited`, as in `Defaults`. Nodes and devices are ordered so; None: as the cluster does.
+    """
+
+    pod: Pod
+    unlimited: frozenset[str]
+    node_order: str | None
+    device_order: str | None
 
 
 @frozen(kw_only=True)
@@ -99,11 +103,12 @@ class Vocabulary:
                 found.append(asked)
         return tuple(found)
 
-    def pod(self, pod: Plain) -> Pod | None:
-        """Return the pod as the packing core sees it, None if it asks nothing of us."""
-        requests = {asked.container: asked.request for asked in self.asked(pod)}
-        if not requests:
+    def wish(self, pod: Plain) -> Wish | None:
+        """Return what the pod wants, None if it asks nothing of us. Raises `BadInput`."""
+        asked = self.asked(pod)
+        if not asked:
             return None
+        requests = {one.container: one.request for one in asked}
         spec, metadata = pod["spec"], pod["metadata"]
         first = spec.get("initContainers") or ()
         beside = [one for one in first if one.get("restartPolicy") == "Always"]
@@ -111,25 +116,21 @@ class Vocabulary:
         def containers(plain: Iterable[Plain]) -> tuple[Container, ...]:
             return tuple(Container(request=requests.get(one["name"])) for one in plain)
 
-        return Pod(
-            name=metadata["name"],
-            namespace=metadata.get("namespace", "default"),
-            containers=containers(spec["containers"]),
-            init=containers(one for one in first if one not in beside),
-            sidecars=containers(beside),
-            priority=spec.get("priority") or 0,
+        notes = metadata.get("annotations") or {}
+        orders = names(_first(notes, DEVICE_ORDER))
+        return Wish(
+            pod=Pod(
+                name=metadata["name"],
+                namespace=metadata.get("namespace", "default"),
+                containers=containers(spec["containers"]),
+                init=containers(one for one in first if one not in beside),
+                sidecars=containers(beside),
+                priority=spec.get("priority") or 0,
+            ),
+            unlimited=frozenset(one.container for one in asked if one.unlimited),
+            node_order=_first(notes, NODE_ORDER),
+            device_order=next((name for name in orders if name in ("binpack", "spread")), None),
         )
-
-    def unlimited(self, pod: Plain) -> frozenset[str]:
-        """Return the containers whose core is counted but not limited."""
-        return frozenset(asked.container for asked in self.asked(pod) if asked.unlimited)
-
-    def orders(self, pod: Plain) -> Orders:
-        """Return how the pod wants nodes and devices ordered."""
-        notes = pod["metadata"].get("annotations") or {}
-        wanted = names(_first(notes, DEVICE_ORDER))
-        device = next((name for name in wanted if name in ("binpack", "spread")), None)
-        return Orders(node=_first(notes, NODE_ORDER), device=device)
 
     def _container(
         self, container: Plain, amounts: Mapping[str, str], notes: Mapping[str, str]

@@ -149,8 +149,10 @@ static void start(struct governor *governor)
         governor->started = pthread_create(&thread, NULL, governor_work, governor) == 0;
         if (governor->started)
             pthread_detach(thread);
-        else
+        else if (log_due(&governor->told_ns, governor->engine->now()))
             log_line(LOG_ERROR, "governor: no thread could be started, launches wait");
+        if (governor->started && governor->told_ns != 0)
+            log_line(LOG_INFO, "governor: its thread could be started now, launches go on");
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
     gate_unlock(governor);

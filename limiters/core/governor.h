@@ -37,6 +37,7 @@ struct governor {
 
     pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now and pause */
     bool started;
+    uint64_t told_ns; /* when it was last said that the thread could not be started; 0: never */
     struct lanes lanes;
     struct {
         void *mark;

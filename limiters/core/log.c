@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define AGAIN_NS UINT64_C(60000000000)
+
 static atomic_int threshold = -1; /* -1: not read yet; every thread that reads it finds the same */
 
 static int read_threshold(void)
@@ -20,6 +22,14 @@ static int read_threshold(void)
     if (strcmp(asked, "info") == 0)
         return LOG_INFO;
     return strcmp(asked, "debug") == 0 ? LOG_DEBUG : 0;
+}
+
+bool log_due(uint64_t *told_ns, uint64_t now_ns)
+{
+    if (*told_ns != 0 && now_ns - *told_ns < AGAIN_NS)
+        return false;
+    *told_ns = now_ns;
+    return true;
 }
 
 void log_line(enum log_level level, const char *format, ...)

@@ -170,7 +170,7 @@ static bool start_waiter(struct turn *turn)
     turn->waiter = pthread_create(&thread, NULL, wait_for_owner, turn) == 0;
     if (turn->waiter)
         pthread_detach(thread);
-    else
+    else if (log_due(&turn->told_ns, (uint64_t)now_ns()))
         log_line(LOG_ERROR, "turn: no thread could be started to wait for it");
     return turn->waiter;
 }

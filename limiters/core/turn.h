@@ -24,10 +24,11 @@
 
 struct turn {
     int file;               /* -1: no lock could be had, and the device is not shared in turns */
-    int at;                 /* the first of the four bytes */
+    int at;                 /* the first of the six bytes */
     bool said[2];           /* of turn_say; the owner's own */
     bool high;              /* how the turn was asked for; the owner's own but while the waiter waits */
     bool waiter;            /* its thread was started; the owner's own */
+    uint64_t told_ns;       /* when it was last said that it could not be; 0: never; the owner's own */
     _Atomic uint64_t since_ns; /* turn_since */
     _Atomic uint32_t state; /* futex between the owner and its waiter: turn.c */
 };

@@ -22,10 +22,14 @@ ASKS = (
 )
 
 
+#: Most pods together may have; a whole card may be more, depending on which it is.
+QUOTA = {"default": {"most": {"nvidia.com/gpumem": 60_000}}}
+
+
 def asking(number: int) -> Pod:
-    found = WORDS.pod(pod(ASKS[number]))
+    found = WORDS.wish(pod(ASKS[number]))
     assert found is not None
-    return found
+    return found.pod
 
 
 def devices(name: str, cards: int, *, gib: int, ill: bool) -> tuple[Device, ...]:
@@ -49,7 +53,7 @@ changes = st.one_of(
 
 def anew(roster: Roster) -> Roster:
     """Return a roster that learns at once all there is now."""
-    fresh = Roster(Quotas(WORDS))
+    fresh = Roster(Quotas(WORDS, QUOTA))
     for name in roster.nodes():
         fresh.enter(name, roster.devices(name))
     fresh.standing.update(roster.standing)
@@ -57,14 +61,23 @@ def anew(roster: Roster) -> Roster:
 
 
 @example([("enter", "n0", 1, 16, False), ("reserve", "n0", 0, 0), ("reserve", "n0", 1, 0)])
+@example(
+    [
+        ("enter", "n0", 1, 16, False),
+        ("enter", "n1", 3, 32, False),
+        ("reserve", "n1", 2, 0),
+        ("enter", "n2", 1, 32, False),
+        ("enter", "n0", 1, 32, False),
+    ]
+)
 @example([("enter", "n0", 2, 16, True), ("reserve", "n0", 0, 0), ("release", 0)])
 @given(st.lists(changes, max_size=12))
 def test_a_roster_that_followed_every_change_says_what_a_new_one_would(
     story: list[tuple[object, ...]],
 ) -> None:
-    roster = Roster(Quotas(WORDS))
+    roster = Roster(Quotas(WORDS, QUOTA))
     for number in range(len(ASKS)):  # rows that are there before anything changes
-        roster.refusals(asking(number), NAMES)
+        roster.serving(asking(number), NAMES)
     for change in story:
         match change:
             case ("enter", str(name), int(cards), int(gib), bool(ill)):
@@ -78,7 +91,7 @@ def test_a_roster_that_followed_every_change_says_what_a_new_one_would(
         fresh = anew(roster)
         for number in range(len(ASKS)):
             wanted = asking(number)
-            assert fresh.refusals(wanted, NAMES) == roster.refusals(wanted, NAMES)
+            assert fresh.serving(wanted, NAMES) == roster.serving(wanted, NAMES)
             assert fresh.costs(wanted, NAMES) == roster.costs(wanted, NAMES)
         assert fresh.fullness(NAMES) == roster.fullness(NAMES)
         assert charged(fresh) == charged(roster)
@@ -92,10 +105,11 @@ def test_a_card_that_falls_ill_is_noted_without_starting_anew() -> None:
     roster = Roster(Quotas(WORDS))
     for name in NAMES:
         roster.enter(name, devices(name, 1, gib=16, ill=False))
-    assert {} == roster.refusals(asking(0), NAMES)
+    assert (NAMES, {}) == roster.serving(asking(0), NAMES)
     cluster = roster._known()
     roster.enter("n1", devices("n1", 1, gib=16, ill=True))
     roster.enter("n9", devices("n9", 2, gib=16, ill=False))
 
-    assert {"n1": "unhealthy (ill)"} == roster.refusals(asking(0), [*NAMES, "n9"])
+    refused = {"n1": "unhealthy (ill)"}
+    assert (["n0", "n2", "n3", "n9"], refused) == roster.serving(asking(0), [*NAMES, "n9"])
     assert cluster is roster._known()

@@ -44,6 +44,11 @@ class Running:
             "bind", PodName=name, PodNamespace="default", PodUID=f"uid-{name}", Node=node
         )
 
+    async def bind_all(self, node: str, *, count: int) -> None:
+        for number in range(count):
+            self.pod(f"{node}-{number}")
+            assert {} == await self.bind(f"{node}-{number}", node)
+
     def given(self, name: str) -> wire.Assignment | None:
         pod = self.api.objects[f"{PODS}/{name}"]
         notes = pod["metadata"].get("annotations", {})
@@ -266,9 +271,52 @@ def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> Non
     scenario(play, n1=(card("GPU-1"),))
 
 
+def test_nodes_are_scored_as_asked_whatever_was_filtered_last() -> None:
+    async def play(it: Running) -> None:
+        it.pod("first")
+        await it.bind("first", "n1")
+        await it.bind_all("n2", count=4)
+        pod, every = it.pod("p"), ["n1", "n2", "n3"]
+        scores = [{"Host": "n1", "Score": 10}]
+
+        assert ["n1", "n3"] == (await it.call("filter", Pod=pod, NodeNames=every))["NodeNames"]
+        assert scores == await it.call("prioritize", Pod=pod, NodeNames=["n1", "n3"])
+        assert scores == await it.call("prioritize", Pod=it.pod("q"), NodeNames=["n1", "n3"])
+        assert [] == await it.call("prioritize", Pod=pod, NodeNames=["n3"])
+        assert ["n1", "n3"] == (await it.call("filter", Pod=pod, NodeNames=every))["NodeNames"]
+
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"), card("GPU-3")), n3=(card("GPU-4"),))
+
+
+def test_a_pod_that_changed_since_it_was_filtered_is_read_anew() -> None:
+    async def play(it: Running) -> None:
+        it.pod("first")
+        await it.bind("first", "n1")
+        pod, nodes = it.pod("p"), ["n1", "n2"]
+        await it.call("filter", Pod=pod, NodeNames=nodes)
+        pod["metadata"]["annotations"] = {"hami.io/node-scheduler-policy": "spread"}
+
+        spread = [{"Host": "n2", "Score": 10}]
+        assert spread == await it.call("prioritize", Pod=pod, NodeNames=nodes)
+
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
+
+
+def test_without_names_of_nodes_the_setting_that_sends_them_is_named() -> None:
+    async def play(it: Running) -> None:
+        for absent in ({}, {"NodeNames": None}):
+            answer = await it.call("filter", Pod=it.pod("p"), **absent)
+            assert "hetero: set nodeCacheCapable: true for this extender" == answer["Error"]
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
 def test_nonsense_from_a_caller_is_an_error_and_no_outage() -> None:
     async def play(it: Running) -> None:
         assert "not what kube-scheduler sends" in (await it.call("filter"))["Error"]
+        for said in (b"", b"{", b"[]", b'{"Pod": {}, "NodeNames": [1]}', b'{"Pod": "\xff"}'):
+            answer = await it.client.post("/filter", data=said)
+            assert "not what kube-scheduler sends" in (await answer.json())["Error"]
         assert ["n1"] == (await it.call("filter", Pod=it.pod("p"), NodeNames=["n1"]))["NodeNames"]
 
     scenario(play, n1=(card("GPU-1"),))

@@ -141,7 +141,7 @@ def test_one_core_group_of_sixteen_is_enough_for_one() -> None:
 
 
 def test_a_pod_without_our_words_asks_nothing() -> None:
-    assert (None, ()) == (WORDS.pod(pod({"cpu": "1"})), WORDS.asked(pod({"cpu": "1"})))
+    assert (None, ()) == (WORDS.wish(pod({"cpu": "1"})), WORDS.asked(pod({"cpu": "1"})))
 
 
 def test_annotations_choose_cards() -> None:
@@ -172,9 +172,10 @@ def test_orders_are_read_from_hami_annotations_and_our_own() -> None:
         "hami.io/node-scheduler-policy": "spread",
         "hami.io/gpu-scheduler-policy": "numa,binpack",
     }
-    orders = WORDS.orders(pod({"nvidia.com/gpu": "1"}, notes=theirs))
+    wish = WORDS.wish(pod({"nvidia.com/gpu": "1"}, notes=theirs))
 
-    assert ("spread", "binpack") == (orders.node, orders.device)
+    assert wish is not None
+    assert ("spread", "binpack") == (wish.node_order, wish.device_order)
     assert asked({"nvidia.com/gpu": "1"}, notes=theirs).request.numa
 
 

@@ -418,6 +418,61 @@ static void threads_pass_the_gate_of_a_governor_in_real_time(void)
     EXPECT(GATE_THREADS * GATE_LAUNCHES, atomic_load(&sim.governor->traffic) >> 32);
 }
 
+/* Whether no thread can be started: its stack would take more than there is. */
+static void threads_are_impossible(bool impossible)
+{
+    static pthread_attr_t usual, huge;
+    if (impossible) {
+        EXPECT(0, pthread_getattr_default_np(&usual));
+        EXPECT(0, pthread_getattr_default_np(&huge));
+        EXPECT(0, pthread_attr_setstacksize(&huge, SIZE_MAX / 4));
+    }
+    EXPECT(0, pthread_setattr_default_np(impossible ? &huge : &usual));
+}
+
+static uint64_t skipped_ns;
+static unsigned looks; /* how often a thread could not be started yet */
+
+/* Each look is 20 s after the one before. */
+static uint64_t now_after_a_look(void)
+{
+    if (looks < 8) {
+        skipped_ns += 20000 * MS;
+        if (++looks == 8)
+            threads_are_impossible(false);
+    }
+    return real_now() + skipped_ns;
+}
+
+static void a_thread_that_cannot_be_started_is_told_of_once_a_minute(void)
+{
+    static struct engine engine; /* the governor's thread may outlive this function */
+    engine = in_real_time;
+    engine.now = now_after_a_look;
+    usage_file();
+    terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
+    sim.governor = governor_new(&engine, &terms, &account, directory, 0);
+    FILE *said = tmpfile();
+    setenv("HETERO_LOG", "info", 1);
+    EXPECT(STDERR_FILENO, dup2(fileno(said), STDERR_FILENO));
+    threads_are_impossible(true);
+    alarm(30); /* rather than wait for ever */
+    EXPECT(true, governor_enter(sim.governor));
+    governor_leave(sim.governor, &(struct stream_key){0});
+    governor_retire(sim.governor);
+
+    char line[256];
+    unsigned refused = 0, went_on = 0;
+    rewind(said);
+    while (fgets(line, sizeof line, said) != NULL) {
+        refused += strstr(line, "no thread could be started") != NULL;
+        went_on += strstr(line, "could be started now") != NULL;
+    }
+    EXPECT(8, looks);
+    EXPECT(3, refused); /* at 0, 60 and 120 s of 140 */
+    EXPECT(1, went_on);
+}
+
 /* --------------------------------------------------------------------------------------------------------- the list */
 
 static const struct test tests[] = {
@@ -434,6 +489,7 @@ static const struct test tests[] = {
     TEST(a_hungry_program_gets_its_share_of_its_speed_alone),
     TEST(what_is_in_flight_at_the_end_of_a_turn_is_bounded),
     TEST(threads_pass_the_gate_of_a_governor_in_real_time),
+    TEST(a_thread_that_cannot_be_started_is_told_of_once_a_minute),
 };
 
 int main(int count, char **arguments)
