@@ -137,7 +137,7 @@ def _elastic(found: Sequence[Lent]) -> Table:
 
 def _priority(found: Sequence[Precedence]) -> Table:
     table = _table(
-        "Priority: an inference loop beside another job, its steps alone, unshared and under grants",
+        "Priority: an inference loop beside another job: alone, unshared and under grants",
         "high", "low", "p50 ms", "alone", "unshared", "×", "p99 ms", "alone", "unshared", "×",
         "left %", "low got %", "of it %", "low, high idle %", words=2,
     )  # fmt: skip
