@@ -21,10 +21,6 @@
 #define GAP_NS       MS
 #define GAP_BRIEF_NS (MS / 2) /* of high priority: it is back at once when it wants to */
 
-/* What passes between two turns, half a millisecond of threads that wake each other, is lost to whoever is owed more
- * than this: then it is charged to whoever takes over, so that all lose alike. */
-#define OWED_NS BUDGET_TURN_NS
-
 /* How long a turn is kept for launchers that have been woken and have not come yet. */
 #define WAKE_NS (10 * MS)
 
@@ -126,11 +122,16 @@ static bool obtain(struct governor *governor, bool *borrowed)
     for (;;) {
         if (!terms_limit_core(terms) || atomic_load(&governors_retired))
             return false;
-        uint64_t wait_ns = budget_wait(balance(governor), terms_core(terms));
-        if (wait_ns == 0)
+        int64_t owed = balance(governor);
+        uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
+        turn_owe(&governor->turn, owed);
+        /* What passes between turns is lost, and where the shares add up to all of the device somebody loses it: all
+         * alike, if whoever is owed most runs. */
+        if (wait_ns == 0 && !(turn_owed_more(&governor->turn) && turn_held(&governor->turn)))
             break;
-        uint64_t most = GATE_LOOK_NS / 2;
-        if (terms_policy(terms) == HETERO_POLICY_ELASTIC) {
+        if (wait_ns == 0) {
+            wait_ns = MS;
+        } else if (terms_policy(terms) == HETERO_POLICY_ELASTIC) {
             *borrowed = turn_try(&governor->turn, terms_priority(terms) == HETERO_PRIORITY_HIGH);
             if (*borrowed)
                 return true;
@@ -157,10 +158,13 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
     if (now < own_until)
         return false;
     uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_TURN_NS, terms_core(terms));
-    if (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer)
+    int64_t owed = balance(governor);
+    turn_owe(&governor->turn, owed);
+    if (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer && owed <= 0)
         return true;
     /* Neighbours that are all owed something would else drift apart, turn by turn. */
-    return turn_wanted(&governor->turn) && (balance(governor) <= 0 || now >= own_until + BUDGET_TURN_NS);
+    return turn_wanted(&governor->turn) &&
+           (owed <= 0 || now >= own_until + BUDGET_TURN_NS || turn_owed_more(&governor->turn));
 }
 
 /* How long this turn is when others want theirs and nothing more is owed: of no regular length, so that the samples of
@@ -183,7 +187,7 @@ static void run(struct governor *governor, bool borrowed)
     gate_wake(&governor->gate);
     for (;;) {
         bool high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
-        bool brief = !high && turn_heard(&governor->turn, TURN_HIGH);
+        bool brief = !high && turn_beside_high(&governor->turn);
         atomic_store_explicit(&governor->brief, brief, memory_order_relaxed);
         uint64_t tick = brief || high ? TICK_BRIEF_NS : TICK_NS;
         gap = high ? GAP_BRIEF_NS : GAP_NS;
@@ -205,8 +209,6 @@ static void run(struct governor *governor, bool borrowed)
         if (charged == 0) {
             charged = busy = beside ? now - (now - first) / 2 : first;
             own_until = charged + (borrowed ? 0 : turn_length(governor));
-            if (turn_since(&governor->turn) != 0 && turn_heard(&governor->turn, TURN_OWED))
-                charged = turn_since(&governor->turn);
         }
         uint32_t count = gate_launches(governor);
         bool resting = count == seen && (atomic_load(&governor->traffic) & GATE_INSIDE) == 0 && gate_settled(governor);
@@ -259,8 +261,7 @@ void governor_round(struct governor *governor)
         governor->pace = (struct pace){0}; /* turns of another length lose something else */
     }
     look_at_power(governor);
-    turn_say(&governor->turn, TURN_HIGH, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
-    turn_say(&governor->turn, TURN_OWED, balance(governor) > (int64_t)OWED_NS);
+    turn_announce(&governor->turn, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
     if (!obtain(governor, &borrowed))
         return;
     run(governor, borrowed);
@@ -280,11 +281,11 @@ void governor_begin(struct governor *governor)
 static void idle(struct governor *governor)
 {
     uint64_t since = governor->engine->now();
-    turn_say(&governor->turn, TURN_OWED, false);
+    turn_owe(&governor->turn, 0);
     for (bool long_since = false; atomic_load(&governor->waiting) == 0 && !atomic_load(&governors_retired);
          long_since = true) {
         if (long_since) /* nobody need keep little in flight for us */
-            turn_say(&governor->turn, TURN_HIGH, false);
+            turn_announce(&governor->turn, false);
         gate_sleep(&governor->waiting, 0, UINT64_C(1000) * MS);
     }
     uint64_t now = governor->engine->now();

@@ -9,7 +9,7 @@
  *
  * Who is alive is the kernel's knowledge: a slot is live exactly while its process holds an open-file-description
  * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted.
- * Bytes past the slots lock other things: slots + 1 + 6 * i is device i's turn, for a grant without turn files
+ * Bytes past the slots lock other things: slots + 1 + 32 * i is device i's turn, for a grant without turn files
  * (turn.h).
  */
 #ifndef HETERO_REGION_H
@@ -26,7 +26,7 @@
 #define HETERO_REGION_VERSION 2u
 #define HETERO_REGION_SLOTS   1024u
 
-#define HETERO_REGION_LOCK_TURN(i) ((int)HETERO_REGION_SLOTS + 1 + 6 * (int)(i))
+#define HETERO_REGION_LOCK_TURN(i) ((int)HETERO_REGION_SLOTS + 1 + 32 * (int)(i))
 
 struct hetero_region_device {
     uint64_t used;   /* bytes held by the slots, live or not yet swept; under the lock */

@@ -28,9 +28,9 @@ enum { NONE = 0, OURS, WANTED, LATE };
 /* Who waits and has not come by then was killed, or gets no processor. */
 #define WAKE_NS INT64_C(2000000)
 
-static bool lock(const struct turn *turn, int byte, short type, int command)
+static bool lock(const struct turn *turn, int byte, int count, short type, int command)
 {
-    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = turn->at + byte, .l_len = 1};
+    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = turn->at + byte, .l_len = count};
     int result;
     do
         result = fcntl(turn->file, command, &range);
@@ -40,9 +40,9 @@ static bool lock(const struct turn *turn, int byte, short type, int command)
     return result == 0;
 }
 
-static bool taken(const struct turn *turn, int byte)
+static bool taken(const struct turn *turn, int byte, int count)
 {
-    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = turn->at + byte, .l_len = 1};
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = turn->at + byte, .l_len = count};
     return turn->file >= 0 && fcntl(turn->file, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
@@ -68,20 +68,28 @@ void turn_close(struct turn *turn)
     turn->file = -1;
 }
 
-static int byte_of(enum turn_word word)
+void turn_announce(struct turn *turn, bool high)
 {
-    return word == TURN_HIGH ? HIGH : OWED;
+    if (turn->file >= 0 && high != turn->announced)
+        turn->announced = lock(turn, HIGH, 1, high ? F_RDLCK : F_UNLCK, F_OFD_SETLK) && high;
 }
 
-void turn_say(struct turn *turn, enum turn_word word, bool so)
+void turn_owe(struct turn *turn, int64_t ns)
 {
-    if (turn->file >= 0 && so != turn->said[word])
-        turn->said[word] = lock(turn, byte_of(word), so ? F_RDLCK : F_UNLCK, F_OFD_SETLK) && so;
+    int64_t steps = ns < 0 ? 0 : ns / TURN_STEP_NS;
+    unsigned owed = steps < TURN_STEPS ? (unsigned)steps : TURN_STEPS;
+    if (turn->file < 0 || owed == turn->owed)
+        return;
+    if (owed > turn->owed)
+        lock(turn, OWED, (int)owed, F_RDLCK, F_OFD_SETLK);
+    else
+        lock(turn, OWED + (int)owed, (int)(TURN_STEPS - owed), F_UNLCK, F_OFD_SETLK);
+    turn->owed = owed;
 }
 
-bool turn_heard(const struct turn *turn, enum turn_word word)
+bool turn_owed_more(const struct turn *turn)
 {
-    return taken(turn, byte_of(word));
+    return turn->owed < TURN_STEPS && taken(turn, OWED + (int)turn->owed, (int)(TURN_STEPS - turn->owed));
 }
 
 static int64_t now_ns(void)
@@ -106,19 +114,19 @@ static void wake(struct turn *turn)
 /* Unlock what a turn's owner has locked, all of it or a part. */
 static void let_go(const struct turn *turn)
 {
-    lock(turn, turn->high ? RUN_HIGH : RUN_LOW, F_UNLCK, F_OFD_SETLK);
+    lock(turn, turn->high ? RUN_HIGH : RUN_LOW, 1, F_UNLCK, F_OFD_SETLK);
     if (turn->high)
-        lock(turn, CLAIM, F_UNLCK, F_OFD_SETLK);
+        lock(turn, CLAIM, 1, F_UNLCK, F_OFD_SETLK);
 }
 
 /* Take the turn if that takes no waiting. */
 static bool seize(const struct turn *turn)
 {
     if (turn->high)
-        return lock(turn, CLAIM, F_RDLCK, F_OFD_SETLK) && lock(turn, RUN_HIGH, F_WRLCK, F_OFD_SETLK);
-    if (!lock(turn, RUN_LOW, F_WRLCK, F_OFD_SETLK))
+        return lock(turn, CLAIM, 1, F_RDLCK, F_OFD_SETLK) && lock(turn, RUN_HIGH, 1, F_WRLCK, F_OFD_SETLK);
+    if (!lock(turn, RUN_LOW, 1, F_WRLCK, F_OFD_SETLK))
         return false;
-    if (!taken(turn, CLAIM))
+    if (!taken(turn, CLAIM, 1))
         return true;
     let_go(turn);
     return false;
@@ -128,20 +136,20 @@ static bool seize(const struct turn *turn)
 static void queue(struct turn *turn)
 {
     if (turn->high) {
-        lock(turn, CLAIM, F_RDLCK, F_OFD_SETLKW);
-        lock(turn, RUN_HIGH, F_WRLCK, F_OFD_SETLKW);
+        lock(turn, CLAIM, 1, F_RDLCK, F_OFD_SETLKW);
+        lock(turn, RUN_HIGH, 1, F_WRLCK, F_OFD_SETLKW);
         return;
     }
-    lock(turn, WAIT_LOW, F_RDLCK, F_OFD_SETLKW);
-    lock(turn, RUN_LOW, F_WRLCK, F_OFD_SETLKW);
-    while (taken(turn, CLAIM)) {
+    lock(turn, WAIT_LOW, 1, F_RDLCK, F_OFD_SETLKW);
+    lock(turn, RUN_LOW, 1, F_WRLCK, F_OFD_SETLKW);
+    while (taken(turn, CLAIM, 1)) {
         let_go(turn);
         /* An exclusive lock on their byte is to be had once no high-priority grant claims the device any more. */
-        lock(turn, CLAIM, F_WRLCK, F_OFD_SETLKW);
-        lock(turn, CLAIM, F_UNLCK, F_OFD_SETLK);
-        lock(turn, RUN_LOW, F_WRLCK, F_OFD_SETLKW);
+        lock(turn, CLAIM, 1, F_WRLCK, F_OFD_SETLKW);
+        lock(turn, CLAIM, 1, F_UNLCK, F_OFD_SETLK);
+        lock(turn, RUN_LOW, 1, F_WRLCK, F_OFD_SETLKW);
     }
-    lock(turn, WAIT_LOW, F_UNLCK, F_OFD_SETLK);
+    lock(turn, WAIT_LOW, 1, F_UNLCK, F_OFD_SETLK);
 }
 
 static void *wait_for_owner(void *argument)
@@ -151,7 +159,6 @@ static void *wait_for_owner(void *argument)
         for (uint32_t seen = atomic_load(&turn->state); seen != WANTED; seen = atomic_load(&turn->state))
             sleep_on(turn, seen, TURN_PATIENCE_NS);
         queue(turn);
-        turn->since_ns = (uint64_t)now_ns();
         uint32_t wanted = WANTED;
         if (!atomic_compare_exchange_strong(&turn->state, &wanted, OURS)) {
             let_go(turn); /* too late: the owner asks anew for its next turn */
@@ -180,7 +187,6 @@ void turn_take(struct turn *turn, bool high)
     if (turn->file < 0 || atomic_load(&turn->state) == LATE)
         return;
     turn->high = high;
-    turn->since_ns = 0;
     if (seize(turn)) {
         atomic_store(&turn->state, OURS);
         return;
@@ -209,7 +215,6 @@ bool turn_try(struct turn *turn, bool high)
     if (atomic_load(&turn->state) != NONE || turn_wanted(turn) || turn_held(turn))
         return false;
     turn->high = high;
-    turn->since_ns = 0;
     if (!seize(turn))
         return false;
     atomic_store(&turn->state, OURS);
@@ -230,30 +235,30 @@ void turn_give(struct turn *turn)
 
 bool turn_held(const struct turn *turn)
 {
-    return taken(turn, RUN_LOW) || taken(turn, RUN_HIGH);
+    return taken(turn, RUN_LOW, 1) || taken(turn, RUN_HIGH, 1);
 }
 
 bool turn_drains(const struct turn *turn)
 {
-    return turn->high && taken(turn, RUN_LOW);
+    return turn->high && taken(turn, RUN_LOW, 1);
 }
 
 bool turn_yields(const struct turn *turn)
 {
-    return atomic_load(&turn->state) == OURS && !turn->high && taken(turn, CLAIM);
+    return atomic_load(&turn->state) == OURS && !turn->high && taken(turn, CLAIM, 1);
 }
 
 bool turn_wanted(const struct turn *turn)
 {
-    return taken(turn, WAIT_LOW) || taken(turn, CLAIM);
+    return taken(turn, WAIT_LOW, 1) || taken(turn, CLAIM, 1);
 }
 
 bool turn_claimed(const struct turn *turn)
 {
-    return taken(turn, CLAIM);
+    return taken(turn, CLAIM, 1);
 }
 
-uint64_t turn_since(const struct turn *turn)
+bool turn_beside_high(const struct turn *turn)
 {
-    return turn->since_ns;
+    return taken(turn, HIGH, 1);
 }

@@ -1,12 +1,12 @@
 /* Whose turn it is on a device: locks in the kernel, shared by all tenants of the device.
  *
- * Six bytes of a file are locked, through open file descriptions, and never read or written:
+ * Some bytes of a file are locked, through open file descriptions, and never read or written:
  *   +0  exclusively by the low-priority grant that runs on the device
  *   +1  shared by the low-priority grants that wait for it
  *   +2  shared by the high-priority grants that wait for it or run: all others make way
  *   +3  shared by the high-priority grants that use the device these days
  *   +4  exclusively by the high-priority grant that runs
- *   +5  shared by the grants that are owed more than they should have to wait for
+ *   +5  and on, shared: one byte for every ten milliseconds that a grant which wants the device is owed
  * So one of each kind may run at the same time, but only until the one of low priority has drained: what it has in
  * flight delays the other by less than waiting for it, and being woken, would. A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt. One that
  * lives and does not give the turn up (stopped, or hostile) is waited for so long and no longer: after that its
@@ -24,12 +24,12 @@
 
 struct turn {
     int file;               /* -1: no lock could be had, and the device is not shared in turns */
-    int at;                 /* the first of the six bytes */
-    bool said[2];           /* of turn_say; the owner's own */
+    int at;                 /* the first of the bytes */
+    bool announced;         /* as of high priority; the owner's own */
+    unsigned owed;          /* of turn_owe; the owner's own */
     bool high;              /* how the turn was asked for; the owner's own but while the waiter waits */
     bool waiter;            /* its thread was started; the owner's own */
     uint64_t told_ns;       /* when it was last said that it could not be; 0: never; the owner's own */
-    _Atomic uint64_t since_ns; /* turn_since */
     _Atomic uint32_t state; /* futex between the owner and its waiter: turn.c */
 };
 
@@ -38,12 +38,18 @@ struct turn {
 void turn_open(struct turn *turn, const char *directory, unsigned device);
 void turn_close(struct turn *turn);
 
-/* Tell the others, or no longer: that we are of high priority, so they keep little in flight; that we are owed. */
-enum turn_word { TURN_HIGH = 0, TURN_OWED };
-void turn_say(struct turn *turn, enum turn_word word, bool so);
+/* Tell the others, or no longer, that we are of high priority: they then keep little in flight. */
+void turn_announce(struct turn *turn, bool high);
 
-/* Whether another says so. */
-bool turn_heard(const struct turn *turn, enum turn_word word);
+/* Tell the others how much device time we are owed, in steps; more than all of them is all of them. It fades as it grows
+ * (budget.h): at eight steps as fast as hand-overs take time away from the worst of neighbours. One that lies about it
+ * can so cost its neighbours three and a half points of the device and no more. */
+#define TURN_STEP_NS INT64_C(10000000)
+#define TURN_STEPS   8u
+void turn_owe(struct turn *turn, int64_t ns);
+
+/* Whether somebody else is owed more, by a step or so. */
+bool turn_owed_more(const struct turn *turn);
 
 /* Wait for the turn, a second at most: the longest that honest neighbours keep it together is less. A low-priority
  * waiter lets every high-priority one go first. */
@@ -66,7 +72,7 @@ bool turn_yields(const struct turn *turn);
 bool turn_wanted(const struct turn *turn);
 bool turn_claimed(const struct turn *turn);
 
-/* When the turn that we have was given up to us; 0: it was free. */
-uint64_t turn_since(const struct turn *turn);
+/* Whether somebody else is of high priority. */
+bool turn_beside_high(const struct turn *turn);
 
 #endif

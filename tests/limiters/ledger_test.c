@@ -406,6 +406,27 @@ static void one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_
     turn_close(&high);
 }
 
+static void who_is_owed_less_hears_of_who_is_owed_more(void)
+{
+    usage_file();
+    static struct turn one, other;
+    turn_open(&one, directory, 0);
+    turn_open(&other, directory, 0);
+    turn_owe(&one, 3 * TURN_STEP_NS);
+    EXPECT(false, turn_owed_more(&one));
+    EXPECT(true, turn_owed_more(&other));
+    turn_owe(&other, 3 * TURN_STEP_NS + 1);
+    EXPECT(false, turn_owed_more(&other));
+    turn_owe(&other, 1000 * TURN_STEP_NS);
+    EXPECT(true, turn_owed_more(&one));
+    EXPECT(false, turn_owed_more(&other));
+    turn_owe(&other, -1000 * TURN_STEP_NS);
+    EXPECT(false, turn_owed_more(&one));
+    turn_close(&one); /* as a kill does */
+    EXPECT(false, turn_owed_more(&other));
+    turn_close(&other);
+}
+
 /* ------------------------------------------------------------------------------------------------------- the table */
 
 static void the_table_finds_what_was_put_through_growth_and_removal(void)
@@ -450,6 +471,7 @@ static const struct test tests[] = {
     TEST(a_stopped_holder_of_the_turn_is_waited_for_once),
     TEST(the_turn_is_one_tenants_of_a_priority_at_a_time),
     TEST(one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_turn),
+    TEST(who_is_owed_less_hears_of_who_is_owed_more),
     TEST(the_table_finds_what_was_put_through_growth_and_removal),
 };
 

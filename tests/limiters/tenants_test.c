@@ -95,8 +95,7 @@ static void halves_of_a_card_are_halves(void)
 
 static void a_decoder_beside_graphs_has_its_half(void)
 {
-    /* What a hand-over takes is lost to the one that is more easily kept from its next turn. */
-    pair(&DECODER, 50, &GRAPHS, 50, 2);
+    pair(&DECODER, 50, &GRAPHS, 50, 1.5);
 }
 
 static void long_kernels_beside_short_ones_take_no_more_than_their_half(void)
@@ -124,7 +123,7 @@ static void four_quarters_are_quarters(void)
     add(3, &DECODER, 25);
     together(4);
     for (unsigned t = 0; t < 4; t++)
-        expect_of(t, 25, 1.5, 6, t % 2 ? decoders : native);
+        expect_of(t, 25, 1, 3, t % 2 ? decoders : native);
     machine_end();
 }
 
@@ -228,7 +227,7 @@ static void a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_ag
         tenant_continue(&tenants[0]);
         EXPECT(true, machine_run(8 * SECOND));
         EXPECT_NEAR(50, 1.5, tenant_got(&tenants[0], 24, 29));
-        EXPECT_NEAR(50, 2, tenant_got(&tenants[1], 24, 29));
+        EXPECT_NEAR(50, 2.5, tenant_got(&tenants[1], 24, 29));
         machine_end();
     }
 }

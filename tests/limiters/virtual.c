@@ -27,7 +27,7 @@
 #define US    UINT64_C(1000)
 #define NEVER UINT64_MAX
 
-enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 8 * TENANTS, MARKS = 32 * TENANTS };
+enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 32 * TENANTS, MARKS = 32 * TENANTS };
 
 /* A task that does so much at one point in time never lets it pass. */
 #define STEPS_MOST 100000u
@@ -296,15 +296,17 @@ int virtual_fcntl(int file, int command, ...)
     va_end(arguments);
     if (machine.task == NULL)
         return fcntl(file, command, range);
-    int byte = (int)range->l_start;
+    int byte = (int)range->l_start, end = byte + (int)range->l_len;
     if (command == F_OFD_GETLK) {
         bool taken = false;
         for (unsigned i = 0; i < machine.locks; i++)
-            taken = taken || conflicts(i, file, byte, range->l_type);
+            for (int of = byte; of < end; of++)
+                taken = taken || conflicts(i, file, of, range->l_type);
         if (!taken)
             range->l_type = F_UNLCK;
         return 0;
     }
+    demand(command == F_OFD_SETLK || end == byte + 1, "to wait for more than one byte");
     while (!set_lock(file, byte, range->l_type)) {
         if (command == F_OFD_SETLK) {
             errno = EAGAIN;
@@ -314,6 +316,8 @@ int virtual_fcntl(int file, int command, ...)
         task_wait(NEVER);
         machine.task->byte = -1;
     }
+    while (++byte < end)
+        demand(set_lock(file, byte, range->l_type), "a range of which a part is another's");
     return 0;
 }
 
