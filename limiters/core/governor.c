@@ -237,7 +237,8 @@ static void run(struct governor *governor, bool borrowed)
         log_line(LOG_INFO, "governor: a turn was given up with work in flight");
     now = engine->now();
     if (drained && charged != 0 && closed - busy < gap && !beside && !yields)
-        governor->waived_ns = pace_end(&governor->pace, now - atomic_load(&governor->first_ns), gate_launches(governor) - before);
+        governor->waived_ns =
+            pace_end(&governor->pace, now - atomic_load(&governor->first_ns), gate_launches(governor) - before);
     if (charged == 0) /* nobody came, or only just */
         charged = atomic_load(&governor->first_ns) != 0 ? atomic_load(&governor->first_ns) : now;
     else if (busy + gap <= closed && !turn_wanted(&governor->turn))

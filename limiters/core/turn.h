@@ -8,9 +8,11 @@
  *   +4  exclusively by the high-priority grant that runs
  *   +5  and on, shared: one byte for every ten milliseconds that a grant which wants the device is owed
  * So one of each kind may run at the same time, but only until the one of low priority has drained: what it has in
- * flight delays the other by less than waiting for it, and being woken, would. A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt. One that
- * lives and does not give the turn up (stopped, or hostile) is waited for so long and no longer: after that its
- * card-mates run beside it until it does.
+ * flight delays the other by less than waiting for it, and being woken, would.
+ *
+ * A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt. One that lives
+ * and does not give the turn up (stopped, or hostile) is waited for so long and no longer: after that its card-mates run
+ * beside it until it does.
  */
 #ifndef HETERO_TURN_H
 #define HETERO_TURN_H
@@ -41,8 +43,8 @@ void turn_close(struct turn *turn);
 /* Tell the others, or no longer, that we are of high priority: they then keep little in flight. */
 void turn_announce(struct turn *turn, bool high);
 
-/* Tell the others how much device time we are owed, in steps; more than all of them is all of them. It fades as it grows
- * (budget.h): at eight steps as fast as hand-overs take time away from the worst of neighbours. One that lies about it
+/* Tell the others how much device time we are owed, in steps; more than all of them is all of them. It fades as it
+ * grows (budget.h): at eight steps as fast as hand-overs take time away from the worst of neighbours. One that lies about it
  * can so cost its neighbours three and a half points of the device and no more. */
 #define TURN_STEP_NS INT64_C(10000000)
 #define TURN_STEPS   8u

@@ -269,8 +269,8 @@ static void a_hungry_program_gets_its_share_of_its_speed_alone(void)
     EXPECT_NEAR(30.0 / power_slowdown(1.5, 1), 0.7, (double)sim.busy_ns * 100 / 10000e6);
 }
 
-/* What is not charged of the last of many turns, 5 to 25 ms long, in which nothing happens for so long and then a launch
- * every 100 us, of which so many come and stay away at random. */
+/* What is not charged of the last of many turns, 5 to 25 ms long, in which nothing happens for so long and then a
+ * launch every 100 us, of which so many come and stay away at random. */
 static double waived_us(unsigned turns, double lost_ms, double at_random)
 {
     struct pace pace = {0};

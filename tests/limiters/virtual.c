@@ -516,7 +516,8 @@ void tenant_start(struct tenant *tenant)
 {
     tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, machine.directory, 0);
     demand(tenant->governor != NULL && tenant->governor->turn.file >= 0, "no file to lock");
-    tenant->launched = tenant->asked_ns = tenant->done_ns = tenant->batches = tenant->batches_ns = tenant->longest_ns = 0;
+    tenant->launched = tenant->asked_ns = tenant->done_ns = 0;
+    tenant->batches = tenant->batches_ns = tenant->longest_ns = 0;
     memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
     unsigned known = 0;
     while (known < machine.tenant_count && machine.tenants[known] != tenant)
