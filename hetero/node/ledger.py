@@ -7,7 +7,8 @@
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
     grants/<id>/edits.json        what the vendors said of a share (container/share.py)
-    grants/<id>/kept              there while something that is no process, a pod say, keeps it
+    grants/<id>/kept              there while something that is no process, a pod say, keeps it;
+                                  what that notes of it is inside, line by line
     grants/.<id>/                 a grant on its way in or out; nothing in it counts
 
 A grant stands while `alive` is locked, or any byte of `usage` is: the limiter locks one in every
@@ -187,7 +188,28 @@ class Ledger:
 
     def keep_on(self, identity: str) -> None:
         """Keep a grant that stands, though it had been let go; within `admission`."""
-        write(self.directory(identity) / KEPT, b"", mode=0o600)
+        os.close(create(self.directory(identity) / KEPT, mode=0o600))
+
+    def note(self, identity: str, line: str) -> bool:
+        """Add a line to what the keeper of a grant notes, or return False if nobody keeps it."""
+        path = self.directory(identity) / KEPT
+        with self._in_a_line():
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+            try:
+                os.write(descriptor, f"{line}\n".encode())  # whole, or not at all
+            finally:
+                os.close(descriptor)
+        return True
+
+    def notes(self, identity: str) -> tuple[str, ...]:
+        """Return the lines that the keeper of a grant noted; none if nobody keeps it."""
+        try:
+            return tuple((self.directory(identity) / KEPT).read_text().splitlines())
+        except FileNotFoundError:
+            return ()
 
     def let_go(self, identity: str) -> None:
         """Stop keeping a grant: it ends now, or with the last process that uses its devices."""

@@ -46,7 +46,7 @@ def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() -> None:
                 "/etc/hetero/libhetero-cuda.so\n"
                 == Path(paths["/etc/ld.so.preload"].host_path).read_text()
             )
-            assert ["default/pod/main"] == list(at.standing())
+            assert ["default/pod/main"] == at.given()
 
     run(story)
 
@@ -105,7 +105,7 @@ def test_whose_devices_were_preferred_is_not_given_those_of_another() -> None:
                 request.container_requests.add(devices_ids=[other])
                 await plugin.Allocate(request)
 
-            assert ["default/two/main"] == list(at.standing())
+            assert ["default/two/main"] == at.given()
 
     run(story)
 
@@ -227,7 +227,8 @@ def test_a_forged_allocation_is_refused(forgery: str) -> None:
                 await at.kubelet.admit(thief)
 
             assert "is not signed by this cluster's scheduler for this pod" in refusal(caught)
-            assert {} == at.standing()
+            assert [] == at.given()
+            assert "default/thief/main" not in at.standing()
 
     run(story)
 
