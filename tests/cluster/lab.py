@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ OWN = ("/run/hetero", "/var/lib/hetero", "/dev/shm")
 RACK = "/var/lib/hetero/cards.rack"
 #: What a pod needs of this machine to run its programs: they are the host's.
 HOST = tuple(dict.fromkeys(("/usr", sys.prefix, sys.base_prefix, str(ROOT))))
+#: Where groups of processes are given processor time, and the weight that each machine of the
+#: cluster has: every process of this machine that is in no group has 1024.
+CPU, WEIGHT = Path("/sys/fs/cgroup/cpu"), "16384"
 #: A namespace that the webhook leaves alone.
 UNWATCHED = "unwatched"
 #: What the API server writes down: who wrote what, when it was asked and when it was done.
@@ -69,6 +73,8 @@ class Lab:
         policy.write_text(json.dumps(AUDIT))
         log = f"--audit-log-path={self._audited}"
         self.restart_api_server(f"--audit-policy-file={policy}", log)
+        for name in ("etcd", "kcm", "scheduler"):
+            _put(self._pid(name), "kl-cp")
         options = (
             "--proxy-mode=iptables",
             "--cluster-cidr=10.78.0.0/16",
@@ -80,6 +86,7 @@ class Lab:
         for name in ("cp", *self.racks):
             argv = (str(self.binaries / "kube-proxy"), f"--kubeconfig={self._kubeconfig}")
             self._start(f"proxy-{name}", (*argv, f"--hostname-override={name}", *options), name)
+            _put(self._pid(f"proxy-{name}"), f"kl-{name}/system.slice/kube-proxy.service")
         # The API server calls Services too, and their addresses are on no network.
         route = ("route", "add", "10.96.0.0/24", "dev", "br0")
         subprocess.run(["ip", "-n", "kl-cp", *route], check=True)
@@ -105,8 +112,21 @@ class Lab:
             enter = ("nsenter", f"--target={init}", "--mount", "--")
             subprocess.run([*enter, "mount", "--bind", str(own), path], check=True)
         self.own(node, RACK).write_text(self.racks[node])
-        # Here each process beside a node's pods would have the weight of all of them together.
-        Path(f"/sys/fs/cgroup/cpu/kl-{node}/cpu.shares").write_text("16384")
+        self._weigh(node)
+
+    def _weigh(self, node: str) -> None:
+        """Divide a node's processor time as systemd does: its kubelet, its runtime, all its pods.
+
+        The kubelet gives all pods together the weight of a service for each core, and those that
+        ask for no CPU next to none of it. What starts them, shims and runc, is the runtime's.
+        """
+        for name, argument in (
+            ("containerd", f"{self.folder}/run/nodes/{node}/ctrd/config.toml"),
+            ("kubelet", f"--hostname-override={node}"),
+        ):
+            pid: int = wait_for(partial(_running, name, argument))
+            _put(pid, f"kl-{node}/system.slice/{name}.service")
+        (CPU / f"kl-{node}/cpu.shares").write_text(WEIGHT)
 
     def own(self, node: str, path: str) -> Path:
         """Return where something of a node's own is on this machine."""
@@ -130,10 +150,13 @@ class Lab:
         (first,) = _children(self._pid(node))  # it ends the node when its kubelet ends
         os.kill(first, signal.SIGSTOP)
         kubelet = _running("kubelet", f"--hostname-override={node}")
+        assert kubelet is not None
         argv = _command(kubelet)
         os.kill(kubelet, signal.SIGKILL)
+        wait_for(lambda: not _running("kubelet", f"--hostname-override={node}"))
         enter = ("nsenter", f"--target={first}", "--mount", "--pid", "--")
         self._start(f"kubelet-{node}", (*enter, *argv), node)
+        self._weigh(node)
 
     def restart_api_server(self, *more: str) -> None:
         """End the API server by kill -9 and start it again, maybe with more arguments."""
@@ -141,6 +164,8 @@ class Lab:
         argv = _command(server)
         os.kill(server, signal.SIGKILL)
         self._start("apiserver", (*argv, *more), "cp")
+        _put(self._pid("apiserver"), "kl-cp")
+        (CPU / "kl-cp/cpu.shares").write_text(WEIGHT)
 
     def _start(self, name: str, argv: Sequence[str], network: str) -> None:
         """Start a process that goes when the lab goes."""
@@ -284,7 +309,7 @@ class Lab:
         def done() -> bool:
             pods = self.call("GET", "/api/v1/pods")["items"]
             known = {pod["metadata"]["uid"] for pod in pods}
-            groups = Path("/sys/fs/cgroup/cpu").glob("kl-*/kubepods/*/pod*-*")
+            groups = CPU.glob("kl-*/kubepods/*/pod*-*")
             return {path.name.removeprefix("pod") for path in groups} <= known
 
         wait_for(done, seconds=120)
@@ -412,14 +437,20 @@ def _command(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
 
 
-def _running(name: str, argument: str) -> int:
+def _running(name: str, argument: str) -> int | None:
     """Return the process of a program that was given an argument."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             program, *arguments = _command(int(path.name))
             if Path(program).name == name and argument in arguments:
                 return int(path.name)
-    raise AssertionError(f"no {name} runs with {argument}")
+    return None
+
+
+def _put(pid: int, group: str) -> None:
+    """Have a process, and all that it will start, share the processor time of a group."""
+    (CPU / group).mkdir(parents=True, exist_ok=True)
+    (CPU / group / "cgroup.procs").write_text(str(pid))
 
 
 def of_vendors(*names: str) -> str:

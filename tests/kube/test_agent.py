@@ -8,7 +8,6 @@ import grpc
 import pytest
 
 from hetero.kube import wire
-from hetero.kube.proto import deviceplugin_pb2 as plugin_wire
 from hetero.model import (
     CORE,
     MEMORY,
@@ -100,10 +99,7 @@ def test_whose_devices_were_preferred_is_not_given_those_of_another() -> None:
             at.kubelet.known.remove(first)
             at.kubelet.known.append(second)
             (other,) = {"memory-0::0", "memory-1::0"} - {preferred}
-            async with at.kubelet._plugin(CARD) as plugin:
-                request = plugin_wire.AllocateRequest()
-                request.container_requests.add(devices_ids=[other])
-                await plugin.Allocate(request)
+            await at.kubelet.allocate(CARD, [other])
 
             assert ["default/two/main"] == at.given()
 
