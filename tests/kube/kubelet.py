@@ -107,8 +107,9 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         async with self._plugin(resource) as plugin:
             request = wire.AllocateRequest()
             request.container_requests.add(devices_ids=ids)
-            answer: wire.AllocateResponse = await plugin.Allocate(request)
-            return answer.container_responses[0]
+            answer = await plugin.Allocate(request)
+            given: wire.ContainerAllocateResponse = answer.container_responses[0]
+            return given
 
     async def start_container(self, pod: dict[str, Any], container: str) -> None:
         """Ask before a container starts, each time it does."""
