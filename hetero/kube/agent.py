@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 #: Seconds. A device's health is known to the kubelet within the first; a kubelet that started anew
 #: is met within the second; a change that no event told of is found within the last.
 LOOK, ATTEND, RECONCILE = 2.0, 0.5, 30.0
+#: Seconds for which a thread that looks at cards or makes grants may keep the interpreter from
+#: answering the kubelet.
+TURN = 0.0005
 #: A container's variable, of HAMi's: "true" has processes killed that are past their limiter.
 KILLER = "ACTIVE_OOM_KILLER"
 #: What of a pod is kept, by the part it is in.
@@ -287,6 +291,7 @@ def node_of(options: Options) -> Node:
 
 def run(options: Options) -> None:
     """Run the agent of this node until it is told to end."""
+    sys.setswitchinterval(TURN)
     asyncio.run(_run(options))
 
 

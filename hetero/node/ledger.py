@@ -299,15 +299,17 @@ class Ledger:
 
     def stands(self, identity: str) -> bool:
         """Return whether anybody holds or keeps the grant, or what it was made for is there."""
-        directory = self.directory(identity)
-        if self.is_share(identity):
-            return (directory / ALLOCATION).exists()
-        container = directory / CONTAINER
-        if (container.is_symlink() and container.exists()) or (directory / KEPT).exists():
+        directory = str(self.directory(identity))  # asked of every grant at every look
+        if os.path.islink(entry := f"{directory}/{ALLOCATION}"):  # a share
+            return os.path.exists(entry)
+        container = f"{directory}/{CONTAINER}"
+        if os.path.exists(f"{directory}/{KEPT}"):
+            return True
+        if os.path.islink(container) and os.path.exists(container):
             return True
         for name in (ALIVE, USAGE):
             try:
-                descriptor = os.open(self.directory(identity) / name, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
             except PermissionError:
