@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import ssl
 import subprocess
@@ -34,8 +35,9 @@ from tests.kube.control_plane import wait_for
 API = "https://10.77.0.1:6443"
 TOKEN = "Bearer lab-admin-token"
 IMAGE = "lab.local/hostusr:1"
-#: What a node has of its own instead of this machine's, besides what the script gives it.
-OWN = ("/run/hetero", "/var/lib/hetero", "/dev/shm")
+#: What a node has of its own instead of this machine's, besides what the script gives it; what is in
+#: memory on a node is here, too: a ledger on a disk would wait for every other write to that.
+MEMORY, DISK = ("/run/hetero", "/dev/shm"), ("/var/lib/hetero",)
 #: Where a node's simulated cards are described.
 RACK = "/var/lib/hetero/cards.rack"
 #: What a pod needs of this machine to run its programs: they are the host's.
@@ -97,6 +99,7 @@ class Lab:
     def down(self) -> None:
         """Stop everything."""
         self._script("down")
+        shutil.rmtree(self._memory, ignore_errors=True)
 
     def _furnish(self, node: str) -> None:
         """Give a node directories of its own where this machine's would be shared by all."""
@@ -105,7 +108,7 @@ class Lab:
         wait_for(
             lambda: "/var/lib/kubelet" in mounts.read_text()
         )  # its namespace is its own by now
-        for path in OWN:
+        for path in (*MEMORY, *DISK):
             own = self.own(node, path)
             own.mkdir(parents=True, exist_ok=True)
             Path(path).mkdir(parents=True, exist_ok=True)
@@ -130,7 +133,12 @@ class Lab:
 
     def own(self, node: str, path: str) -> Path:
         """Return where something of a node's own is on this machine."""
-        return self.folder / node / path.lstrip("/")
+        folder = self._memory if path.startswith(MEMORY) else self.folder
+        return folder / node / path.lstrip("/")
+
+    @property
+    def _memory(self) -> Path:
+        return Path("/dev/shm") / f"hetero-{self.folder.name}"
 
     def kill_node(self, node: str) -> None:
         """Lose a node: its one process tree ends, and all its containers with it."""
