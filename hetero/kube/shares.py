@@ -16,6 +16,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -81,8 +82,10 @@ class Shares:
     driver: Bring = field(factory=Bring)
     pods: dict[str, Plain] = field(init=False, factory=dict)  # on this node, by UID
     stir: asyncio.Event = field(init=False, factory=asyncio.Event)  # a share may have to go
-    # The grants of a pod by container, as they are made or were; by the pod's UID.
-    _making: dict[str, asyncio.Task[dict[str, Standing]]] = field(init=False, factory=dict)
+    # By a pod's UID, its grants by container as they are made or were: one pod after the other, as
+    # the API tells of them, since each making needs the ledger for itself.
+    _making: dict[str, asyncio.Future[dict[str, Standing]]] = field(init=False, factory=dict)
+    _maker: ThreadPoolExecutor = field(init=False, factory=partial(ThreadPoolExecutor, 1))
     # The resource and the ids last preferred, for whom and when.
     _preferred: tuple[str, frozenset[str], Wanted, float] | None = field(init=False, default=None)
 
@@ -310,17 +313,18 @@ class Shares:
             await self.reconcile()
             await asyncio.sleep(_PAUSE)
 
-    def _made(self, pod: Plain) -> asyncio.Task[dict[str, Standing]]:
+    def _made(self, pod: Plain) -> asyncio.Future[dict[str, Standing]]:
         """Return the making of a pod's grants, begun now unless it was. Raises `BadInput`."""
         uid = pod["metadata"]["uid"]
         making = self._making.get(uid)
         if making is None:
-            work = asyncio.to_thread(self._keep, self._all_signed(pod))
-            making = self._making[uid] = asyncio.create_task(work)
+            given = self._all_signed(pod)
+            making = asyncio.get_running_loop().run_in_executor(self._maker, self._keep, given)
+            self._making[uid] = making
             making.add_done_callback(partial(self._done, uid))
         return making
 
-    def _done(self, uid: str, making: asyncio.Task[dict[str, Standing]]) -> None:
+    def _done(self, uid: str, making: asyncio.Future[dict[str, Standing]]) -> None:
         """Have what failed made anew when it is asked for; see whether the pod is still here."""
         if (making.cancelled() or making.exception()) and self._making.get(uid) is making:
             del self._making[uid]

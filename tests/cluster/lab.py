@@ -35,9 +35,10 @@ from tests.kube.control_plane import wait_for
 API = "https://10.77.0.1:6443"
 TOKEN = "Bearer lab-admin-token"
 IMAGE = "lab.local/hostusr:1"
-#: What a node has of its own instead of this machine's, besides what the script gives it; what is in
-#: memory on a node is here, too: a ledger on a disk would wait for every other write to that.
+#: What a node has of its own instead of this machine's, besides what the script gives it. What is
+#: in memory on a node is so here: on a disk, a ledger would wait for all that others write there.
 MEMORY, DISK = ("/run/hetero", "/dev/shm"), ("/var/lib/hetero",)
+IN_MEMORY = Path("/dev/shm/hetero-lab")
 #: Where a node's simulated cards are described.
 RACK = "/var/lib/hetero/cards.rack"
 #: What a pod needs of this machine to run its programs: they are the host's.
@@ -70,6 +71,7 @@ class Lab:
 
     def up(self) -> None:
         """Start the control plane and the nodes, and wait until they are ready."""
+        shutil.rmtree(IN_MEMORY, ignore_errors=True)
         self._script("up", str(len(self.racks)))
         policy = self.folder / "audit.yaml"
         policy.write_text(json.dumps(AUDIT))
@@ -99,7 +101,7 @@ class Lab:
     def down(self) -> None:
         """Stop everything."""
         self._script("down")
-        shutil.rmtree(self._memory, ignore_errors=True)
+        shutil.rmtree(IN_MEMORY, ignore_errors=True)
 
     def _furnish(self, node: str) -> None:
         """Give a node directories of its own where this machine's would be shared by all."""
@@ -133,12 +135,8 @@ class Lab:
 
     def own(self, node: str, path: str) -> Path:
         """Return where something of a node's own is on this machine."""
-        folder = self._memory if path.startswith(MEMORY) else self.folder
+        folder = IN_MEMORY if path.startswith(MEMORY) else self.folder
         return folder / node / path.lstrip("/")
-
-    @property
-    def _memory(self) -> Path:
-        return Path("/dev/shm") / f"hetero-{self.folder.name}"
 
     def kill_node(self, node: str) -> None:
         """Lose a node: its one process tree ends, and all its containers with it."""
