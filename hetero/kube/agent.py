@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 LOOK, ATTEND, RECONCILE = 2.0, 0.5, 30.0
 #: Seconds for which a thread that looks at cards or makes grants may keep the interpreter from
 #: answering the kubelet.
-TURN = 0.0005
+SWITCH = 0.0005
 #: A container's variable, of HAMi's: "true" has processes killed that are past their limiter.
 KILLER = "ACTIVE_OOM_KILLER"
 #: What of a pod is kept, by the part it is in.
@@ -291,7 +291,7 @@ def node_of(options: Options) -> Node:
 
 def run(options: Options) -> None:
     """Run the agent of this node until it is told to end."""
-    sys.setswitchinterval(TURN)
+    sys.setswitchinterval(SWITCH)
     asyncio.run(_run(options))
 
 

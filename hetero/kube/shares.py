@@ -7,29 +7,41 @@ starts, the same list says who got the devices, and a start that does not match 
 
 A kubelet waits for each answer before it goes on to the next pod. So a pod's grants are made when
 the API says that it is on this node, which the kubelet hears at the same moment: Allocate hands out
-what stands by then, and notes in the grant for which devices it did.
+what stands by then, and notes in the grant for which devices it did. Whose a share is and whether it
+stands must agree at every step, which is why both are in this one file.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from time import monotonic
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from hetero.container.keep import Libraries, keep
 from hetero.errors import BadInput, HeteroError, Refused
 from hetero.kube.api import Api, ApiError, Plain
 from hetero.kube.bring import Bring
 from hetero.kube.kubelet import Kubelet
-from hetero.kube.wire import ALLOCATION, Key, assignment, device_of
-from hetero.model import Allocation
+from hetero.kube.pod import (
+    Wanted,
+    active,
+    asking,
+    containers_of,
+    ended,
+    ending,
+    full_name,
+    identity_of,
+    initialized,
+    named,
+    signed,
+)
+from hetero.kube.wire import ALLOCATION, Key, device_of
 from hetero.node.ledger import Standing
 from hetero.node.node import Node
 from hetero.registry import Discovery
@@ -42,30 +54,6 @@ _PATIENCE = 2.0
 _PAUSE = 0.1
 #: Seconds within which Allocate follows upon a preference: no kubelet starts anew as fast.
 _AT_ONCE = 1.0
-
-
-@frozen(kw_only=True)
-class Wanted:
-    """A container that was given an allocation."""
-
-    pod: Plain
-    container: str
-    allocation: Allocation
-
-    @property
-    def identity(self) -> str:
-        """The id of its grant."""
-        return _identity(self.pod["metadata"]["uid"], self.container)
-
-    @property
-    def keeper(self) -> dict[str, str]:
-        """What the ledger notes of it."""
-        about = self.pod["metadata"]
-        names = (about["namespace"], about["name"], about["uid"], self.container)
-        return dict(zip(("namespace", "pod", "uid", "container"), names, strict=True))
-
-    def __str__(self) -> str:
-        return f"{_name(self.pod)}, container {self.container}"
 
 
 @define(eq=False)
@@ -99,7 +87,7 @@ class Shares:
         self.pods[pod["metadata"]["uid"]] = pod
         if ended(pod):  # then alone: while pods start, their admission has the processor
             self.stir.set()
-        elif _active(pod) and ALLOCATION in (pod["metadata"].get("annotations") or ()):
+        elif active(pod) and ALLOCATION in (pod["metadata"].get("annotations") or ()):
             with suppress(HeteroError):
                 self._made(pod)
 
@@ -174,7 +162,7 @@ class Shares:
             # An init container's devices are handed on to a later container of the same pod.
             if entry.keeper["uid"] != pod["metadata"]["uid"]:
                 raise Refused(
-                    f"{_name(pod)}, container {container}, got {_list(names)}, which was given "
+                    f"{named(pod)}, container {container}, got {_list(names)}, which was given "
                     f"for {entry.label}: it is not started (delete the pod and create it anew)"
                 )
         if not any(entry.keeper["container"] == container for entry in served):
@@ -185,12 +173,12 @@ class Shares:
     async def _wanted(self, resource: str, count: int) -> Wanted:
         """Return the container that is being admitted. Raises `Refused` when there is none."""
         held = await self.kubelet.held()
-        known = {_full_name(pod): pod for pod in self.pods.values()}
+        known = {full_name(pod): pod for pod in self.pods.values()}
         found: list[Wanted] = []
         faults: list[str] = []
         for (namespace, name), containers in held.items():
             pod = known.get((namespace, name)) or await self._ask(namespace, name)
-            if pod is None or not _active(pod):
+            if pod is None or not active(pod):
                 continue
             try:
                 wanted = self._next(pod, resource, held=containers)
@@ -222,7 +210,7 @@ class Shares:
         self, pod: Plain, resource: str, *, held: Mapping[str, Mapping[str, frozenset[str]]]
     ) -> Wanted | None:
         """Return the pod's first container that asks for `resource` and does not hold it yet."""
-        for container in _asking(pod, resource):
+        for container in asking(pod, resource):
             if held.get(container, {}).get(resource):
                 continue
             wanted = self._signed(pod, container)
@@ -233,30 +221,13 @@ class Shares:
 
     def _signed(self, pod: Plain, container: str) -> Wanted:
         """Return what the scheduler gave the container. Raises `BadInput` on a forgery."""
-        for wanted in self._all_signed(pod):
+        for wanted in signed(pod, Key.read(self.key_file), node=self.name):
             if wanted.container == container:
                 return wanted
         raise BadInput(
-            f"{_name(pod)}: the scheduler gave container {container} no share: is its "
+            f"{named(pod)}: the scheduler gave container {container} no share: is its "
             "schedulerName the one of hetero?"
         )
-
-    def _all_signed(self, pod: Plain) -> list[Wanted]:
-        """Return what the scheduler gave the pod's containers, in the order they are admitted."""
-        about = pod["metadata"]
-        given = assignment(
-            about.get("annotations") or {},
-            Key.read(self.key_file),
-            pod=f"{about['namespace']}/{about['name']}",
-            uid=about["uid"],
-            node=self.name,
-        )
-        of = dict(given.containers if given else ())
-        return [
-            Wanted(pod=pod, container=one["name"], allocation=of[one["name"]])
-            for one in _containers(pod)
-            if one["name"] in of
-        ]
 
     async def _pod(self, namespace: str, name: str) -> Plain | None:
         """Return the pod if the API says that it is on this node."""
@@ -278,7 +249,7 @@ class Shares:
     def variable(self, entry: Standing, name: str) -> str | None:
         """Return a variable of the container a grant is for, as its pod sets it."""
         pod = self.pods.get(entry.keeper.get("uid", ""))
-        for container in _containers(pod) if pod else ():
+        for container in containers_of(pod) if pod else ():
             if container["name"] == entry.keeper["container"]:
                 variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
                 return variables.get(name)
@@ -293,7 +264,7 @@ class Shares:
 
     def _notes(self, pod: Plain, container: str) -> tuple[str, ...]:
         """Return for which devices a container was given its grant."""
-        return self.node.ledger.notes(_identity(pod["metadata"]["uid"], container))
+        return self.node.ledger.notes(identity_of(pod["metadata"]["uid"], container))
 
     async def _give(self, wanted: Wanted, line: str) -> Standing:
         """Return the grant of a container, and note for which devices it is given."""
@@ -318,7 +289,7 @@ class Shares:
         uid = pod["metadata"]["uid"]
         making = self._making.get(uid)
         if making is None:
-            given = self._all_signed(pod)
+            given = signed(pod, Key.read(self.key_file), node=self.name)
             making = asyncio.get_running_loop().run_in_executor(self._maker, self._keep, given)
             self._making[uid] = making
             making.add_done_callback(partial(self._done, uid))
@@ -340,7 +311,7 @@ class Shares:
                 wanted.allocation,
                 discovery=self.discovery,
                 identity=wanted.identity,
-                label="/".join((*_full_name(wanted.pod), wanted.container)),
+                label="/".join((*full_name(wanted.pod), wanted.container)),
                 keeper=wanted.keeper,
                 libraries=self.libraries,
                 beside=partial(self._rests, wanted.pod),
@@ -354,9 +325,9 @@ class Shares:
         uid = entry.keeper.get("uid")
         own = uid == pod["metadata"]["uid"]
         owner = pod if own else self.pods.get(uid or "")
-        if owner is None or entry.keeper["container"] not in _ending(owner):
+        if owner is None or entry.keeper["container"] not in ending(owner):
             return False
-        return own or _initialized(owner)
+        return own or initialized(owner)
 
     async def reconcile(self) -> None:
         """Take back the shares of pods that ended or are not on this node any more."""
@@ -379,55 +350,9 @@ class Shares:
             await asyncio.to_thread(self.node.sweep)
 
 
-def _containers(pod: Plain) -> tuple[Plain, ...]:
-    """Return the containers of a pod in the order the kubelet admits them."""
-    return (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
-
-
-def _asking(pod: Plain, resource: str) -> Iterator[str]:
-    """Yield the containers that ask for the resource, in the order the kubelet admits them."""
-    for container in _containers(pod):
-        limits = (container.get("resources") or {}).get("limits") or {}
-        if limits.get(resource, "0") != "0":
-            yield container["name"]
-
-
-def _ending(pod: Plain) -> set[str]:
-    """Return the init containers that end before the others start."""
-    starting = pod["spec"].get("initContainers") or ()
-    return {one["name"] for one in starting if one.get("restartPolicy") != "Always"}
-
-
-def _initialized(pod: Plain) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one["type"] == "Initialized" and one["status"] == "True" for one in conditions)
-
-
-def ended(pod: Plain) -> bool:
-    """Return whether a pod's containers have ended for good."""
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-
-
-def _active(pod: Plain) -> bool:
-    return not ended(pod) and "deletionTimestamp" not in pod["metadata"]
-
-
-def _identity(uid: str, container: str) -> str:
-    """Return the id of a container's grant: the same whenever it is asked for."""
-    return hashlib.sha256(f"{uid}/{container}".encode()).hexdigest()[:12]
-
-
 def _line(resource: str, ids: Iterable[str]) -> str:
     """Return what is noted in a grant when it is given for devices."""
     return f"{resource} {','.join(sorted(ids))}"
-
-
-def _full_name(pod: Plain) -> tuple[str, str]:
-    return pod["metadata"]["namespace"], pod["metadata"]["name"]
-
-
-def _name(pod: Plain) -> str:
-    return f"pod {'/'.join(_full_name(pod))}"
 
 
 def _list(ids: Iterable[str]) -> str:
