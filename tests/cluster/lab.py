@@ -125,11 +125,8 @@ class Lab:
         The kubelet gives all pods together the weight of a service for each core, and those that
         ask for no CPU next to none of it. What starts them, shims and runc, is the runtime's.
         """
-        for name, argument in (
-            ("containerd", f"{self.folder}/run/nodes/{node}/ctrd/config.toml"),
-            ("kubelet", f"--hostname-override={node}"),
-        ):
-            pid: int = wait_for(partial(_running, name, argument))
+        for name in ("containerd", "kubelet"):
+            pid: int = wait_for(partial(self._running, name, node))
             _put(pid, f"kl-{node}/system.slice/{name}.service")
         (CPU / f"kl-{node}/cpu.shares").write_text(WEIGHT)
 
@@ -155,11 +152,11 @@ class Lab:
         """End the kubelet of a node by kill -9 and start it again; its containers run on."""
         (first,) = _children(self._pid(node))  # it ends the node when its kubelet ends
         os.kill(first, signal.SIGSTOP)
-        kubelet = _running("kubelet", f"--hostname-override={node}")
+        kubelet = self._running("kubelet", node)
         assert kubelet is not None
         argv = _command(kubelet)
         os.kill(kubelet, signal.SIGKILL)
-        wait_for(lambda: not _running("kubelet", f"--hostname-override={node}"))
+        wait_for(lambda: not self._running("kubelet", node))
         enter = ("nsenter", f"--target={first}", "--mount", "--pid", "--")
         self._start(f"kubelet-{node}", (*enter, *argv), node)
         self._weigh(node)
@@ -172,6 +169,17 @@ class Lab:
         self._start("apiserver", (*argv, *more), "cp")
         _put(self._pid("apiserver"), "kl-cp")
         (CPU / "kl-cp/cpu.shares").write_text(WEIGHT)
+
+    def _running(self, name: str, node: str) -> int | None:
+        """Return a program of a node, by its configuration: others may run labs beside this one."""
+        folder = f"{self.folder}/run/nodes/{node}"
+        configured = {f"--config={folder}/kubelet.yaml", f"{folder}/ctrd/config.toml"}
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                program, *arguments = _command(int(path.name))
+                if Path(program).name == name and not configured.isdisjoint(arguments):
+                    return int(path.name)
+        return None
 
     def _start(self, name: str, argv: Sequence[str], network: str) -> None:
         """Start a process that goes when the lab goes."""
@@ -441,16 +449,6 @@ def _children(pid: int) -> list[int]:
 
 def _command(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
-
-
-def _running(name: str, argument: str) -> int | None:
-    """Return the process of a program that was given an argument."""
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            program, *arguments = _command(int(path.name))
-            if Path(program).name == name and argument in arguments:
-                return int(path.name)
-    return None
 
 
 def _put(pid: int, group: str) -> None:
