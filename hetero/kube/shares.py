@@ -226,7 +226,8 @@ class Shares:
                 return wanted
         raise BadInput(
             f"{named(pod)}: the scheduler gave container {container} no share: is its "
-            "schedulerName the one of hetero?"
+            "schedulerName the one of hetero? (if it started before hetero came, delete it and "
+            "create it anew)"
         )
 
     async def _pod(self, namespace: str, name: str) -> Plain | None:

@@ -77,8 +77,6 @@ class Lab:
         policy.write_text(json.dumps(AUDIT))
         log = f"--audit-log-path={self._audited}"
         self.restart_api_server(f"--audit-policy-file={policy}", log)
-        for name in ("etcd", "kcm", "scheduler"):
-            _put(self._pid(name), "kl-cp")
         options = (
             "--proxy-mode=iptables",
             "--cluster-cidr=10.78.0.0/16",
@@ -97,6 +95,8 @@ class Lab:
         for node in self.racks:
             self._furnish(node)
         wait_for(lambda: all(self.ready(node) for node in self.racks))
+        for name in ("etcd", "kcm", "scheduler"):
+            _put(self._pid(name), "kl-cp")
 
     def down(self) -> None:
         """Stop everything."""
