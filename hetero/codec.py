@@ -36,6 +36,8 @@ def to_plain(value: object) -> Any:
     """Return `value` as dicts, lists, strings and numbers."""
     if isinstance(value, Enum):
         return value.value
+    if value is None or isinstance(value, str | int | float):
+        return value  # what most are; to ask attrs takes longer than all the rest
     if isinstance(value, Mapping):
         return {key: to_plain(each) for key, each in value.items()}
     if isinstance(value, tuple | list | frozenset | set):

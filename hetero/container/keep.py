@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 
 from attrs import evolve, frozen
@@ -45,23 +46,36 @@ class Libraries:
             self.path.mkdir(parents=True, exist_ok=True)
             mounts = []
             for source in sources:
-                copy = self._put(source.name, source.read_bytes(), mode=0o755)
+                at = source.stat()
+                digest = _digest(source, at.st_ino, at.st_size, at.st_mtime_ns)
+                copy = self._put(f"{digest}-{source.name}", source.read_bytes, mode=0o755)
                 mounts.append(Mount(str(copy), f"{PLACE}/{source.name}"))
             preload = preloading((mount.target for mount in mounts), ()).encode()
             if mounts:
-                mounts.append(Mount(str(self._put("preload", preload, mode=0o644)), TARGET))
+                name = f"{_named(preload)}-preload"
+                mounts.append(Mount(str(self._put(name, lambda: preload, mode=0o644)), TARGET))
             return tuple(mounts)
         except OSError as error:
             raise HeteroError(f"limiters for containers: {self.path}: {error.strerror}") from None
 
-    def _put(self, name: str, contents: bytes, *, mode: int) -> Path:
-        path = self.path / f"{hashlib.sha256(contents).hexdigest()[:12]}-{name}"
+    def _put(self, name: str, contents: Callable[[], bytes], *, mode: int) -> Path:
+        path = self.path / name
         if not path.exists():
             draft = path.with_name(f".{path.name}.{os.getpid()}")
-            draft.write_bytes(contents)
+            draft.write_bytes(contents())
             draft.chmod(mode)
             draft.replace(path)
         return path
+
+
+@lru_cache
+def _digest(path: Path, *_identity: int) -> str:
+    """Return the digest of what is in a file, read again when it is another one."""
+    return _named(path.read_bytes())
+
+
+def _named(contents: bytes) -> str:
+    return hashlib.sha256(contents).hexdigest()[:12]
 
 
 def keep(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from hetero.kube.bring import Bring, Way
 from hetero.kube.kubelet import Kubelet
 from hetero.kube.metrics import Metrics
 from hetero.kube.plugin import Plugin
-from hetero.kube.shares import Shares, ended
+from hetero.kube.shares import Shares
 from hetero.model import SLOTS, Device
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 #: Seconds. A device's health is known to the kubelet within the first; a kubelet that started anew
 #: is met within the second; a change that no event told of is found within the last.
 LOOK, ATTEND, RECONCILE = 2.0, 0.5, 30.0
+#: Seconds for which a thread that looks at cards or makes grants may keep the interpreter from
+#: answering the kubelet.
+SWITCH = 0.0005
 #: A container's variable, of HAMi's: "true" has processes killed that are past their limiter.
 KILLER = "ACTIVE_OOM_KILLER"
 #: What of a pod is kept, by the part it is in.
@@ -79,7 +83,6 @@ class Agent:
     _words: dict[str, tuple[Words, ...]] = field(init=False)  # by vendor, as the cluster says them
     _lookout: Lookout = field(init=False)
     _published: str | None = field(init=False, default=None)  # what the API has
-    _stir: asyncio.Event = field(init=False, factory=asyncio.Event)
 
     def __attrs_post_init__(self) -> None:
         said = settings.load(self.options.config).vocabulary(self.node.registry)
@@ -204,18 +207,13 @@ class Agent:
     # --- what the API says ------------------------------------------------------------------------
 
     def _pods_listed(self, items: list[Plain]) -> None:
-        self.shares.pods.clear()
-        for pod in items:
-            self.shares.pods[pod["metadata"]["uid"]] = _needed(pod)
-        self._stir.set()
+        self.shares.meet_all(map(_needed, items))
 
     def _pod_changed(self, event: str, pod: Plain) -> None:
         if event == "DELETED":
-            self.shares.pods.pop(pod["metadata"]["uid"], None)
+            self.shares.forget(pod["metadata"]["uid"])
         else:
-            self.shares.pods[pod["metadata"]["uid"]] = _needed(pod)
-        if event == "DELETED" or ended(pod):  # while pods start, their admission has the processor
-            self._stir.set()
+            self.shares.meet(_needed(pod))
 
     def _nodes_listed(self, items: list[Plain]) -> None:
         for node in items:
@@ -230,8 +228,8 @@ class Agent:
     async def _reconcile(self) -> None:
         while True:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stir.wait(), RECONCILE)
-            self._stir.clear()
+                await asyncio.wait_for(self.shares.stir.wait(), RECONCILE)
+            self.shares.stir.clear()
             try:
                 await self.shares.reconcile()
             except HeteroError as error:
@@ -293,6 +291,7 @@ def node_of(options: Options) -> Node:
 
 def run(options: Options) -> None:
     """Run the agent of this node until it is told to end."""
+    sys.setswitchinterval(SWITCH)
     asyncio.run(_run(options))
 
 

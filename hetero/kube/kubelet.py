@@ -34,7 +34,7 @@ class Kubelet:
 
     path: Path
     # It waits for us while we ask it, pod after pod: the connection is kept. None: not connected.
-    _asked: grpc.aio.Channel | None = field(init=False, default=None)
+    _asked: PodResourcesListerStub | None = field(init=False, default=None)
 
     @property
     def plugins(self) -> Path:
@@ -81,15 +81,17 @@ class Kubelet:
         socket = self.path / "pod-resources" / "kubelet.sock"
         while True:
             fresh = self._asked is None
-            channel = self._asked = self._asked or _channel(socket)
-            stub = PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
+            stub = self._asked
+            if stub is None:
+                made = PodResourcesListerStub(_channel(socket))  # type: ignore[no-untyped-call]
+                stub = self._asked = made
             try:
                 answer: ListPodResourcesResponse = await stub.List(
                     ListPodResourcesRequest(), timeout=_SECONDS
                 )
                 return answer
             except grpc.RpcError as error:
-                if self._asked is channel:
+                if self._asked is stub:
                     self._asked = None  # not closed: others may be asking by it at this moment
                 if fresh or error.code() != grpc.StatusCode.UNAVAILABLE:
                     raise HeteroError(f"kubelet {socket}: {_why(error)}") from None

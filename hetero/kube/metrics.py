@@ -23,7 +23,7 @@ from hetero.node.tenant import USAGE
 
 _DEVICE = ("UUID", "vendor", "modelName", "Hostname")
 _SHARE = (*_DEVICE, "namespace", "pod", "container")
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
 @define(eq=False)

@@ -4,26 +4,44 @@ The kubelet's Allocate names no pod. But its list of what pods hold has every po
 one it is admitting at this moment, and it admits one at a time: whoever is on that list, on this
 node by the API's word, has a signed allocation and holds nothing yet is the one. When the container
 starts, the same list says who got the devices, and a start that does not match is stopped.
+
+A kubelet waits for each answer before it goes on to the next pod. So a pod's grants are made when
+the API says that it is on this node, which the kubelet hears at the same moment: Allocate hands out
+what stands by then, and notes in the grant for which devices it did. Whose a share is and whether
+it stands must agree at every step, which is why both are in this one file.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from hetero.container.keep import Libraries, keep
 from hetero.errors import BadInput, HeteroError, Refused
 from hetero.kube.api import Api, ApiError, Plain
 from hetero.kube.bring import Bring
 from hetero.kube.kubelet import Kubelet
-from hetero.kube.wire import Key, assignment, device_of
-from hetero.model import Allocation
+from hetero.kube.pod import (
+    Wanted,
+    active,
+    asking,
+    containers_of,
+    ended,
+    ending,
+    full_name,
+    identity_of,
+    initialized,
+    named,
+    signed,
+)
+from hetero.kube.wire import ALLOCATION, Key, device_of
 from hetero.node.ledger import Standing
 from hetero.node.node import Node
 from hetero.registry import Discovery
@@ -38,31 +56,6 @@ _PAUSE = 0.1
 _AT_ONCE = 1.0
 
 
-@frozen(kw_only=True)
-class Wanted:
-    """A container that was given an allocation."""
-
-    pod: Plain
-    container: str
-    allocation: Allocation
-
-    @property
-    def identity(self) -> str:
-        """The id of its grant: the same whenever it is asked for."""
-        name = f"{self.pod['metadata']['uid']}/{self.container}"
-        return hashlib.sha256(name.encode()).hexdigest()[:12]
-
-    @property
-    def keeper(self) -> dict[str, str]:
-        """What the ledger notes of it."""
-        about = self.pod["metadata"]
-        names = (about["namespace"], about["name"], about["uid"], self.container)
-        return dict(zip(("namespace", "pod", "uid", "container"), names, strict=True))
-
-    def __str__(self) -> str:
-        return f"{_name(self.pod)}, container {self.container}"
-
-
 @define(eq=False)
 class Shares:
     """The shares of one node's pods."""
@@ -75,9 +68,43 @@ class Shares:
     libraries: Libraries
     discovery: Discovery
     driver: Bring = field(factory=Bring)
-    pods: dict[str, Plain] = field(factory=dict)  # on this node, by UID
+    pods: dict[str, Plain] = field(init=False, factory=dict)  # on this node, by UID
+    stir: asyncio.Event = field(init=False, factory=asyncio.Event)  # a share may have to go
+    # By a pod's UID, its grants by container as they are made or were: one pod after the other, as
+    # the API tells of them, since each making needs the ledger for itself.
+    _making: dict[str, asyncio.Future[dict[str, Standing]]] = field(init=False, factory=dict)
+    _maker: ThreadPoolExecutor = field(init=False, factory=partial(ThreadPoolExecutor, 1))
     # The resource and the ids last preferred, for whom and when.
     _preferred: tuple[str, frozenset[str], Wanted, float] | None = field(init=False, default=None)
+
+    # --- what the API says ------------------------------------------------------------------------
+
+    def meet(self, pod: Plain) -> None:
+        """Note what the API says of a pod of this node; give it what is signed, ahead of its start.
+
+        What cannot be given is the kubelet's to hear, when it asks.
+        """
+        self.pods[pod["metadata"]["uid"]] = pod
+        if ended(pod):  # then alone: while pods start, their admission has the processor
+            self.stir.set()
+        elif active(pod) and ALLOCATION in (pod["metadata"].get("annotations") or ()):
+            with suppress(HeteroError):
+                self._made(pod)
+
+    def forget(self, uid: str) -> None:
+        """Note that a pod is gone."""
+        self.pods.pop(uid, None)
+        self._making.pop(uid, None)
+        self.stir.set()
+
+    def meet_all(self, pods: Iterable[Plain]) -> None:
+        """Note all the pods of this node."""
+        known = {pod["metadata"]["uid"]: pod for pod in pods}
+        for uid in self.pods.keys() - known.keys():
+            self.forget(uid)
+        for pod in known.values():
+            self.meet(pod)
+        self.stir.set()
 
     # --- what the kubelet asks ------------------------------------------------------------------
 
@@ -103,7 +130,7 @@ class Shares:
         """Give the container that is being admitted its share. Raises `Refused`."""
         names = frozenset(ids)
         wanted = self._just_preferred(resource, names) or await self._wanted(resource, len(names))
-        standing = await self._keep(wanted, resource, names)
+        standing = await self._give(wanted, _line(resource, names))
         log.info("%s: given grant %s", wanted, standing.id)
         return standing
 
@@ -113,45 +140,48 @@ class Shares:
         Raises `Refused` when it did not. A share that was lost, as at a reboot, is given again.
         """
         names = frozenset(ids)
-        held = await self.kubelet.held()
-        served = [entry for entry in await self._standing() if _devices(entry, resource) == names]
+        line = _line(resource, names)
         owners = [
             (await self._pod(*pod), container)
-            for pod, containers in held.items()
+            for pod, containers in (await self.kubelet.held()).items()
             for container, resources in containers.items()
             if names <= resources.get(resource, frozenset())
         ]
+        (pod, container), *others = owners or [(None, "")]
+        if pod is not None and not others and line in self._notes(pod, container):
+            return
+        served = [e for e in await self._standing() if line in self.node.ledger.notes(e.id)]
         if not owners:
             # Kubelets before 1.29 do not list init containers.
-            owners = [
+            (pod, container), *others = [
                 (self.pods.get(entry.keeper["uid"]), entry.keeper["container"]) for entry in served
-            ]
-        (pod, container), *others = owners or [(None, "")]
+            ] or [(None, "")]
         if pod is None or others:
             raise Refused(f"the kubelet does not say which container got {_list(names)}")
         for entry in served:
             # An init container's devices are handed on to a later container of the same pod.
             if entry.keeper["uid"] != pod["metadata"]["uid"]:
                 raise Refused(
-                    f"{_name(pod)}, container {container}, got {_list(names)}, which was given "
+                    f"{named(pod)}, container {container}, got {_list(names)}, which was given "
                     f"for {entry.label}: it is not started (delete the pod and create it anew)"
                 )
         if not any(entry.keeper["container"] == container for entry in served):
-            await self._keep(self._signed(pod, container), resource, names)
+            await self._give(self._signed(pod, container), line)
 
     # --- whose it is ----------------------------------------------------------------------------
 
     async def _wanted(self, resource: str, count: int) -> Wanted:
         """Return the container that is being admitted. Raises `Refused` when there is none."""
         held = await self.kubelet.held()
+        known = {full_name(pod): pod for pod in self.pods.values()}
         found: list[Wanted] = []
         faults: list[str] = []
         for (namespace, name), containers in held.items():
-            pod = await self._pod(namespace, name)
-            if pod is None or not _active(pod):
+            pod = known.get((namespace, name)) or await self._ask(namespace, name)
+            if pod is None or not active(pod):
                 continue
             try:
-                wanted = await self._next(pod, resource, held=containers)
+                wanted = self._next(pod, resource, held=containers)
             except HeteroError as error:
                 faults.append(str(error))
                 continue
@@ -176,35 +206,28 @@ class Shares:
         _, _, wanted, at = preferred
         return wanted if monotonic() - at < _AT_ONCE else None
 
-    async def _next(
+    def _next(
         self, pod: Plain, resource: str, *, held: Mapping[str, Mapping[str, frozenset[str]]]
     ) -> Wanted | None:
         """Return the pod's first container that asks for `resource` and does not hold it yet."""
-        for container in _asking(pod, resource):
+        for container in asking(pod, resource):
             if held.get(container, {}).get(resource):
                 continue
             wanted = self._signed(pod, container)
-            if container not in held and wanted.identity in await self._ids():
-                continue  # an init container, which older kubelets do not list
-            return wanted
+            # An init container, which older kubelets do not list, may be served all the same.
+            if container in held or not self._notes(pod, container):
+                return wanted
         return None
 
     def _signed(self, pod: Plain, container: str) -> Wanted:
         """Return what the scheduler gave the container. Raises `BadInput` on a forgery."""
-        about = pod["metadata"]
-        given = assignment(
-            about.get("annotations") or {},
-            Key.read(self.key_file),
-            pod=f"{about['namespace']}/{about['name']}",
-            uid=about["uid"],
-            node=self.name,
-        )
-        for name, allocation in given.containers if given else ():
-            if name == container:
-                return Wanted(pod=pod, container=container, allocation=allocation)
+        for wanted in signed(pod, Key.read(self.key_file), node=self.name):
+            if wanted.container == container:
+                return wanted
         raise BadInput(
-            f"{_name(pod)}: the scheduler gave container {container} no share: is its "
-            "schedulerName the one of hetero?"
+            f"{named(pod)}: the scheduler gave container {container} no share: is its "
+            "schedulerName the one of hetero? (if it started before hetero came, delete it and "
+            "create it anew)"
         )
 
     async def _pod(self, namespace: str, name: str) -> Plain | None:
@@ -227,8 +250,7 @@ class Shares:
     def variable(self, entry: Standing, name: str) -> str | None:
         """Return a variable of the container a grant is for, as its pod sets it."""
         pod = self.pods.get(entry.keeper.get("uid", ""))
-        spec = pod["spec"] if pod else {}
-        for container in (*spec.get("containers", ()), *(spec.get("initContainers") or ())):
+        for container in containers_of(pod) if pod else ():
             if container["name"] == entry.keeper["container"]:
                 variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
                 return variables.get(name)
@@ -241,39 +263,72 @@ class Shares:
         look = await asyncio.to_thread(self.node.ledger.look)
         return tuple(entry for entry in look.standing if entry.keeper.get("uid"))
 
-    async def _ids(self) -> set[str]:
-        return {entry.id for entry in await self._standing()}
+    def _notes(self, pod: Plain, container: str) -> tuple[str, ...]:
+        """Return for which devices a container was given its grant."""
+        return self.node.ledger.notes(identity_of(pod["metadata"]["uid"], container))
 
-    async def _keep(self, wanted: Wanted, resource: str, ids: frozenset[str]) -> Standing:
+    async def _give(self, wanted: Wanted, line: str) -> Standing:
+        """Return the grant of a container, and note for which devices it is given."""
         began = monotonic()
         while True:
             try:
-                return await asyncio.to_thread(
-                    keep,
-                    self.node,
-                    wanted.allocation,
-                    discovery=self.discovery,
-                    identity=wanted.identity,
-                    label="/".join((*_full_name(wanted.pod), wanted.container)),
-                    keeper={**wanted.keeper, resource: ",".join(sorted(ids))},
-                    libraries=self.libraries,
-                    beside=partial(self._rests, wanted.pod),
-                    bring=partial(self.driver.into, wanted.pod),
-                )
+                made = await asyncio.shield(self._made(wanted.pod))
+                standing = made.get(wanted.container)
+                if standing and self.node.ledger.note(standing.id, line):
+                    return standing
+                self._making.pop(wanted.pod["metadata"]["uid"], None)
+                why = "its grant was let go"
             except Refused as error:
-                if monotonic() - began > _PATIENCE:
-                    raise Refused(f"{wanted}: {error}") from None
+                why = str(error)
+            if monotonic() - began > _PATIENCE:
+                raise Refused(f"{wanted}: {why}")
             await self.reconcile()
             await asyncio.sleep(_PAUSE)
+
+    def _made(self, pod: Plain) -> asyncio.Future[dict[str, Standing]]:
+        """Return the making of a pod's grants, begun now unless it was. Raises `BadInput`."""
+        uid = pod["metadata"]["uid"]
+        making = self._making.get(uid)
+        if making is None:
+            given = signed(pod, Key.read(self.key_file), node=self.name)
+            making = asyncio.get_running_loop().run_in_executor(self._maker, self._keep, given)
+            self._making[uid] = making
+            making.add_done_callback(partial(self._done, uid))
+        return making
+
+    def _done(self, uid: str, making: asyncio.Future[dict[str, Standing]]) -> None:
+        """Have what failed made anew when it is asked for; see whether the pod is still here."""
+        if (making.cancelled() or making.exception()) and self._making.get(uid) is making:
+            del self._making[uid]
+        pod = self.pods.get(uid)
+        if pod is None or ended(pod):
+            self.stir.set()
+
+    def _keep(self, given: Iterable[Wanted]) -> dict[str, Standing]:
+        """Make the grants of a pod stand."""
+        return {
+            wanted.container: keep(
+                self.node,
+                wanted.allocation,
+                discovery=self.discovery,
+                identity=wanted.identity,
+                label="/".join((*full_name(wanted.pod), wanted.container)),
+                keeper=wanted.keeper,
+                libraries=self.libraries,
+                beside=partial(self._rests, wanted.pod),
+                bring=partial(self.driver.into, wanted.pod),
+            )
+            for wanted in given
+        }
 
     def _rests(self, pod: Plain, entry: Standing) -> bool:
         """Whether a grant is an init container's that has ended, or will have when `pod` runs."""
         uid = entry.keeper.get("uid")
         own = uid == pod["metadata"]["uid"]
         owner = pod if own else self.pods.get(uid or "")
-        if owner is None or entry.keeper["container"] not in _ending(owner):
+        if owner is None or entry.keeper["container"] not in ending(owner):
             return False
-        return own or _initialized(owner)
+        return own or initialized(owner)
 
     async def reconcile(self) -> None:
         """Take back the shares of pods that ended or are not on this node any more."""
@@ -296,45 +351,9 @@ class Shares:
             await asyncio.to_thread(self.node.sweep)
 
 
-def _asking(pod: Plain, resource: str) -> Iterator[str]:
-    """Yield the containers that ask for the resource, in the order the kubelet admits them."""
-    spec = pod["spec"]
-    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        limits = (container.get("resources") or {}).get("limits") or {}
-        if limits.get(resource, "0") != "0":
-            yield container["name"]
-
-
-def _ending(pod: Plain) -> set[str]:
-    """Return the init containers that end before the others start."""
-    starting = pod["spec"].get("initContainers") or ()
-    return {one["name"] for one in starting if one.get("restartPolicy") != "Always"}
-
-
-def _initialized(pod: Plain) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one["type"] == "Initialized" and one["status"] == "True" for one in conditions)
-
-
-def ended(pod: Plain) -> bool:
-    """Return whether a pod's containers have ended for good."""
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-
-
-def _active(pod: Plain) -> bool:
-    return not ended(pod) and "deletionTimestamp" not in pod["metadata"]
-
-
-def _devices(entry: Standing, resource: str) -> frozenset[str]:
-    return frozenset(entry.keeper.get(resource, "").split(","))
-
-
-def _full_name(pod: Plain) -> tuple[str, str]:
-    return pod["metadata"]["namespace"], pod["metadata"]["name"]
-
-
-def _name(pod: Plain) -> str:
-    return f"pod {'/'.join(_full_name(pod))}"
+def _line(resource: str, ids: Iterable[str]) -> str:
+    """Return what is noted in a grant when it is given for devices."""
+    return f"{resource} {','.join(sorted(ids))}"
 
 
 def _list(ids: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -207,10 +208,16 @@ def assignment(
             f"pod {pod}: {ALLOCATION} is not signed by this cluster's scheduler for this pod on "
             f"node {node}: it is ignored (delete the pod and create it anew)"
         )
-    given = codec.loads(text, Assignment, source=f"pod {pod}: {ALLOCATION}")
+    given = _read(text, f"pod {pod}: {ALLOCATION}")
     if (given.uid, given.node) != (uid, node):
         raise BadInput(f"pod {pod}: {ALLOCATION} is for pod {given.uid} on node {given.node}")
     return given
+
+
+@lru_cache(maxsize=256)
+def _read(text: str, source: str) -> Assignment:
+    """Return what an allocation's text says; an agent reads the same ones again and again."""
+    return codec.loads(text, Assignment, source=source)
 
 
 def meant_for(annotations: Mapping[str, str]) -> str:

@@ -7,7 +7,8 @@
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
     grants/<id>/edits.json        what the vendors said of a share (container/share.py)
-    grants/<id>/kept              there while something that is no process, a pod say, keeps it
+    grants/<id>/kept              there while something that is no process, a pod say, keeps it;
+                                  what that notes of it is inside, line by line
     grants/.<id>/                 a grant on its way in or out; nothing in it counts
 
 A grant stands while `alive` is locked, or any byte of `usage` is: the limiter locks one in every
@@ -187,7 +188,28 @@ class Ledger:
 
     def keep_on(self, identity: str) -> None:
         """Keep a grant that stands, though it had been let go; within `admission`."""
-        write(self.directory(identity) / KEPT, b"", mode=0o600)
+        os.close(create(self.directory(identity) / KEPT, mode=0o600))
+
+    def note(self, identity: str, line: str) -> bool:
+        """Add a line to what the keeper of a grant notes, or return False if nobody keeps it."""
+        path = self.directory(identity) / KEPT
+        with self._in_a_line():
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+            try:
+                os.write(descriptor, f"{line}\n".encode())  # whole, or not at all
+            finally:
+                os.close(descriptor)
+        return True
+
+    def notes(self, identity: str) -> tuple[str, ...]:
+        """Return the lines that the keeper of a grant noted; none if nobody keeps it."""
+        try:
+            return tuple((self.directory(identity) / KEPT).read_text().splitlines())
+        except FileNotFoundError:
+            return ()
 
     def let_go(self, identity: str) -> None:
         """Stop keeping a grant: it ends now, or with the last process that uses its devices."""
@@ -277,15 +299,17 @@ class Ledger:
 
     def stands(self, identity: str) -> bool:
         """Return whether anybody holds or keeps the grant, or what it was made for is there."""
-        directory = self.directory(identity)
-        if self.is_share(identity):
-            return (directory / ALLOCATION).exists()
-        container = directory / CONTAINER
-        if (container.is_symlink() and container.exists()) or (directory / KEPT).exists():
+        directory = str(self.directory(identity))  # asked of every grant at every look
+        if os.path.islink(entry := f"{directory}/{ALLOCATION}"):  # a share
+            return os.path.exists(entry)
+        container = f"{directory}/{CONTAINER}"
+        if os.path.exists(f"{directory}/{KEPT}"):
+            return True
+        if os.path.islink(container) and os.path.exists(container):
             return True
         for name in (ALIVE, USAGE):
             try:
-                descriptor = os.open(self.directory(identity) / name, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
             except PermissionError:

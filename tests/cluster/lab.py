@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import ssl
 import subprocess
@@ -18,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -33,12 +35,17 @@ from tests.kube.control_plane import wait_for
 API = "https://10.77.0.1:6443"
 TOKEN = "Bearer lab-admin-token"
 IMAGE = "lab.local/hostusr:1"
-#: What a node has of its own instead of this machine's, besides what the script gives it.
-OWN = ("/run/hetero", "/var/lib/hetero", "/dev/shm")
+#: What a node has of its own instead of this machine's, besides what the script gives it. What is
+#: in memory on a node is so here: on a disk, a ledger would wait for all that others write there.
+MEMORY, DISK = ("/run/hetero", "/dev/shm"), ("/var/lib/hetero",)
+IN_MEMORY = Path("/dev/shm/hetero-lab")
 #: Where a node's simulated cards are described.
 RACK = "/var/lib/hetero/cards.rack"
 #: What a pod needs of this machine to run its programs: they are the host's.
 HOST = tuple(dict.fromkeys(("/usr", sys.prefix, sys.base_prefix, str(ROOT))))
+#: Where groups of processes are given processor time, and the weight that each machine of the
+#: cluster has: every process of this machine that is in no group has 1024.
+CPU, WEIGHT = Path("/sys/fs/cgroup/cpu"), "16384"
 #: A namespace that the webhook leaves alone.
 UNWATCHED = "unwatched"
 #: What the API server writes down: who wrote what, when it was asked and when it was done.
@@ -64,6 +71,7 @@ class Lab:
 
     def up(self) -> None:
         """Start the control plane and the nodes, and wait until they are ready."""
+        shutil.rmtree(IN_MEMORY, ignore_errors=True)
         self._script("up", str(len(self.racks)))
         policy = self.folder / "audit.yaml"
         policy.write_text(json.dumps(AUDIT))
@@ -80,16 +88,20 @@ class Lab:
         for name in ("cp", *self.racks):
             argv = (str(self.binaries / "kube-proxy"), f"--kubeconfig={self._kubeconfig}")
             self._start(f"proxy-{name}", (*argv, f"--hostname-override={name}", *options), name)
+            _put(self._pid(f"proxy-{name}"), f"kl-{name}/system.slice/kube-proxy.service")
         # The API server calls Services too, and their addresses are on no network.
         route = ("route", "add", "10.96.0.0/24", "dev", "br0")
         subprocess.run(["ip", "-n", "kl-cp", *route], check=True)
         for node in self.racks:
             self._furnish(node)
         wait_for(lambda: all(self.ready(node) for node in self.racks))
+        for name in ("etcd", "kcm", "scheduler"):
+            _put(self._pid(name), "kl-cp")
 
     def down(self) -> None:
         """Stop everything."""
         self._script("down")
+        shutil.rmtree(IN_MEMORY, ignore_errors=True)
 
     def _furnish(self, node: str) -> None:
         """Give a node directories of its own where this machine's would be shared by all."""
@@ -98,19 +110,30 @@ class Lab:
         wait_for(
             lambda: "/var/lib/kubelet" in mounts.read_text()
         )  # its namespace is its own by now
-        for path in OWN:
+        for path in (*MEMORY, *DISK):
             own = self.own(node, path)
             own.mkdir(parents=True, exist_ok=True)
             Path(path).mkdir(parents=True, exist_ok=True)
             enter = ("nsenter", f"--target={init}", "--mount", "--")
             subprocess.run([*enter, "mount", "--bind", str(own), path], check=True)
         self.own(node, RACK).write_text(self.racks[node])
-        # Here each process beside a node's pods would have the weight of all of them together.
-        Path(f"/sys/fs/cgroup/cpu/kl-{node}/cpu.shares").write_text("16384")
+        self._weigh(node)
+
+    def _weigh(self, node: str) -> None:
+        """Divide a node's processor time as systemd does: its kubelet, its runtime, all its pods.
+
+        The kubelet gives all pods together the weight of a service for each core, and those that
+        ask for no CPU next to none of it. What starts them, shims and runc, is the runtime's.
+        """
+        for name in ("containerd", "kubelet"):
+            pid: int = wait_for(partial(self._running, name, node))
+            _put(pid, f"kl-{node}/system.slice/{name}.service")
+        (CPU / f"kl-{node}/cpu.shares").write_text(WEIGHT)
 
     def own(self, node: str, path: str) -> Path:
         """Return where something of a node's own is on this machine."""
-        return self.folder / node / path.lstrip("/")
+        folder = IN_MEMORY if path.startswith(MEMORY) else self.folder
+        return folder / node / path.lstrip("/")
 
     def kill_node(self, node: str) -> None:
         """Lose a node: its one process tree ends, and all its containers with it."""
@@ -129,11 +152,14 @@ class Lab:
         """End the kubelet of a node by kill -9 and start it again; its containers run on."""
         (first,) = _children(self._pid(node))  # it ends the node when its kubelet ends
         os.kill(first, signal.SIGSTOP)
-        kubelet = _running("kubelet", f"--hostname-override={node}")
+        kubelet = self._running("kubelet", node)
+        assert kubelet is not None
         argv = _command(kubelet)
         os.kill(kubelet, signal.SIGKILL)
+        wait_for(lambda: not self._running("kubelet", node))
         enter = ("nsenter", f"--target={first}", "--mount", "--pid", "--")
         self._start(f"kubelet-{node}", (*enter, *argv), node)
+        self._weigh(node)
 
     def restart_api_server(self, *more: str) -> None:
         """End the API server by kill -9 and start it again, maybe with more arguments."""
@@ -141,6 +167,19 @@ class Lab:
         argv = _command(server)
         os.kill(server, signal.SIGKILL)
         self._start("apiserver", (*argv, *more), "cp")
+        _put(self._pid("apiserver"), "kl-cp")
+        (CPU / "kl-cp/cpu.shares").write_text(WEIGHT)
+
+    def _running(self, name: str, node: str) -> int | None:
+        """Return a program of a node, by its configuration: others may run labs beside this one."""
+        folder = f"{self.folder}/run/nodes/{node}"
+        configured = {f"--config={folder}/kubelet.yaml", f"{folder}/ctrd/config.toml"}
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                program, *arguments = _command(int(path.name))
+                if Path(program).name == name and not configured.isdisjoint(arguments):
+                    return int(path.name)
+        return None
 
     def _start(self, name: str, argv: Sequence[str], network: str) -> None:
         """Start a process that goes when the lab goes."""
@@ -284,7 +323,7 @@ class Lab:
         def done() -> bool:
             pods = self.call("GET", "/api/v1/pods")["items"]
             known = {pod["metadata"]["uid"] for pod in pods}
-            groups = Path("/sys/fs/cgroup/cpu").glob("kl-*/kubepods/*/pod*-*")
+            groups = CPU.glob("kl-*/kubepods/*/pod*-*")
             return {path.name.removeprefix("pod") for path in groups} <= known
 
         wait_for(done, seconds=120)
@@ -412,14 +451,10 @@ def _command(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
 
 
-def _running(name: str, argument: str) -> int:
-    """Return the process of a program that was given an argument."""
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            program, *arguments = _command(int(path.name))
-            if Path(program).name == name and argument in arguments:
-                return int(path.name)
-    raise AssertionError(f"no {name} runs with {argument}")
+def _put(pid: int, group: str) -> None:
+    """Have a process, and all that it will start, share the processor time of a group."""
+    (CPU / group).mkdir(parents=True, exist_ok=True)
+    (CPU / group / "cgroup.procs").write_text(str(pid))
 
 
 def of_vendors(*names: str) -> str:

@@ -15,6 +15,7 @@ from hetero.node.locks import try_lock
 from hetero.node.node import Node
 from hetero.node.tenant import USAGE
 from hetero.units import GiB
+from tests.node.conftest import killed_at
 
 
 def allocation(memory: int = GiB) -> Allocation:
@@ -119,3 +120,41 @@ def test_a_kept_grant_is_released_by_force_alone(node: Node, tmp_path: Path) -> 
     node.release("one", force=True)
 
     assert [] == ids(node)
+
+
+def test_a_keeper_that_is_killed_at_any_step_leaves_a_grant_or_none_and_can_go_on(
+    node: Node, tmp_path: Path
+) -> None:
+    def give() -> None:
+        assert node.ledger.note(kept(node, tmp_path).id, "for these")
+
+    kept(node, tmp_path, "beside", memory=9 * GiB)
+    seen, step = set(), 1
+    while killed_at(step, give):
+        left = [one for one in ids(node) if one != "beside"]
+        seen.add((*left, *node.ledger.notes("one")))
+        with pytest.raises(Refused, match="not enough memory left"):
+            kept(node, tmp_path, "two", memory=(7 if left else 8) * GiB)
+        give()
+        assert ["beside", "one"] == ids(node)
+        assert "for these" == node.ledger.notes("one")[-1]
+        node.ledger.let_go("one")
+        assert (["beside"], ()) == (ids(node), node.ledger.notes("one"))
+        step += 1
+
+    assert {(), ("one",), ("one", "for these")} == seen
+
+
+def test_what_a_keeper_notes_goes_when_the_grant_is_let_go(limited: Node, tmp_path: Path) -> None:
+    kept(limited, tmp_path)
+    assert limited.ledger.note("one", "first")
+    assert limited.ledger.note("one", "second")
+    kept(limited, tmp_path)
+    assert ("first", "second") == limited.ledger.notes("one")
+    with (limited.directory("one") / USAGE).open("r+b") as usage:
+        assert try_lock(usage.fileno())  # a process of the container runs on
+        limited.ledger.let_go("one")
+        assert not limited.ledger.note("one", "third")
+        kept(limited, tmp_path)
+
+        assert () == limited.ledger.notes("one")

@@ -43,6 +43,10 @@ class FakeApi:
             if watched == kind:
                 queue.put_nowait({"type": event, "object": json.loads(json.dumps(item))})
 
+    def watched(self, kind: str) -> bool:
+        """Whether somebody is told of every change from now on."""
+        return any(watched == kind for watched, _ in self._watchers)
+
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[str]:
         """Serve meanwhile; gives the URL."""

@@ -94,17 +94,22 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
                 if resource not in self.registered or not int(amount):
                     continue
                 ids = await self._choose(resource, int(amount), reusable)
-                async with self._plugin(resource) as plugin:
-                    request = wire.AllocateRequest()
-                    request.container_requests.add(devices_ids=ids)
-                    answer = await plugin.Allocate(request)
-                answers[container["name"]] = answer.container_responses[0]
+                answers[container["name"]] = await self.allocate(resource, ids)
                 if container in starting:
                     reusable = ids
                 about = pod["metadata"]
                 key = (f"{about['namespace']}/{about['name']}", container["name"])
                 self.held[key] = (resource, ids)
         return answers
+
+    async def allocate(self, resource: str, ids: list[str]) -> wire.ContainerAllocateResponse:
+        """Ask for devices that were chosen for a container."""
+        async with self._plugin(resource) as plugin:
+            request = wire.AllocateRequest()
+            request.container_requests.add(devices_ids=ids)
+            answer = await plugin.Allocate(request)
+            given: wire.ContainerAllocateResponse = answer.container_responses[0]
+            return given
 
     async def start_container(self, pod: dict[str, Any], container: str) -> None:
         """Ask before a container starts, each time it does."""

@@ -8,7 +8,6 @@ import grpc
 import pytest
 
 from hetero.kube import wire
-from hetero.kube.proto import deviceplugin_pb2 as plugin_wire
 from hetero.model import (
     CORE,
     MEMORY,
@@ -46,7 +45,7 @@ def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() -> None:
                 "/etc/hetero/libhetero-cuda.so\n"
                 == Path(paths["/etc/ld.so.preload"].host_path).read_text()
             )
-            assert ["default/pod/main"] == list(at.standing())
+            assert ["default/pod/main"] == at.given()
 
     run(story)
 
@@ -100,12 +99,9 @@ def test_whose_devices_were_preferred_is_not_given_those_of_another() -> None:
             at.kubelet.known.remove(first)
             at.kubelet.known.append(second)
             (other,) = {"memory-0::0", "memory-1::0"} - {preferred}
-            async with at.kubelet._plugin(CARD) as plugin:
-                request = plugin_wire.AllocateRequest()
-                request.container_requests.add(devices_ids=[other])
-                await plugin.Allocate(request)
+            await at.kubelet.allocate(CARD, [other])
 
-            assert ["default/two/main"] == list(at.standing())
+            assert ["default/two/main"] == at.given()
 
     run(story)
 
@@ -227,7 +223,8 @@ def test_a_forged_allocation_is_refused(forgery: str) -> None:
                 await at.kubelet.admit(thief)
 
             assert "is not signed by this cluster's scheduler for this pod" in refusal(caught)
-            assert {} == at.standing()
+            assert [] == at.given()
+            assert "default/thief/main" not in at.standing()
 
     run(story)
 

@@ -47,7 +47,7 @@ class World:
     api: FakeApi = field(factory=FakeApi)
     kubelet: FakeKubelet = field(init=False)
     node: Node = field(init=False)
-    given: list[Allocation] = field(factory=list)
+    fitted: list[Allocation] = field(factory=list)
     url: str = ""
     agent: Agent = field(init=False)
     config: Path | None = None
@@ -104,11 +104,11 @@ class World:
     def fit(self, *, memory: int = GiB, core: int = 10, count: int = 1) -> Allocation:
         """Return what the packing core gives beside all it gave before."""
         answer = fit(
-            Inventory(self.node.discover().devices, tuple(self.given)),
+            Inventory(self.node.discover().devices, tuple(self.fitted)),
             Request(asks=(Ask(memory=memory, core=core),) * count),
         )
         assert isinstance(answer, Allocation), answer
-        self.given.append(answer)
+        self.fitted.append(answer)
         return answer
 
     def standing(self) -> dict[str, Allocation]:
@@ -116,6 +116,11 @@ class World:
         look = self.node.look()
         assert look.unreadable == ()
         return {str(entry.label): entry.allocation for entry in look.standing}
+
+    def given(self) -> list[str]:
+        """Return the pods and containers that were given what stands for them."""
+        entries = self.node.look().standing
+        return [str(entry.label) for entry in entries if self.node.ledger.notes(entry.id)]
 
 
 def pod_named(name: str, *containers: str, count: int = 1) -> Plain:
