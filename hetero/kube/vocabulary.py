@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from hetero.errors import BadInput
 from hetero.fit import Container, Pod
@@ -99,9 +99,15 @@ class Vocabulary:
                 found.append(asked)
         return tuple(found)
 
-    def pod(self, pod: Plain) -> Pod | None:
-        """Return the pod as the packing core sees it, None if it asks nothing of us."""
-        requests = {asked.container: asked.request for asked in self.asked(pod)}
+    def pod(self, pod: Plain, given: Mapping[str, Sequence[str]] | None = None) -> Pod | None:
+        """Return the pod as the packing core sees it, None if it asks nothing of us.
+
+        `given` are the UUIDs of the devices that containers hold already, and so ask for.
+        """
+        requests = {
+            asked.container: _pinned(asked.request, (given or {}).get(asked.container, ()))
+            for asked in self.asked(pod)
+        }
         if not requests:
             return None
         spec, metadata = pod["spec"], pod["metadata"]
@@ -206,6 +212,14 @@ class Vocabulary:
         variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
         default = None if self.defaults.unlimited else self.defaults.policy
         return _said({**variables, **notes}, words.policy, {_DEFAULT: default, **words.policies})
+
+
+def _pinned(request: Request, uuids: Sequence[str]) -> Request:
+    """Return the request for these very devices, or as it is if they are not as many as asked."""
+    if len(uuids) != len(request.asks):
+        return request
+    asks = (evolve(ask, device=uuid) for ask, uuid in zip(request.asks, uuids, strict=True))
+    return evolve(request, asks=tuple(asks))
 
 
 def _count(words: Words, ask: Ask, count: int) -> int:

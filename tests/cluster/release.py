@@ -38,10 +38,8 @@ def values(lab: Lab) -> Plain:
         "imagePullPolicy": "Never",
         "kubeScheduler": {
             "image": IMAGE,
-            "configVersion": "kubescheduler.config.k8s.io/v1beta1",
             "command": str(lab.binaries / "kube-scheduler"),
         },
-        "certificates": {"cronJobVersion": "batch/v1beta1"},
         "agent": {
             "nodeSelector": {LABEL: "on"},
             "env": [{"name": "HETERO_RACK", "value": RACK}],

@@ -34,6 +34,41 @@ def test_the_plain_manifests_are_those_of_the_chart() -> None:
     assert render.render(namespace="hetero-system", values={}) == plain
 
 
+@pytest.mark.parametrize(
+    ("kubernetes", "config", "cron"),
+    [
+        ("1.20", "v1beta1", "batch/v1beta1"),
+        ("v1.21.14", "v1beta1", "batch/v1"),
+        ("1.22", "v1beta2", "batch/v1"),
+        ("1.24", "v1beta2", "batch/v1"),
+        ("1.25", "v1", "batch/v1"),
+        ("v1.36.2+k3s1", "v1", "batch/v1"),
+    ],
+)
+def test_each_kubernetes_gets_the_versions_it_serves(
+    kubernetes: str, config: str, cron: str
+) -> None:
+    text = render.render(namespace="hetero-system", values={}, kubernetes=kubernetes)
+    made = {(m["kind"], m["metadata"]["name"]): m for m in yaml.safe_load_all(text)}
+    scheduler = yaml.safe_load(made["ConfigMap", "hetero"]["data"]["scheduler.yaml"])
+
+    assert f"kubescheduler.config.k8s.io/{config}" == scheduler["apiVersion"]
+    assert cron == made["CronJob", "hetero-certificates"]["apiVersion"]
+
+
+def test_a_former_schedulers_pods_are_ours_before_and_after_they_meet_the_webhook() -> None:
+    def served(**values: Any) -> list[str]:
+        (config,) = [m for m in chart(**values) if m["kind"] == "ConfigMap"]
+        profiles = yaml.safe_load(config["data"]["scheduler.yaml"])["profiles"]
+        return [profile["schedulerName"] for profile in profiles]
+
+    (webhook,) = of("Deployment", "hetero-webhook")["spec"]["template"]["spec"]["containers"]
+
+    assert ["hetero-scheduler", "hami-scheduler"] == served()
+    assert ["hetero-scheduler"] == served(formerSchedulerNames=[])
+    assert "--former=hami-scheduler" in webhook["args"]
+
+
 def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> None:
     config = yaml.safe_load(of("ConfigMap", "hetero")["data"]["scheduler.yaml"])
     (extender,) = config["extenders"]
