@@ -19,8 +19,9 @@ import render  # type: ignore[import-not-found]  # noqa: E402
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text())
 
 
-def chart(**values: Any) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(render.render(namespace="hetero-system", values=values)))
+def chart(*, kubernetes: str = render.NEWEST, **values: Any) -> list[dict[str, Any]]:
+    text = render.render(namespace="hetero-system", values=values, kubernetes=kubernetes)
+    return list(yaml.safe_load_all(text))
 
 
 def of(kind: str, name: str) -> dict[str, Any]:
@@ -48,8 +49,7 @@ def test_the_plain_manifests_are_those_of_the_chart() -> None:
 def test_each_kubernetes_gets_the_versions_it_serves(
     kubernetes: str, config: str, cron: str
 ) -> None:
-    text = render.render(namespace="hetero-system", values={}, kubernetes=kubernetes)
-    made = {(m["kind"], m["metadata"]["name"]): m for m in yaml.safe_load_all(text)}
+    made = {(m["kind"], m["metadata"]["name"]): m for m in chart(kubernetes=kubernetes)}
     scheduler = yaml.safe_load(made["ConfigMap", "hetero"]["data"]["scheduler.yaml"])
 
     assert f"kubescheduler.config.k8s.io/{config}" == scheduler["apiVersion"]
