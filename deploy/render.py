@@ -6,6 +6,7 @@ python deploy/render.py [--namespace NAME] [--kube-version 1.NN] [--values FILE]
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -90,41 +91,47 @@ def _end(tokens: list[tuple[str, str]], place: int) -> int:
 
 
 def _value(said: str, root: Mapping[str, Any], dot: Any) -> Any:
-    first, *pipes = [part.split() for part in said.split("|")]
-    value = _call(first, root, dot)
-    for pipe in pipes:
-        value = _call([*pipe, value], root, dot)
-    return value
+    """Return what a pipeline comes to: each part gets the value of the one before it."""
+    piped: list[Any] = []
+    for part in said.split("|"):
+        name, *words = part.split()
+        piped = [_call(name, [*(_look(word, root, dot) for word in words), *piped], root, dot)]
+    return piped[0]
 
 
-def _call(words: list[Any], root: Mapping[str, Any], dot: Any) -> Any:
-    def look(word: Any) -> Any:
-        if not isinstance(word, str) or not word.startswith("."):
-            return word.strip('"') if isinstance(word, str) else word
-        if word == ".":
-            return dot
-        found: Any = root
-        for name in word[1:].split("."):
-            found = found[name]
-        return found
+def _look(word: str, root: Mapping[str, Any], dot: Any) -> Any:
+    if not word.startswith("."):
+        return word.strip('"')
+    if word == ".":
+        return dot
+    found: Any = root
+    for name in word[1:].split("."):
+        found = found[name]
+    return found
 
-    match words:
-        case ["toYaml", value]:
-            return yaml.safe_dump(look(value), sort_keys=False).rstrip("\n")
-        case ["nindent", amount, text]:
-            lines = str(look(text) if str(text).startswith(".") else text).rstrip("\n").split("\n")
-            return "".join("\n" + " " * int(amount) + line for line in lines)
-        case ["sha256sum", value]:
-            return sha256(str(look(value)).encode()).hexdigest()
-        case ["quote", value]:
-            return f'"{look(value)}"'
-        case ["eq", one, other]:
-            return look(one) == look(other)
-        case ["semverCompare", wanted, version]:
-            return all(_compare(one, look(version)) for one in look(wanted).split(","))
-        case [value]:
-            return look(value)
-    raise ValueError(f"the chart says {words}, which render.py does not know")
+
+def _call(name: str, values: list[Any], root: Mapping[str, Any], dot: Any) -> Any:
+    match name, values:
+        case "toYaml", [value]:
+            return yaml.safe_dump(value).rstrip("\n")
+        case "toJson", [value]:
+            text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+            return re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)  # as Go does
+        case "nindent", [amount, text]:
+            return "".join("\n" + " " * int(amount) + line for line in text.split("\n"))
+        case "trunc", [length, text]:
+            return text[: int(length)]
+        case "sha256sum", [text]:
+            return sha256(text.encode()).hexdigest()
+        case "quote", [value]:
+            return f'"{value}"'
+        case "eq", [one, other]:
+            return one == other
+        case "semverCompare", [wanted, version]:
+            return all(_compare(one, version) for one in wanted.split(","))
+        case _, []:
+            return _look(name, root, dot)
+    raise ValueError(f"the chart says {name} {values}, which render.py does not know")
 
 
 def _compare(wanted: str, version: str) -> bool:

@@ -275,3 +275,4 @@ def control_plane(folder: Path, *, binaries: Path) -> Iterator[ControlPlane]:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()

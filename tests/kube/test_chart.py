@@ -19,9 +19,13 @@ import render  # type: ignore[import-not-found]  # noqa: E402
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text())
 
 
+def rendered(*, kubernetes: str = render.NEWEST, **values: Any) -> str:
+    text: str = render.render(namespace="hetero-system", values=values, kubernetes=kubernetes)
+    return text
+
+
 def chart(*, kubernetes: str = render.NEWEST, **values: Any) -> list[dict[str, Any]]:
-    text = render.render(namespace="hetero-system", values=values, kubernetes=kubernetes)
-    return list(yaml.safe_load_all(text))
+    return list(yaml.safe_load_all(rendered(kubernetes=kubernetes, **values)))
 
 
 def of(kind: str, name: str) -> dict[str, Any]:
