@@ -40,24 +40,30 @@ def test_the_plain_manifests_are_those_of_the_chart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kubernetes", "config", "cron"),
+    ("kubernetes", "config", "cron", "flushes"),
     [
-        ("1.20", "v1beta1", "batch/v1beta1"),
-        ("v1.21.14", "v1beta1", "batch/v1"),
-        ("1.22", "v1beta2", "batch/v1"),
-        ("1.24", "v1beta2", "batch/v1"),
-        ("1.25", "v1", "batch/v1"),
-        ("v1.36.2+k3s1", "v1", "batch/v1"),
+        ("1.20", "v1beta1", "batch/v1beta1", False),
+        ("v1.21.14", "v1beta1", "batch/v1", False),
+        ("1.22", "v1beta2", "batch/v1", False),
+        ("1.24", "v1beta2", "batch/v1", False),
+        ("1.25", "v1", "batch/v1", False),
+        ("v1.31.14", "v1", "batch/v1", False),
+        ("1.32", "v1", "batch/v1", True),
+        ("v1.36.2+k3s1", "v1", "batch/v1", True),
+        ("1.40", "v1", "batch/v1", False),  # a flag that is gone would end kube-scheduler
     ],
 )
-def test_each_kubernetes_gets_the_versions_it_serves(
-    kubernetes: str, config: str, cron: str
+def test_each_kubernetes_gets_the_versions_and_flags_it_knows(
+    kubernetes: str, config: str, cron: str, *, flushes: bool
 ) -> None:
     made = {(m["kind"], m["metadata"]["name"]): m for m in chart(kubernetes=kubernetes)}
     scheduler = yaml.safe_load(made["ConfigMap", "hetero"]["data"]["scheduler.yaml"])
 
     assert f"kubescheduler.config.k8s.io/{config}" == scheduler["apiVersion"]
     assert cron == made["CronJob", "hetero-certificates"]["apiVersion"]
+    spec = made["Deployment", "hetero-scheduler"]["spec"]["template"]["spec"]
+    flags = spec["containers"][1]["command"]
+    assert flushes == ("--pod-max-in-unschedulable-pods-duration=30s" in flags)
 
 
 def test_a_former_schedulers_pods_are_ours_before_and_after_they_meet_the_webhook() -> None:
