@@ -75,6 +75,7 @@ def started_by_hami(lab: Lab, card: Device) -> None:
         "hami.io/vgpu-devices-allocated": given,
     }
     lab.add("old", share(), namespace=UNWATCHED, notes=notes, schedulerName="gone")
+    lab.patch(f"{BEFORE}/old", {"metadata": {"labels": {"hami.io/vgpu-node": NODE}}})
     target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
     lab.call("POST", f"{BEFORE}/old/binding", {"metadata": {"name": "old"}, "target": target})
     wait_for(lambda: phases(lab)["old"] == "Running")

@@ -91,16 +91,19 @@ def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> No
 
 
 def test_every_service_starts_anew_with_new_settings_and_the_agent_reads_them() -> None:
-    def marks(**values: Any) -> set[str]:
+    def marks(**values: Any) -> set[tuple[str, str]]:
+        """Return each service with what makes it start anew when it changes."""
         made = [m for m in chart(**values) if m["kind"] in ("Deployment", "DaemonSet")]
-        return {
-            m["spec"]["template"]["metadata"]["annotations"]["hetero.io/settings"] for m in made
-        }
+        notes = [m["spec"]["template"]["metadata"]["annotations"] for m in made]
+        names = [m["metadata"]["name"] for m in made]
+        return {(n, a["hetero.io/settings"]) for n, a in zip(names, notes, strict=True)}
 
     (agent,) = of("DaemonSet", "hetero-agent")["spec"]["template"]["spec"]["containers"]
 
-    assert (1, 1) == (len(marks()), len(marks(settings="a = 1")))
+    words = {"resources": {"cards": ["example.com/card"], "parts": []}}
+    assert 3 == len(marks())
     assert set() == marks() & marks(settings="a = 1")
+    assert ["hetero-scheduler"] == [name for name, _ in marks(**words) - marks()]
     assert "--config=/etc/hetero-settings/settings.toml" in agent["args"]
 
 
