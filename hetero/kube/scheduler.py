@@ -144,14 +144,16 @@ class Scheduler:
         if event == "DELETED" or text is None:
             self.roster.leave(name)
             return
+        was = self.roster.devices(name)
         try:
             self.roster.enter(name, wire.devices(text, node=name))
         except BadInput as error:
             log.error("%s", error)
             self.roster.enter(name, (), fault="publish an inventory that this version cannot read")
-        for uid, pod in self._former.items():
-            if pod["spec"]["nodeName"] == name and uid not in self.roster.standing:
-                self._count(uid, pod)
+        if self.roster.devices(name) != was:
+            for uid, pod in self._former.items():
+                if pod["spec"]["nodeName"] == name and uid not in self.roster.standing:
+                    self._count(uid, pod)
 
     def _pods_listed(self, pods: list[Plain]) -> None:
         uids = {pod["metadata"]["uid"] for pod in pods}
