@@ -203,8 +203,9 @@ class Shares:
             if name == container:
                 return Wanted(pod=pod, container=container, allocation=allocation)
         raise BadInput(
-            f"{_name(pod)}: the scheduler gave container {container} no share: is its schedulerName "
-            "the one of hetero? (if it started before hetero came, delete it and create it anew)"
+            f"{_name(pod)}: the scheduler gave container {container} no share: is its "
+            "schedulerName the one of hetero? (if it started before hetero came, delete it and "
+            "create it anew)"
         )
 
     async def _pod(self, namespace: str, name: str) -> Plain | None:
