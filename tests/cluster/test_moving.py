@@ -32,13 +32,11 @@ ON_NODE = ("node-handshake", "node-nvidia-register", "mutex.lock")
 
 def test_every_pod_of_hamis_time_runs_or_runs_on(lab: Lab, release: Release) -> None:
     cards = inventory(lab)
-    release.stop_agent(NODE)
     with left_behind(lab, cards):
-        with plain_plugins(lab, CARD, {NODE: 10 * len(cards)}):
+        with hamis_time(lab, release, 10 * len(cards)):
             started_by_hami(lab, cards[0])
             # Its scheduler went before it looked at this one.
             lab.add("waits", share(), namespace=UNWATCHED, schedulerName=SCHEDULER)
-        release.start_agent(NODE)
         lab.add("new", share(), schedulerName=SCHEDULER, runtimeClassName="nvidia")
         run_all(lab, "new")
         wait_for(lambda: phases(lab) == {"old": "Running", "waits": "Running"})
@@ -52,6 +50,17 @@ def test_every_pod_of_hamis_time_runs_or_runs_on(lab: Lab, release: Release) -> 
         assert "Pending" == lab.phases()["every"]
         lab.call("DELETE", f"{BEFORE}/old?gracePeriodSeconds=0")
         run_all(lab, "every")
+
+
+@contextmanager
+def hamis_time(lab: Lab, release: Release, count: int) -> Iterator[None]:
+    """Have another device plugin on the node instead of ours meanwhile."""
+    release.stop_agent(NODE)
+    try:
+        with plain_plugins(lab, CARD, {NODE: count}):
+            yield
+    finally:
+        release.start_agent(NODE)
 
 
 def inventory(lab: Lab) -> tuple[Device, ...]:
