@@ -133,7 +133,8 @@ class Lab:
         """End the kubelet of a node by kill -9 and start it again; its containers run on."""
         (first,) = _children(self._pid(node))  # it ends the node when its kubelet ends
         os.kill(first, signal.SIGSTOP)
-        kubelet = _running("kubelet", f"--hostname-override={node}")
+        own = f"--kubeconfig={self._kubeconfig}"  # this machine may have other labs
+        kubelet = _running("kubelet", f"--hostname-override={node}", own)
         argv = _command(kubelet)
         os.kill(kubelet, signal.SIGKILL)
         enter = ("nsenter", f"--target={first}", "--mount", "--pid", "--")
@@ -416,14 +417,14 @@ def _command(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
 
 
-def _running(name: str, argument: str) -> int:
-    """Return the process of a program that was given an argument."""
+def _running(name: str, *given: str) -> int:
+    """Return the process of a program that was given these arguments."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             program, *arguments = _command(int(path.name))
-            if Path(program).name == name and argument in arguments:
+            if Path(program).name == name and set(given) <= set(arguments):
                 return int(path.name)
-    raise AssertionError(f"no {name} runs with {argument}")
+    raise AssertionError(f"no {name} runs with {given}")
 
 
 def of_vendors(*names: str) -> str:
