@@ -56,6 +56,7 @@ def test_every_pod_of_hamis_time_runs_or_runs_on(lab: Lab, release: Release) -> 
 def hamis_time(lab: Lab, release: Release, count: int) -> Iterator[None]:
     """Have another device plugin on the node instead of ours meanwhile."""
     release.stop_agent(NODE)
+    wait_for(lambda: CARD not in lab.allocatable(NODE))  # else ours would pass for the other's
     try:
         with plain_plugins(lab, CARD, {NODE: count}):
             yield
