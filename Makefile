@@ -10,7 +10,7 @@ DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pyte
 # What a machine without a card, root or a night to spare can run.
 QUICK := not soak and not cluster and not hardware and not containers
 
-.PHONY: help manifests setup native demo test fuzz test-containers test-cluster soak check stubs clean uninstall
+.PHONY: help manifests setup native demo test fuzz test-containers test-cluster soak check helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -42,6 +42,10 @@ fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of
 test-containers: setup ## run the tests with real containers; root, and what they say when they skip
 	$(BIN)/pytest -m "containers and not measured" --timeout 300 -rs tests/containers
 	$(BIN)/pytest -m "containers and measured" --timeout 300 --reruns 2 tests/containers
+
+# Its wheel says that it needs a newer Python than it does.
+helm: setup ## install Helm as a library, for those tests of the chart that need it
+	$(BIN)/pip install --quiet --ignore-requires-python helm-sdkpy
 
 test-cluster: setup ## run the tests on a real cluster; root, and what they say when they skip
 	$(BIN)/pytest -m "cluster and not soak and not measured" --timeout 300 -rs tests/kube tests/cluster

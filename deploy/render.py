@@ -1,11 +1,12 @@
 """Renders the chart for those without Helm: the part of its template language the chart uses.
 
-python deploy/render.py --namespace hetero-system [--values FILE]... > hetero.yaml
+python deploy/render.py [--namespace NAME] [--kube-version 1.NN] [--values FILE]... > hetero.yaml
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -15,13 +16,23 @@ from typing import Any
 import yaml
 
 CHART = Path(__file__).parent / "chart"
+#: What is rendered for unless another version is named.
+NEWEST = "1.36"
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _ACTION = re.compile(r"(\s*)\{\{(-?)\s*(.*?)\s*(-?)\}\}", re.DOTALL)
 
 
-def render(*, namespace: str, values: Mapping[str, Any]) -> str:
-    """Return all manifests of the chart, with `values` over its own, ready for kubectl apply."""
+def render(*, namespace: str, values: Mapping[str, Any], kubernetes: str = NEWEST) -> str:
+    """Return all manifests of the chart for a version of Kubernetes, ready for kubectl apply.
+
+    `values` go over the chart's own.
+    """
     chosen = _merged(yaml.safe_load((CHART / "values.yaml").read_text()), values)
-    root = {"Values": chosen, "Release": {"Namespace": namespace, "Name": "hetero"}}
+    root = {
+        "Values": chosen,
+        "Release": {"Namespace": namespace, "Name": "hetero"},
+        "Capabilities": {"KubeVersion": {"Version": kubernetes}},
+    }
     parts = [
         _fill(list(_tokens(path.read_text())), root)
         for path in sorted((CHART / "templates").glob("*.yaml"))
@@ -80,51 +91,81 @@ def _end(tokens: list[tuple[str, str]], place: int) -> int:
 
 
 def _value(said: str, root: Mapping[str, Any], dot: Any) -> Any:
-    first, *pipes = [part.split() for part in said.split("|")]
-    value = _call(first, root, dot)
-    for pipe in pipes:
-        value = _call([*pipe, value], root, dot)
-    return value
+    """Return what a pipeline comes to: each part gets the value of the one before it."""
+    piped: list[Any] = []
+    for part in said.split("|"):
+        name, *words = part.split()
+        piped = [_call(name, [*(_look(word, root, dot) for word in words), *piped], root, dot)]
+    return piped[0]
 
 
-def _call(words: list[Any], root: Mapping[str, Any], dot: Any) -> Any:
-    def look(word: Any) -> Any:
-        if not isinstance(word, str) or not word.startswith("."):
-            return word.strip('"') if isinstance(word, str) else word
-        if word == ".":
-            return dot
-        found: Any = root
-        for name in word[1:].split("."):
-            found = found[name]
-        return found
+def _look(word: str, root: Mapping[str, Any], dot: Any) -> Any:
+    if not word.startswith("."):
+        return word.strip('"')
+    if word == ".":
+        return dot
+    found: Any = root
+    for name in word[1:].split("."):
+        found = found[name]
+    return found
 
-    match words:
-        case ["toYaml", value]:
-            return yaml.safe_dump(look(value), sort_keys=False).rstrip("\n")
-        case ["nindent", amount, text]:
-            lines = str(look(text) if str(text).startswith(".") else text).rstrip("\n").split("\n")
-            return "".join("\n" + " " * int(amount) + line for line in lines)
-        case ["sha256sum", value]:
-            return sha256(str(look(value)).encode()).hexdigest()
-        case ["quote", value]:
-            return f'"{look(value)}"'
-        case ["eq", one, other]:
-            return look(one) == look(other)
-        case [value]:
-            return look(value)
-    raise ValueError(f"the chart says {words}, which render.py does not know")
+
+def _call(name: str, values: list[Any], root: Mapping[str, Any], dot: Any) -> Any:
+    match name, values:
+        case "toYaml", [value]:
+            return yaml.safe_dump(value).rstrip("\n")
+        case "toJson", [value]:
+            text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+            return re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)  # as Go does
+        case "nindent", [amount, text]:
+            return "".join("\n" + " " * int(amount) + line for line in text.split("\n"))
+        case "trunc", [length, text]:
+            return text[: int(length)]
+        case "sha256sum", [text]:
+            return sha256(text.encode()).hexdigest()
+        case "quote", [value]:
+            return f'"{value}"'
+        case "eq", [one, other]:
+            return one == other
+        case "semverCompare", [wanted, version]:
+            return all(_compare(one, version) for one in wanted.split(","))
+        case _, []:
+            return _look(name, root, dot)
+    raise ValueError(f"the chart says {name} {values}, which render.py does not know")
+
+
+def _compare(wanted: str, version: str) -> bool:
+    """Whether a version is as wanted, by its first two numbers."""
+    found = re.fullmatch(r"(>=|<)(\d+)\.(\d+)-0", wanted)
+    if found is None:
+        raise ValueError(f"the chart asks for {wanted}, which render.py does not know")
+    has = _VERSION.match(version)
+    if has is None:
+        raise ValueError(f"{version} is no version of Kubernetes")
+    newer = (int(has[1]), int(has[2])) >= (int(found[2]), int(found[3]))
+    return newer if found[1] == ">=" else not newer
+
+
+def _version(text: str) -> str:
+    if not _VERSION.match(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no version: write 1.20 or v1.36.2")
+    return text
 
 
 def main() -> None:
     """Print the manifests."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--namespace", default="hetero-system")
+    parser.add_argument(
+        "--kube-version", type=_version, default=NEWEST, help="of the cluster (%(default)s)"
+    )
     parser.add_argument("--values", type=Path, action="append", default=[])
     chosen = parser.parse_args()
     values: dict[str, Any] = {}
     for path in chosen.values:
         values = _merged(values, yaml.safe_load(path.read_text()))
-    print(render(namespace=chosen.namespace, values=values), end="")
+    text = render(namespace=chosen.namespace, values=values, kubernetes=chosen.kube_version)
+    print(text, end="")
 
 
 if __name__ == "__main__":

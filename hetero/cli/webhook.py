@@ -12,9 +12,12 @@ from hetero.cli._listen import listen, listen_options
 
 @click.command()
 @click.option("--scheduler", default="hetero-scheduler", show_default=True, help="For pods.")
+@click.option("--former", multiple=True, metavar="NAME", help="A scheduler whose pods we take.")
 @click.option("--writer", required=True, metavar="USER", help="Who alone writes allocations.")
 @listen_options
-def command(*, config: Path | None, scheduler: str, writer: str, **where: Any) -> None:
+def command(
+    *, config: Path | None, scheduler: str, former: tuple[str, ...], writer: str, **where: Any
+) -> None:
     """Fill in what pods leave out, and refuse nonsense in one sentence.
 
     \b
@@ -23,4 +26,4 @@ def command(*, config: Path | None, scheduler: str, writer: str, **where: Any) -
     """
     from hetero.kube import start
 
-    start.webhook(listen(**where), config=config, scheduler=scheduler, writer=writer)
+    start.webhook(listen(**where), config=config, scheduler=scheduler, former=former, writer=writer)

@@ -26,7 +26,7 @@ from msgspec import Raw, json
 
 from hetero.errors import BadInput, HeteroError
 from hetero.fit import Pod
-from hetero.kube import wire
+from hetero.kube import former, wire
 from hetero.kube.api import Api, ApiError, Plain
 from hetero.kube.events import Events, timestamp
 from hetero.kube.lease import Lease
@@ -48,7 +48,7 @@ _UNBOUND = 30.0
 _PATIENCE, _PAUSE = 5.0, 0.05
 #: Pods remembered between being filtered and being bound.
 _MOST_FILTERED = 1024
-_OVER = ("Succeeded", "Failed")
+_OVER, _RUNS = ("Succeeded", "Failed"), "Running"
 
 _ARGS = json.Decoder(dict[str, Raw])
 _NAMES = json.Decoder(list[str])
@@ -76,6 +76,7 @@ class Scheduler:
     roster: Roster = field(init=False)
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
     _ours: set[str] = field(factory=set)  # those of them that this process reserved for
+    _former: dict[str, Plain] = field(factory=dict)  # pods that were there before us
     # Pods that may be bound next, oldest first, and what they want.
     _filtered: dict[str, tuple[Plain, Wish]] = field(factory=dict)
     _named: _Names = _Names(_NULL, [])  # that came or went last
@@ -158,15 +159,20 @@ class Scheduler:
         if event == "DELETED" or text is None:
             self.roster.leave(name)
             return
+        was = self.roster.devices(name)
         try:
             self.roster.enter(name, wire.devices(text, node=name))
         except BadInput as error:
             log.error("%s", error)
             self.roster.enter(name, (), fault="publish an inventory that this version cannot read")
+        if self.roster.devices(name) != was:
+            for uid, pod in self._former.items():
+                if pod["spec"]["nodeName"] == name and uid not in self.roster.standing:
+                    self._count(uid, pod)
 
     def _pods_listed(self, pods: list[Plain]) -> None:
         uids = {pod["metadata"]["uid"] for pod in pods}
-        for uid in set(self.roster.standing) - uids:
+        for uid in {*self.roster.standing, *self._former} - uids:
             self._forget(uid)
         for pod in pods:
             self._pod_changed("ADDED", pod)
@@ -184,7 +190,13 @@ class Scheduler:
         known = self._pods.get(uid)
         if known is not None:
             self._pods[uid] = pod
-        if wire.ALLOCATION not in notes or uid in self._ours:
+        if uid in self._ours:
+            return
+        if wire.ALLOCATION not in notes:
+            runs = node and (pod.get("status") or {}).get("phase") == _RUNS
+            if runs and uid not in self._former and former.given(pod):
+                self._former[uid] = pod
+                self._count(uid, pod)
             return
         if known is not None and _given(known) == _given(pod):
             return
@@ -205,8 +217,23 @@ class Scheduler:
         if not node:
             self._later(self._expire(uid))
 
+    def _count(self, uid: str, pod: Plain) -> None:
+        """Count what HAMi gave a pod that runs: its cards are not empty, until it ends."""
+        node = pod["spec"]["nodeName"]
+        if not self.roster.devices(node):
+            return  # not known yet
+        try:
+            wish = self.vocabulary.wish(pod, former.given(pod))
+            answer = self.roster.reserve(uid, wish.pod, node) if wish else None
+            fault = answer.sentence if isinstance(answer, Refusal) else None
+        except BadInput as error:
+            fault = str(error)
+        if fault:
+            log.warning("pod %s/%s, which HAMi started: not counted: %s", *_full_name(pod), fault)
+
     def _forget(self, uid: str) -> None:
         self._pods.pop(uid, None)
+        self._former.pop(uid, None)
         self._ours.discard(uid)
         self.roster.release(uid)
 

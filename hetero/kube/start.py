@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from attrs import frozen
@@ -74,7 +74,9 @@ def scheduler(
     asyncio.run(run())
 
 
-def webhook(listen: Listen, *, config: Path | None, scheduler: str, writer: str) -> None:
+def webhook(
+    listen: Listen, *, config: Path | None, scheduler: str, former: Iterable[str], writer: str
+) -> None:
     """Run the webhook until it is told to stop."""
     chosen = settings.load(config)
     vocabulary = chosen.vocabulary(Registry.installed())
@@ -86,6 +88,7 @@ def webhook(listen: Listen, *, config: Path | None, scheduler: str, writer: str)
                 vocabulary=vocabulary,
                 scheduler=scheduler,
                 writer=writer,
+                former=frozenset(former),
                 api=api,
                 runtime_classes=chosen.runtime_classes,
             )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from hetero.errors import BadInput
 from hetero.fit import Container, Pod
@@ -103,12 +103,18 @@ class Vocabulary:
                 found.append(asked)
         return tuple(found)
 
-    def wish(self, pod: Plain) -> Wish | None:
-        """Return what the pod wants, None if it asks nothing of us. Raises `BadInput`."""
+    def wish(self, pod: Plain, given: Mapping[str, Sequence[str]] | None = None) -> Wish | None:
+        """Return what the pod wants, None if it asks nothing of us. Raises `BadInput`.
+
+        `given` are the UUIDs of the devices that containers hold already, and so ask for.
+        """
         asked = self.asked(pod)
         if not asked:
             return None
-        requests = {one.container: one.request for one in asked}
+        held = given or {}
+        requests = {
+            one.container: _pinned(one.request, held.get(one.container, ())) for one in asked
+        }
         spec, metadata = pod["spec"], pod["metadata"]
         first = spec.get("initContainers") or ()
         beside = [one for one in first if one.get("restartPolicy") == "Always"]
@@ -207,6 +213,14 @@ class Vocabulary:
         variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
         default = None if self.defaults.unlimited else self.defaults.policy
         return _said({**variables, **notes}, words.policy, {_DEFAULT: default, **words.policies})
+
+
+def _pinned(request: Request, uuids: Sequence[str]) -> Request:
+    """Return the request for these very devices, or as it is if they are not as many as asked."""
+    if len(uuids) != len(request.asks):
+        return request
+    asks = (evolve(ask, device=uuid) for ask, uuid in zip(request.asks, uuids, strict=True))
+    return evolve(request, asks=tuple(asks))
 
 
 def _count(words: Words, ask: Ask, count: int) -> int:

@@ -36,11 +36,15 @@ _RESERVED = "default-scheduler"
 
 @frozen(kw_only=True)
 class Webhook:
-    """Answers admission reviews. `scheduler` is the name pods get, `writer` who may sign them."""
+    """Answers admission reviews. `scheduler` is the name pods get, `writer` who may sign them.
+
+    Pods that name one of the schedulers of `former` are moved to ours.
+    """
 
     vocabulary: Vocabulary
     scheduler: str
     writer: str
+    former: frozenset[str] = frozenset()
     api: Api | None = None  # asked for quotas
     runtime_classes: Mapping[str, str] = field(factory=dict)  # by vendor
 
@@ -97,7 +101,7 @@ class Webhook:
                 f"kubernetes.io/hostname: {spec['nodeName']} instead"
             )
         named = spec.get("schedulerName") or _RESERVED
-        if named not in (_RESERVED, self.scheduler):
+        if named not in (_RESERVED, self.scheduler, *self.former):
             return []  # another scheduler's pod, chosen on purpose
         for asked in every:
             _refuse_privileged(asked, _container(spec, asked.container))

@@ -80,7 +80,7 @@ class Books:
 
         def lines(answer: HTTPResponse) -> Iterator[bytes]:
             with suppress(OSError, HTTPException, ValueError, AttributeError):  # until it is closed
-                while line := answer.readline():
+                while (line := answer.readline()).endswith(b"\n"):  # less is the end, or a part
                     yield line
 
         path = "/api/v1/namespaces/default/pods?watch=true"

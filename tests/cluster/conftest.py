@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.books import Books
-from tests.cluster.lab import Lab, running
-from tests.cluster.release import Release
+from tests.cluster.lab import Lab, program, running
+from tests.cluster.plain_plugin import SOCKETS
+from tests.cluster.release import PODS, Release
+from tests.kube.binaries import ROOT
 from tests.kube.control_plane import wait_for
 
 CARD = "nvidia.com/gpu"
@@ -38,6 +42,28 @@ def release(cluster: Release) -> Iterator[Release]:
 @pytest.fixture
 def lab(release: Release) -> Lab:
     return release.lab
+
+
+@contextmanager
+def plain_plugins(lab: Lab, resource: str, counts: Mapping[str, int]) -> Iterator[None]:
+    """Have the simplest plugin on nodes meanwhile, with so many cards on each."""
+    command = (sys.executable, "-m", "tests.cluster.plain_plugin", resource)
+    path = str(SOCKETS)
+    for node, count in counts.items():
+        spec = program({}, *command, str(count))
+        container = spec["containers"][0]
+        container["workingDir"] = str(ROOT)
+        container["resources"] = {"requests": {"cpu": "100m"}}  # as hetero's agent
+        container["volumeMounts"].append({"name": "sockets", "mountPath": path})
+        spec["volumes"].append({"name": "sockets", "hostPath": {"path": path}})
+        body = {"metadata": {"name": f"plain-{node}"}, "spec": {**spec, "nodeName": node}}
+        lab.call("POST", PODS, body)
+    try:
+        wait_for(lambda: all(resource in lab.allocatable(node) for node in counts))
+        yield
+    finally:
+        for node in counts:
+            lab.call("DELETE", f"{PODS}/plain-{node}?gracePeriodSeconds=0")
 
 
 def ended(lab: Lab, *names: str, seconds: float = 60) -> None:

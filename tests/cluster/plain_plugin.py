@@ -1,6 +1,6 @@
 """The least a device plugin can be: so many devices, none with a choice, given at once.
 
-    python -m tests.cluster.plain_plugin COUNT
+    python -m tests.cluster.plain_plugin RESOURCE COUNT
 
 What pods wait for under it, they wait for Kubernetes and the machine. It tells when it was asked in
 an answer's environment, which the kubelet keeps.
@@ -47,7 +47,7 @@ class Plain(DevicePluginServicer):
         context: grpc.ServicerContext,
     ) -> Iterator[wire.ListAndWatchResponse]:
         """Tell the devices, once."""
-        cards = (wire.Device(ID=f"card-{n}", health="Healthy") for n in range(int(sys.argv[1])))
+        cards = (wire.Device(ID=f"card-{n}", health="Healthy") for n in range(int(sys.argv[2])))
         yield wire.ListAndWatchResponse(devices=cards)
         Event().wait()
 
@@ -71,7 +71,9 @@ def main() -> None:
     # The authority that gRPC makes of a socket's path is one that Go's servers refuse.
     options = [("grpc.default_authority", "localhost")]
     with grpc.insecure_channel(f"unix://{SOCKETS / 'kubelet.sock'}", options=options) as kubelet:
-        request = wire.RegisterRequest(version="v1beta1", endpoint=ENDPOINT, resource_name=RESOURCE)
+        request = wire.RegisterRequest(
+            version="v1beta1", endpoint=ENDPOINT, resource_name=sys.argv[1]
+        )
         RegistrationStub(kubelet).Register(request)  # type: ignore[no-untyped-call]
     server.wait_for_termination()
 

@@ -30,7 +30,7 @@ LABEL = "lab/agent"
 
 
 def values(lab: Lab) -> Plain:
-    """Return the chart's values for this cluster: Kubernetes 1.20, and an image that is empty."""
+    """Return the chart's values for this cluster: its image is empty."""
     volumes, mounts = host_volumes()
     shm = {"name": "shm", "hostPath": {"path": "/dev/shm"}}
     return {
@@ -38,10 +38,8 @@ def values(lab: Lab) -> Plain:
         "imagePullPolicy": "Never",
         "kubeScheduler": {
             "image": IMAGE,
-            "configVersion": "kubescheduler.config.k8s.io/v1beta1",
             "command": str(lab.binaries / "kube-scheduler"),
         },
-        "certificates": {"cronJobVersion": "batch/v1beta1"},
         "agent": {
             "nodeSelector": {LABEL: "on"},
             "env": [{"name": "HETERO_RACK", "value": RACK}],
@@ -79,7 +77,8 @@ class Release:
 
     def manifests(self) -> list[Plain]:
         """Return the chart's manifests for this cluster."""
-        text = render.render(namespace=NAMESPACE, values=values(self.lab))
+        version = self.lab.call("GET", "/version")["gitVersion"]
+        text = render.render(namespace=NAMESPACE, values=values(self.lab), kubernetes=version)
         return list(yaml.safe_load_all(text))
 
     def renew_certificates(self) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import pytest
 
@@ -17,11 +15,10 @@ from hetero.node.ledger import KEPT
 from hetero.units import MiB
 from tests.cluster import plain_plugin
 from tests.cluster.books import Books
-from tests.cluster.conftest import run_all, share
-from tests.cluster.lab import UNWATCHED, Lab, program
+from tests.cluster.conftest import plain_plugins, run_all, share
+from tests.cluster.lab import UNWATCHED, Lab
 from tests.cluster.plain_plugin import RESOURCE
-from tests.cluster.release import NAMESPACE, Release
-from tests.kube.binaries import ROOT
+from tests.cluster.release import Release
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -181,7 +178,7 @@ def test_what_a_hundred_pods_wait_for_is_the_same_under_the_simplest_plugin(
     ours: list[float] = []
     others: list[float] = []
     before = {call: calls(lab, release, call) for call in ("prefer", "allocate", "start")}
-    with plain_plugins(lab):
+    with plain_plugins(lab, RESOURCE, dict(zip(lab.racks, FITS, strict=True))):
         for _ in range(ROUNDS):
             lab.calm()
             began = time.time()
@@ -210,29 +207,6 @@ def test_what_a_hundred_pods_wait_for_is_the_same_under_the_simplest_plugin(
         print(f"  the simplest plugin  {told(others)}")
         for call, count in took.items():
             print(f"  hetero's own part, {call}: {most(count, 50)}, {most(count, 99)}")
-
-
-@contextmanager
-def plain_plugins(lab: Lab) -> Iterator[None]:
-    """Have the simplest plugin on each node meanwhile, with as many cards as pods run with ours."""
-    command = (sys.executable, "-m", "tests.cluster.plain_plugin")
-    path = str(plain_plugin.SOCKETS)
-    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    for node, count in zip(lab.racks, FITS, strict=True):
-        spec = program({}, *command, str(count))
-        container = spec["containers"][0]
-        container["workingDir"] = str(ROOT)
-        container["resources"] = {"requests": {"cpu": "100m"}}  # as hetero's agent
-        container["volumeMounts"].append({"name": "sockets", "mountPath": path})
-        spec["volumes"].append({"name": "sockets", "hostPath": {"path": path}})
-        body = {"metadata": {"name": f"plain-{node}"}, "spec": {**spec, "nodeName": node}}
-        lab.call("POST", pods, body)
-    try:
-        wait_for(lambda: all(RESOURCE in lab.allocatable(node) for node in lab.racks))
-        yield
-    finally:
-        for node in lab.racks:
-            lab.call("DELETE", f"{pods}/plain-{node}?gracePeriodSeconds=0")
 
 
 def allocated(lab: Lab) -> dict[str, float]:

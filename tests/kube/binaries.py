@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import lzma
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,15 @@ def script() -> Path | None:
     named = os.environ.get("HETERO_LAB")
     folders = [Path(named)] if named else [ROOT / "shared/kube", ROOT.parent / "shared/kube"]
     return next((one / "lab.py" for one in folders if (one / "lab.py").exists()), None)
+
+
+def minor(folder: Path) -> int:
+    """Return which Kubernetes 1.N the binaries in a folder are."""
+    argv = (folder / "kube-apiserver", "--version")
+    said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"v1\.(\d+)\.", said)
+    assert found, said
+    return int(found[1])
 
 
 def binaries(folder: Path) -> Path:

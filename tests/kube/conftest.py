@@ -31,7 +31,7 @@ def card(uuid: str, *, memory: int = 16 * GiB, model: str = "V100", **rest: Any)
 
 
 def extender_settings(url: str, authority: Authority, caller: tuple[Path, Path]) -> dict[str, Any]:
-    """Return the extender's part of a KubeSchedulerConfiguration of Kubernetes 1.20."""
+    """Return the extender's part of a KubeSchedulerConfiguration."""
     return {
         "urlPrefix": url,
         "filterVerb": "filter",
@@ -85,10 +85,11 @@ def scheduled(plane: ControlPlane) -> ControlPlane:
         },
     )  # fmt: skip
     config = plane.folder / "scheduler.yaml"
+    version = "v1" if plane.minor >= 25 else "v1beta2" if plane.minor >= 22 else "v1beta1"
     config.write_text(
         json.dumps(
             {
-                "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
+                "apiVersion": f"kubescheduler.config.k8s.io/{version}",
                 "kind": "KubeSchedulerConfiguration",
                 "clientConnection": {"kubeconfig": str(plane.kubeconfig)},
                 "leaderElection": {
@@ -106,7 +107,8 @@ def scheduled(plane: ControlPlane) -> ControlPlane:
     )
     plane.start(
         "scheduler", str(plane.binaries / "kube-scheduler"), f"--config={config}",
-        "--bind-address=127.0.0.1", "--port=0", f"--secure-port={free_port()}", "--v=3",
+        "--bind-address=127.0.0.1", f"--secure-port={free_port()}", "--v=3",
+        *(["--port=0"] if plane.minor < 24 else []),
         f"--cert-dir={plane.folder / 'scheduler'}",
     )  # fmt: skip
     wait_for(lambda: "serving on" in plane.log("extender"))

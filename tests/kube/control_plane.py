@@ -23,6 +23,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.kube.binaries import minor
+
 TOKEN = "control-plane-admin"
 
 
@@ -118,6 +120,11 @@ class ControlPlane:
     binaries: Path
     running: list[subprocess.Popen[bytes]] = field(factory=list)
     _started: dict[str, tuple[Any, tuple[str, ...], Mapping[str, str] | None]] = field(factory=dict)
+
+    @property
+    def minor(self) -> int:
+        """Which Kubernetes 1.N this is."""
+        return minor(self.binaries)
 
     @property
     def kubeconfig(self) -> Path:
@@ -241,7 +248,8 @@ def control_plane(folder: Path, *, binaries: Path) -> Iterator[ControlPlane]:
         made.start(
             "apiserver", str(binaries / "kube-apiserver"),
             f"--etcd-servers=http://127.0.0.1:{client}", "--advertise-address=127.0.0.1",
-            "--bind-address=127.0.0.1", f"--secure-port={made.port}", "--insecure-port=0",
+            "--bind-address=127.0.0.1", f"--secure-port={made.port}",
+            *(["--insecure-port=0"] if made.minor < 24 else []),
             f"--cert-dir={folder / 'apiserver'}", f"--token-auth-file={folder / 'tokens.csv'}",
             "--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount",
             "--service-cluster-ip-range=10.96.0.0/24", "--authorization-mode=RBAC",
@@ -267,3 +275,4 @@ def control_plane(folder: Path, *, binaries: Path) -> Iterator[ControlPlane]:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()

@@ -19,8 +19,13 @@ import render  # type: ignore[import-not-found]  # noqa: E402
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text())
 
 
-def chart(**values: Any) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(render.render(namespace="hetero-system", values=values)))
+def rendered(*, kubernetes: str = render.NEWEST, **values: Any) -> str:
+    text: str = render.render(namespace="hetero-system", values=values, kubernetes=kubernetes)
+    return text
+
+
+def chart(*, kubernetes: str = render.NEWEST, **values: Any) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(rendered(kubernetes=kubernetes, **values)))
 
 
 def of(kind: str, name: str) -> dict[str, Any]:
@@ -32,6 +37,46 @@ def test_the_plain_manifests_are_those_of_the_chart() -> None:
     plain = (ROOT / "deploy/manifests/hetero.yaml").read_text()
 
     assert render.render(namespace="hetero-system", values={}) == plain
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "config", "cron", "flushes"),
+    [
+        ("1.20", "v1beta1", "batch/v1beta1", False),
+        ("v1.21.14", "v1beta1", "batch/v1", False),
+        ("1.22", "v1beta2", "batch/v1", False),
+        ("1.24", "v1beta2", "batch/v1", False),
+        ("1.25", "v1", "batch/v1", False),
+        ("v1.31.14", "v1", "batch/v1", False),
+        ("1.32", "v1", "batch/v1", True),
+        ("v1.36.2+k3s1", "v1", "batch/v1", True),
+        ("1.40", "v1", "batch/v1", False),  # a flag that is gone would end kube-scheduler
+    ],
+)
+def test_each_kubernetes_gets_the_versions_and_flags_it_knows(
+    kubernetes: str, config: str, cron: str, *, flushes: bool
+) -> None:
+    made = {(m["kind"], m["metadata"]["name"]): m for m in chart(kubernetes=kubernetes)}
+    scheduler = yaml.safe_load(made["ConfigMap", "hetero"]["data"]["scheduler.yaml"])
+
+    assert f"kubescheduler.config.k8s.io/{config}" == scheduler["apiVersion"]
+    assert cron == made["CronJob", "hetero-certificates"]["apiVersion"]
+    spec = made["Deployment", "hetero-scheduler"]["spec"]["template"]["spec"]
+    flags = spec["containers"][1]["command"]
+    assert flushes == ("--pod-max-in-unschedulable-pods-duration=30s" in flags)
+
+
+def test_a_former_schedulers_pods_are_ours_before_and_after_they_meet_the_webhook() -> None:
+    def served(**values: Any) -> list[str]:
+        (config,) = [m for m in chart(**values) if m["kind"] == "ConfigMap"]
+        profiles = yaml.safe_load(config["data"]["scheduler.yaml"])["profiles"]
+        return [profile["schedulerName"] for profile in profiles]
+
+    (webhook,) = of("Deployment", "hetero-webhook")["spec"]["template"]["spec"]["containers"]
+
+    assert ["hetero-scheduler", "hami-scheduler"] == served()
+    assert ["hetero-scheduler"] == served(formerSchedulerNames=[])
+    assert "--former=hami-scheduler" in webhook["args"]
 
 
 def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> None:
@@ -46,16 +91,19 @@ def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> No
 
 
 def test_every_service_starts_anew_with_new_settings_and_the_agent_reads_them() -> None:
-    def marks(**values: Any) -> set[str]:
+    def marks(**values: Any) -> set[tuple[str, str]]:
+        """Return each service with what makes it start anew when it changes."""
         made = [m for m in chart(**values) if m["kind"] in ("Deployment", "DaemonSet")]
-        return {
-            m["spec"]["template"]["metadata"]["annotations"]["hetero.io/settings"] for m in made
-        }
+        notes = [m["spec"]["template"]["metadata"]["annotations"] for m in made]
+        names = [m["metadata"]["name"] for m in made]
+        return {(n, a["hetero.io/settings"]) for n, a in zip(names, notes, strict=True)}
 
     (agent,) = of("DaemonSet", "hetero-agent")["spec"]["template"]["spec"]["containers"]
 
-    assert (1, 1) == (len(marks()), len(marks(settings="a = 1")))
+    words = {"resources": {"cards": ["example.com/card"], "parts": []}}
+    assert 3 == len(marks())
     assert set() == marks() & marks(settings="a = 1")
+    assert ["hetero-scheduler"] == [name for name, _ in marks(**words) - marks()]
     assert "--config=/etc/hetero-settings/settings.toml" in agent["args"]
 
 

@@ -20,17 +20,10 @@ from tests.kube.test_chart import chart
 pytestmark = pytest.mark.cluster
 
 
-#: The chart's values for the Kubernetes of these tests.
-OLD = {
-    "kubeScheduler": {"configVersion": "kubescheduler.config.k8s.io/v1beta1"},
-    "certificates": {"cronJobVersion": "batch/v1beta1"},
-}
-
-
 def test_a_real_api_server_takes_every_manifest_of_the_chart(plane: ControlPlane) -> None:
     plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": "hetero-system"}})
     wait_for(lambda: plane.call("GET", "/api/v1/namespaces/kube-system"))
-    for made in chart(**OLD):
+    for made in chart(kubernetes=f"1.{plane.minor}"):
         version, kind = made["apiVersion"], made["kind"].lower()
         group = f"/apis/{version}" if "/" in version else f"/api/{version}"
         space = made["metadata"].get("namespace")

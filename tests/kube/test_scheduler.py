@@ -186,6 +186,35 @@ def test_a_scheduler_that_starts_anew_knows_what_stands() -> None:
     asyncio.run(play())
 
 
+def test_what_hami_gave_is_counted_where_it_is_until_its_pod_ends() -> None:
+    async def play(it: Running) -> None:
+        old = it.pod("old", {**SHARE, "nvidia.com/gpu": "2"}, nodeName="n1")
+        old["status"] = {"phase": "Running"}
+        given = "GPU-2,NVIDIA-V100,8192,50:GPU-3,NVIDIA-V100,8192,50:;"
+        old["metadata"]["annotations"] = {"hami.io/vgpu-devices-allocated": given}
+        it.api.put_now(f"{PODS}/old", old)
+        held = [it.held(f"GPU-{n}") for n in (1, 2, 3)]
+        assert [0, 8192, 8192] == held
+        old["status"]["phase"] = "Succeeded"
+        it.api.put_now(f"{PODS}/old", old)
+        assert 0 == it.held("GPU-2")
+
+    scenario(play, n1=tuple(card(f"GPU-{n}", model="V100") for n in (1, 2, 3)))
+
+
+def test_who_says_that_hami_gave_it_a_card_and_does_not_run_takes_nothing() -> None:
+    async def play(it: Running) -> None:
+        notes = {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA-V100,8192,50:;"}
+        for name, limits, phase in (("a", SHARE, "Pending"), ("b", {"cpu": "1"}, "Running")):
+            pod = it.pod(name, limits, nodeName="n1")
+            pod["status"], pod["metadata"]["annotations"] = {"phase": phase}, notes
+            it.api.put_now(f"{PODS}/{name}", pod)
+
+        assert 0 == it.held("GPU-1")
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
 def test_a_forged_or_replayed_allocation_takes_nothing() -> None:
     async def play(it: Running) -> None:
         it.pod("victim")

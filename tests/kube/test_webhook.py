@@ -69,6 +69,19 @@ def test_a_pod_that_opts_out_or_has_another_scheduler_is_left_alone() -> None:
     assert ([], []) == (patches(out), patches(other))
 
 
+def test_pods_of_a_scheduler_that_is_gone_are_moved_to_ours() -> None:
+    hook = evolve(HOOK, former=frozenset({"hami-scheduler"}))
+
+    def scheduler(plain: dict[str, Any]) -> str | None:
+        plain["spec"]["schedulerName"] = "hami-scheduler"
+        answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": plain}))
+        made = json.loads(base64.b64decode(answer.get("patch", "W10=")))
+        return next((p["value"] for p in made if p["path"] == "/spec/schedulerName"), None)
+
+    assert "hetero-scheduler" == scheduler(pod(SHARE))
+    assert None is scheduler(pod({"cpu": "1"}))
+
+
 def privileged() -> dict[str, Any]:
     made = pod(SHARE)
     made["spec"]["containers"][0]["securityContext"] = {"privileged": True}

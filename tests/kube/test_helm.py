@@ -1,0 +1,115 @@
+"""The chart in the hands of Helm itself, as a library, on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kube.binaries import ROOT
+from tests.kube.control_plane import ControlPlane
+from tests.kube.test_chart import rendered
+
+pytestmark = pytest.mark.cluster
+
+CHART = str(ROOT / "deploy/chart")
+SPACE = "hetero-system"
+#: What the chart makes, and Helm's own notes, by where the API has them.
+KINDS = (
+    f"/api/v1/namespaces/{SPACE}/configmaps",
+    f"/api/v1/namespaces/{SPACE}/secrets",
+    f"/api/v1/namespaces/{SPACE}/services",
+    f"/apis/apps/v1/namespaces/{SPACE}/daemonsets",
+    f"/apis/apps/v1/namespaces/{SPACE}/deployments",
+    f"/apis/batch/v1/namespaces/{SPACE}/jobs",
+    "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+)
+
+
+#: Of how grave what it says about a chart may be, this is advice.
+ADVICE = 1
+NOWHERE = """
+apiVersion: v1
+kind: Config
+current-context: none
+contexts: [{name: none, context: {cluster: none, user: none}}]
+clusters: [{name: none, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: none, user: {}}]
+"""
+
+
+@pytest.fixture
+def helm() -> Any:
+    """Helm 4 as a library, which `make setup` leaves out: it is as large as all the rest."""
+    return pytest.importorskip("helm_sdkpy", reason="needs Helm: make helm")
+
+
+def done(asked: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    return asyncio.run(asked)
+
+
+def configuration(helm: Any, kubeconfig: Path) -> Any:
+    return helm.Configuration(namespace=SPACE, kubeconfig=str(kubeconfig))
+
+
+def parts(text: str) -> set[str]:
+    """Return the objects of a manifest, without the comment by which Helm says where they were."""
+    every = ("\n".join(line for line in one.split("\n") if not line.startswith("# Source:"))
+             for one in f"\n{text}".split("\n---\n"))  # fmt: skip
+    return {one.strip("\n") for one in every} - {""}
+
+
+def made(plane: ControlPlane) -> dict[str, list[str]]:
+    found = {kind: plane.call("GET", kind)["items"] for kind in KINDS}
+    return {
+        kind: sorted(
+            one["metadata"]["name"] for one in items if "hetero" in one["metadata"]["name"]
+        )
+        for kind, items in found.items()
+    }
+
+
+def test_helm_has_nothing_against_the_chart(helm: Any, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(NOWHERE)
+    linted = done(helm.Lint(configuration(helm, tmp_path / "config")).run(CHART))
+
+    assert (1, None) == (linted["TotalChartsLinted"], linted["Errors"])
+    assert [] == [said for said in linted["Messages"] or () if said["Severity"] > ADVICE]
+
+
+def test_helm_installs_byte_by_byte_what_we_render_upgrades_it_and_leaves_nothing(
+    helm: Any, plane: ControlPlane
+) -> None:
+    config, before = configuration(helm, plane.kubeconfig), made(plane)
+    installed = done(helm.Install(config).run("hetero", CHART, create_namespace=True, wait=False))
+    ours = rendered(kubernetes=f"1.{plane.minor}")
+    assert parts(ours) == parts(installed["manifest"])
+
+    settings = 'device-order = "spread"\n[nodes."*".cards]\nsplit = 4\n'
+    values = {"image": "example.com/hetero:2", "settings": settings, "replicas": 3}
+    upgraded = done(helm.Upgrade(config).run("hetero", CHART, values=values, wait=False))
+    ours = rendered(kubernetes=f"1.{plane.minor}", **values)
+    assert parts(ours) == parts(upgraded["manifest"])
+    (job,) = made(plane)[f"/apis/batch/v1/namespaces/{SPACE}/jobs"]
+    assert job in ours
+
+    done(helm.Uninstall(config).run("hetero", wait=False))
+    assert before == made(plane)
+
+
+def test_wrong_values_are_refused_by_name_and_change_nothing(
+    helm: Any, plane: ControlPlane
+) -> None:
+    config, before = configuration(helm, plane.kubeconfig), made(plane)
+    wrong = {"replicas": 0, "agent": {"driver": "magic"}, "shedulerName": "mine"}
+    with pytest.raises(helm.InstallError) as refused:
+        done(helm.Install(config).run("hetero", CHART, values=wrong, wait=False))
+
+    for said in ("'/replicas'", "'/agent/driver'", "'shedulerName'"):
+        assert said in str(refused.value)
+    assert before == made(plane)
