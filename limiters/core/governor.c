@@ -113,6 +113,13 @@ static void rest(struct governor *governor, uint64_t ns)
     }
 }
 
+/* What passes between turns is lost, and where the shares add up to all of the device somebody loses it: all alike, if
+ * whoever is owed most runs. High priority is heeded first. */
+static bool owed_less(const struct governor *governor)
+{
+    return terms_priority(governor->terms) == HETERO_PRIORITY_LOW && turn_owed_more(&governor->turn);
+}
+
 /* Get the turn with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
  * False: the limit was lifted, or a process of the same grant spent what there was. */
 static bool obtain(struct governor *governor, bool *borrowed)
@@ -125,9 +132,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
         int64_t owed = balance(governor);
         uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
         turn_owe(&governor->turn, owed);
-        /* What passes between turns is lost, and where the shares add up to all of the device somebody loses it: all
-         * alike, if whoever is owed most runs. */
-        if (wait_ns == 0 && !(turn_owed_more(&governor->turn) && turn_held(&governor->turn)))
+        if (wait_ns == 0 && !(owed_less(governor) && turn_held(&governor->turn)))
             break;
         if (wait_ns == 0) {
             wait_ns = MS;
@@ -164,7 +169,7 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
         return true;
     /* Neighbours that are all owed something would else drift apart, turn by turn. */
     return turn_wanted(&governor->turn) &&
-           (owed <= 0 || now >= own_until + BUDGET_TURN_NS || turn_owed_more(&governor->turn));
+           (owed <= 0 || now >= own_until + BUDGET_TURN_NS || owed_less(governor));
 }
 
 /* How long this turn is when others want theirs and nothing more is owed: of no regular length, so that the samples of
