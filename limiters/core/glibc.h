@@ -16,6 +16,7 @@
 
 HETERO_BIND(pthread_create, HETERO_GLIBC_BASE);
 HETERO_BIND(pthread_detach, HETERO_GLIBC_BASE);
+HETERO_BIND(pthread_mutex_trylock, HETERO_GLIBC_BASE);
 HETERO_BIND(pthread_sigmask, HETERO_GLIBC_BASE);
 
 #endif
