@@ -173,11 +173,14 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
 }
 
 /* How long this turn is when others want theirs and nothing more is owed: of no regular length, so that the samples of
- * the card's power, which are taken on a beat, do not always meet the same tenant (power.h). */
+ * the card's power, which are taken on a beat, do not always meet the same tenant (power.h); and longer for a program to
+ * which a pause is dear. */
 static uint64_t turn_length(struct governor *governor)
 {
     governor->dice = governor->dice * UINT64_C(6364136223846793005) + 1442695040888963407;
-    return BUDGET_TURN_NS / 2 + (governor->dice >> 32) % BUDGET_TURN_NS;
+    uint64_t longer = 20 * (uint64_t)(governor->pace.lost_ms * 1e6);
+    return BUDGET_TURN_NS / 2 + (governor->dice >> 32) % BUDGET_TURN_NS +
+           (longer < BUDGET_TURN_NS ? longer : BUDGET_TURN_NS);
 }
 
 /* Open the gate, let launches run, close it, wait for them; charge as it goes, so that a kill costs one tick. */

@@ -10,6 +10,7 @@
 #ifndef HETERO_PACE_H
 #define HETERO_PACE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define PACE_TURNS    64   /* the line is through about so many */
@@ -17,6 +18,7 @@
 #define PACE_BELIEVED 25   /* a part of the turn */
 
 struct pace {
+    double lost_ms; /* what a pause costs, as far as is known */
     double turns, ms, launches, ms_ms, ms_launches, launches_launches; /* sums, the older the fainter */
 };
 
@@ -36,11 +38,11 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t le
     double spread_ms = pace->ms_ms / pace->turns - mean_ms * mean_ms;
     double spread_launches = pace->launches_launches / pace->turns - mean_launches * mean_launches;
     double together = pace->ms_launches / pace->turns - mean_ms * mean_launches;
-    if (pace->turns < PACE_TURNS / 2.0 || together <= 0 ||
-        together * together < PACE_LINE * spread_ms * spread_launches)
-        return 0;
-    double lost_ms = mean_ms - mean_launches * spread_ms / together, most_ms = ms / PACE_BELIEVED;
-    return lost_ms <= 0 ? 0 : (uint64_t)((lost_ms < most_ms ? lost_ms : most_ms) * 1e6);
+    bool told = pace->turns >= PACE_TURNS / 2.0 && together > 0 &&
+                together * together >= PACE_LINE * spread_ms * spread_launches;
+    double lost_ms = told ? mean_ms - mean_launches * spread_ms / together : 0, most_ms = ms / PACE_BELIEVED;
+    pace->lost_ms = lost_ms > 0 ? lost_ms : 0;
+    return (uint64_t)((pace->lost_ms < most_ms ? pace->lost_ms : most_ms) * 1e6);
 }
 
 #endif

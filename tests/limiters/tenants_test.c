@@ -329,6 +329,11 @@ static void what_a_pause_costs_a_program_is_made_good(void)
             }
 }
 
+static void what_a_pause_costs_is_lost_to_all_alike(void)
+{
+    pair(&COLD_DECODER, 50, &GRAPHS, 50, 2);
+}
+
 static void a_program_whose_launches_are_of_all_sizes_is_given_nothing(void)
 {
     usage_file();
@@ -381,6 +386,7 @@ static const struct test tests[] = {
     TEST(a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer),
     TEST(shares_beside_high_priority_are_shares),
     TEST(what_a_pause_costs_a_program_is_made_good),
+    TEST(what_a_pause_costs_is_lost_to_all_alike),
     TEST(a_program_whose_launches_are_of_all_sizes_is_given_nothing),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
