@@ -346,6 +346,22 @@ static void a_program_whose_launches_are_of_all_sizes_is_given_nothing(void)
     }
 }
 
+static void a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more(void)
+{
+    static const unsigned percents[][2] = {{50, 50}, {10, 90}, {90, 10}, {60, 30}};
+    usage_file();
+    for (unsigned p = 0; p < 4; p++) {
+        machine_begin(directory, 1);
+        add(0, &KERNELS, percents[p][0])->lies = true;
+        add(1, &GRAPHS, percents[p][1]);
+        together(2);
+        printf("%.2f of %u beside one that lies\n", tenant_got(&tenants[1], 4, RUN_S), percents[p][1]);
+        EXPECT_NEAR(percents[p][0], 3.5, tenant_got(&tenants[0], 4, RUN_S));
+        EXPECT_NEAR(percents[p][1], 3.5, tenant_got(&tenants[1], 4, RUN_S));
+        machine_end();
+    }
+}
+
 static void a_thread_that_cannot_be_started_is_tried_again(void)
 {
     begin();
@@ -388,6 +404,7 @@ static const struct test tests[] = {
     TEST(what_a_pause_costs_a_program_is_made_good),
     TEST(what_a_pause_costs_is_lost_to_all_alike),
     TEST(a_program_whose_launches_are_of_all_sizes_is_given_nothing),
+    TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
 };

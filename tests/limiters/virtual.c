@@ -482,6 +482,8 @@ static void *program(void *tenant_)
     struct stream_key stream = {.stream = tenant};
     uint64_t batch_ns = machine.now_ns;
     for (;;) {
+        struct turn lie = {.file = tenant->lies ? tenant->governor->turn.file : -1};
+        turn_owe(&lie, INT64_MAX);
         uint64_t came_ns = machine.now_ns;
         bool gated = terms_limit_core(&tenant->terms) && governor_enter(tenant->governor);
         card_launch(tenant);

@@ -30,6 +30,7 @@ struct tenant {
     unsigned pattern;           /* of so many, over and over */
     uint64_t from_ns;   /* when it begins */
     int64_t skew_ns;    /* how far its clock is ahead of the others' */
+    bool lies;          /* says at every launch that as much is owed to it as can be */
     struct hetero_region_device *account;
 
     /* What became of it. */
