@@ -164,11 +164,12 @@ static bool wait_at_gate(struct governor *governor)
     atomic_fetch_add(&governor->waiting, 1);
     gate_wake(&governor->waiting);
     bool limited = true;
-    start(governor);
-    if (terms_priority(governor->terms) == HETERO_PRIORITY_HIGH)
-        for (uint64_t since = governor->engine->now();
-             atomic_load(&governor->gate) == GATE_CLOSED && governor->engine->now() - since < AWAKE_NS;)
+    if (terms_priority(governor->terms) == HETERO_PRIORITY_HIGH) {
+        start(governor);
+        uint64_t since = governor->engine->now();
+        while (atomic_load(&governor->gate) == GATE_CLOSED && governor->engine->now() - since < AWAKE_NS)
             governor->engine->pause(2 * US);
+    }
     while (limited && atomic_load(&governor->gate) == GATE_CLOSED) {
         start(governor); /* which may have failed before */
         gate_sleep(&governor->gate, GATE_CLOSED, GATE_LOOK_NS);

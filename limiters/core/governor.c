@@ -173,8 +173,8 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
 }
 
 /* How long this turn is when others want theirs and nothing more is owed: of no regular length, so that the samples of
- * the card's power, which are taken on a beat, do not always meet the same tenant (power.h); and longer for a program to
- * which a pause is dear. */
+ * the card's power, which are taken on a beat, do not always meet the same tenant (power.h); and longer for a program
+ * to which a pause is dear. */
 static uint64_t turn_length(struct governor *governor)
 {
     governor->dice = governor->dice * UINT64_C(6364136223846793005) + 1442695040888963407;

@@ -1,5 +1,5 @@
 /* What a pause costs a program: after one it launches slower until its caches are warm, which without a share it never
- * has to be again. Seen on an H200: decoders lose 0.5 to 0.8 ms of a turn of 10 to 20 ms, whether a token takes 1.7 ms
+ * has to be again. Seen on an H200: decoders lose 0.4 to 0.9 ms of a turn of 10 to 20 ms, whether a token takes 1.7 ms
  * or 5.2.
  *
  * The loss is told from whole turns, of many lengths: their launches grow with the time they take, on a line that does

@@ -215,8 +215,10 @@ bool turn_try(struct turn *turn, bool high)
     if (atomic_load(&turn->state) != NONE || turn_wanted(turn) || turn_held(turn))
         return false;
     turn->high = high;
-    if (!seize(turn))
+    if (!seize(turn)) {
+        let_go(turn); /* of high priority, the claim: nobody is to make way for one that does not wait */
         return false;
+    }
     atomic_store(&turn->state, OURS);
     return true;
 }

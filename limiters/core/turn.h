@@ -10,9 +10,9 @@
  * So one of each kind may run at the same time, but only until the one of low priority has drained: what it has in
  * flight delays the other by less than waiting for it, and being woken, would.
  *
- * A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt. One that lives
- * and does not give the turn up (stopped, or hostile) is waited for so long and no longer: after that its card-mates run
- * beside it until it does.
+ * A killed holder or waiter loses its locks with its descriptors: nothing to clean up, nothing to corrupt. One that
+ * lives and does not give the turn up (stopped, or hostile) is waited for so long and no longer: after that its
+ * card-mates run beside it until it does.
  */
 #ifndef HETERO_TURN_H
 #define HETERO_TURN_H
@@ -44,8 +44,8 @@ void turn_close(struct turn *turn);
 void turn_announce(struct turn *turn, bool high);
 
 /* Tell the others how much device time we are owed, in steps; more than all of them is all of them. It fades as it
- * grows (budget.h): at eight steps as fast as hand-overs take time away from the worst of neighbours. One that lies about it
- * can so cost its neighbours three and a half points of the device and no more. */
+ * grows (budget.h): at eight steps as fast as hand-overs take time away from the worst of neighbours. One that lies
+ * about it can so cost its neighbours three and a half points of the device and no more. */
 #define TURN_STEP_NS INT64_C(10000000)
 #define TURN_STEPS   8u
 void turn_owe(struct turn *turn, int64_t ns);

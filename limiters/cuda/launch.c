@@ -46,10 +46,11 @@ static uint64_t now(void)
 
 static void pause_ns(uint64_t ns)
 {
-    for (uint64_t since = now(); ns < AWAKE_NS && now() - since < ns;)
-        ;
-    if (ns < AWAKE_NS)
+    if (ns < AWAKE_NS) {
+        for (uint64_t since = now(); now() - since < ns;)
+            ;
         return;
+    }
     struct timespec time = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
     nanosleep(&time, NULL);
 }
