@@ -357,10 +357,10 @@ class Lab:
     def records(self, node: str) -> list[Path]:
         """Return the files of the grants that stand on a node, each as old as its grant."""
         return [
-            state / "grants" / name / ALLOCATION
-            for state in self.own(node, "/run/hetero").glob("sim-*")
-            for name in os.listdir(state / "grants")
-            if not name.startswith(".") and Ledger(state).stands(name)
+            grants / name / ALLOCATION
+            for grants in self.own(node, "/run/hetero").glob("sim-*/grants")  # made with the first
+            for name in os.listdir(grants)
+            if not name.startswith(".") and Ledger(grants.parent).stands(name)
         ]
 
 
