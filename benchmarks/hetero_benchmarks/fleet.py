@@ -20,7 +20,7 @@ from pathlib import Path
 from attrs import evolve, field, frozen
 
 from hetero.errors import HeteroError
-from hetero.units import GiB, parse_memory
+from hetero.units import MiB, parse_memory
 from hetero_benchmarks import report
 from hetero_benchmarks.cells import FULL, Cell, Key, Tenant
 from hetero_benchmarks.job import JOBS, command, of_driver
@@ -31,8 +31,8 @@ from hetero_benchmarks.trial import HETERO, Grant, Machine, Program
 PATIENCE = 180.0
 #: What is taken of the card's memory at a time, and how many programs stand at most.
 ROOM, MOST = 0.9, 24
-#: What a process's context may cost on the card beyond its grant (518 MiB on an H200).
-CONTEXT = 1 * GiB
+#: What a process's context costs on the card beyond its grant: 518 MiB on an H200.
+CONTEXT = 600 * MiB
 
 #: More programs stand than the card's core and slots would let in at once, but few of them run.
 _SETTINGS = "[scale]\ncore = 100\n[cards]\nsplit = 1000\n"

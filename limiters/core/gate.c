@@ -23,8 +23,10 @@
 #define IN_FLIGHT_BRIEF     1u
 #define MARK_EVERY_BRIEF_NS (MS / 10)
 
-/* A launcher of high priority waits awake for so long: its governor opens the gate sooner than it could wake up. */
-#define AWAKE_NS (200 * US)
+/* A launcher waits awake for so long when the gate is about to be open, and one of high priority at first: its governor
+ * opens it sooner than it could wake up. */
+#define AWAKE_NS      (2 * MS)
+#define AWAKE_HIGH_NS (200 * US)
 
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THIN_NS (50 * MS)
@@ -163,16 +165,15 @@ static bool wait_at_gate(struct governor *governor)
 {
     atomic_fetch_add(&governor->waiting, 1);
     gate_wake(&governor->waiting);
-    bool limited = true;
-    if (terms_priority(governor->terms) == HETERO_PRIORITY_HIGH) {
-        start(governor);
-        uint64_t since = governor->engine->now();
-        while (atomic_load(&governor->gate) == GATE_CLOSED && governor->engine->now() - since < AWAKE_NS)
-            governor->engine->pause(2 * US);
-    }
-    while (limited && atomic_load(&governor->gate) == GATE_CLOSED) {
+    bool limited = true, high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
+    for (uint32_t seen = atomic_load(&governor->gate); limited && seen != GATE_OPEN;
+         seen = atomic_load(&governor->gate)) {
         start(governor); /* which may have failed before */
-        gate_sleep(&governor->gate, GATE_CLOSED, GATE_LOOK_NS);
+        uint64_t since = governor->engine->now(), awake_ns = seen == GATE_READY ? AWAKE_NS : high ? AWAKE_HIGH_NS : 0;
+        while (atomic_load(&governor->gate) == seen && governor->engine->now() - since < awake_ns)
+            governor->engine->pause(2 * US);
+        high = false;
+        gate_sleep(&governor->gate, seen, GATE_LOOK_NS);
         limited = terms_limit_core(governor->terms) && !atomic_load(&governors_retired);
     }
     atomic_fetch_sub(&governor->waiting, 1);

@@ -7,7 +7,8 @@
 #define MS UINT64_C(1000000)
 #define US UINT64_C(1000)
 
-enum { GATE_CLOSED = 0, GATE_OPEN = 1 };
+/* Ready: closed, but launchers wait awake, because it is about to be open. */
+enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2 };
 
 /* Of `traffic`, the launchers between enter and leave. */
 #define GATE_INSIDE UINT64_C(0xffffffff)

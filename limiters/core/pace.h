@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define PACE_TURNS    64   /* the line is through about so many */
-#define PACE_LINE     0.95 /* of the launches' variance, what it has to explain */
+#define PACE_LINE     0.85 /* of the launches' variance, what it has to explain */
 #define PACE_BELIEVED 25   /* a part of the turn */
 
 struct pace {

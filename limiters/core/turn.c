@@ -1,7 +1,8 @@
 /* The turn's locks (turn.h). A lock that fails is logged and taken for granted: turns keep tenants from slowing each
  * other down, and a broken lock must not stop a program whose share is still kept by its own budget.
  *
- * Waiting in the kernel has no time limit, so a thread of its own does it, the waiter, and the owner waits for that.
+ * Waiting for a lock in the kernel has no time limit, and takes 50 to 200 us to wake up from, which a device does
+ * nothing in. So waiters look now and then, and often once the turn is about to be free.
  */
 #include "turn.h"
 
@@ -11,22 +12,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/futex.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 /* The bytes. */
-enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5 };
+enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, ENDS = 13 };
 
-/* The states: nobody runs here; the turn is ours; the waiter waits for it; it still does, but its owner went ahead. */
-enum { NONE = 0, OURS, WANTED, LATE };
+/* How often a waiter looks: while somebody runs; while that is one of high priority, whose turns are short; and once
+ * the turn is about to be free, for so long. */
+#define LOOK_NS      250000
+#define LOOK_HIGH_NS 100000
+#define LOOK_ENDS_NS 10000
+#define ENDS_MOST_NS INT64_C(3000000)
 
 /* Who waits and has not come by then was killed, or gets no processor. */
-#define WAKE_NS INT64_C(2000000)
+#define COME_NS INT64_C(2000000)
 
 static bool lock(const struct turn *turn, int byte, int count, short type, int command)
 {
@@ -99,24 +101,16 @@ static int64_t now_ns(void)
     return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
 }
 
-/* Sleep while the state is `seen`. */
-static void sleep_on(struct turn *turn, uint32_t seen, int64_t ns)
+static void doze(long ns)
 {
-    struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-    syscall(SYS_futex, &turn->state, FUTEX_WAIT_PRIVATE, seen, &timeout, NULL, 0);
-}
-
-static void wake(struct turn *turn)
-{
-    syscall(SYS_futex, &turn->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
 }
 
 /* Unlock what a turn's owner has locked, all of it or a part. */
 static void let_go(const struct turn *turn)
 {
+    lock(turn, turn->high ? CLAIM : ENDS, 1, F_UNLCK, F_OFD_SETLK);
     lock(turn, turn->high ? RUN_HIGH : RUN_LOW, 1, F_UNLCK, F_OFD_SETLK);
-    if (turn->high)
-        lock(turn, CLAIM, 1, F_UNLCK, F_OFD_SETLK);
 }
 
 /* Take the turn if that takes no waiting. */
@@ -132,107 +126,71 @@ static bool seize(const struct turn *turn)
     return false;
 }
 
-/* Wait for the turn in the kernel, for as long as it takes. */
-static void queue(struct turn *turn)
+static bool wait_for(const struct turn *turn, void (*soon)(void *whom), void *whom)
 {
-    if (turn->high) {
-        lock(turn, CLAIM, 1, F_RDLCK, F_OFD_SETLKW);
-        lock(turn, RUN_HIGH, 1, F_WRLCK, F_OFD_SETLKW);
-        return;
-    }
-    lock(turn, WAIT_LOW, 1, F_RDLCK, F_OFD_SETLKW);
-    lock(turn, RUN_LOW, 1, F_WRLCK, F_OFD_SETLKW);
-    while (taken(turn, CLAIM, 1)) {
-        let_go(turn);
-        /* An exclusive lock on their byte is to be had once no high-priority grant claims the device any more. */
-        lock(turn, CLAIM, 1, F_WRLCK, F_OFD_SETLKW);
-        lock(turn, CLAIM, 1, F_UNLCK, F_OFD_SETLK);
-        lock(turn, RUN_LOW, 1, F_WRLCK, F_OFD_SETLKW);
-    }
-    lock(turn, WAIT_LOW, 1, F_UNLCK, F_OFD_SETLK);
-}
-
-static void *wait_for_owner(void *argument)
-{
-    struct turn *turn = argument;
-    for (;;) {
-        for (uint32_t seen = atomic_load(&turn->state); seen != WANTED; seen = atomic_load(&turn->state))
-            sleep_on(turn, seen, TURN_PATIENCE_NS);
-        queue(turn);
-        uint32_t wanted = WANTED;
-        if (!atomic_compare_exchange_strong(&turn->state, &wanted, OURS)) {
-            let_go(turn); /* too late: the owner asks anew for its next turn */
-            atomic_store(&turn->state, NONE);
+    int64_t since = now_ns(), now = since, ends_since = 0;
+    for (; now - since < TURN_PATIENCE_NS; now = now_ns()) {
+        if (seize(turn))
+            return true;
+        bool ends = taken(turn, ENDS, 1);
+        if (!ends) {
+            ends_since = 0;
+        } else if (ends_since == 0) {
+            ends_since = now;
+            if (soon != NULL)
+                soon(whom);
         }
-        wake(turn);
+        doze(ends && now - ends_since < ENDS_MOST_NS ? LOOK_ENDS_NS : taken(turn, CLAIM, 1) ? LOOK_HIGH_NS : LOOK_NS);
     }
-    return NULL;
+    log_line(LOG_INFO, "turn: not given up for %d ms: running beside its holder", (int)(TURN_PATIENCE_NS / 1000000));
+    return false;
 }
 
-static bool start_waiter(struct turn *turn)
+void turn_take(struct turn *turn, bool high, void (*soon)(void *whom), void *whom)
 {
-    pthread_t thread;
-    if (turn->waiter)
-        return true;
-    turn->waiter = pthread_create(&thread, NULL, wait_for_owner, turn) == 0;
-    if (turn->waiter)
-        pthread_detach(thread);
-    else if (log_due(&turn->told_ns, (uint64_t)now_ns()))
-        log_line(LOG_ERROR, "turn: no thread could be started to wait for it");
-    return turn->waiter;
-}
-
-void turn_take(struct turn *turn, bool high)
-{
-    if (turn->file < 0 || atomic_load(&turn->state) == LATE)
+    if (turn->file < 0)
         return;
     turn->high = high;
-    if (seize(turn)) {
-        atomic_store(&turn->state, OURS);
-        return;
+    turn->ours = seize(turn);
+    if (!turn->ours && !turn->late) {
+        if (!high)
+            lock(turn, WAIT_LOW, 1, F_RDLCK, F_OFD_SETLK);
+        turn->ours = wait_for(turn, soon, whom);
+        if (!high)
+            lock(turn, WAIT_LOW, 1, F_UNLCK, F_OFD_SETLK);
     }
-    if (!start_waiter(turn)) {
-        let_go(turn);
-        return;
-    }
-    atomic_store(&turn->state, WANTED);
-    wake(turn);
-    int64_t since = now_ns(), waited = 0;
-    while (atomic_load(&turn->state) == WANTED && waited < TURN_PATIENCE_NS) {
-        sleep_on(turn, WANTED, TURN_PATIENCE_NS - waited);
-        waited = now_ns() - since;
-    }
-    uint32_t wanted = WANTED;
-    if (atomic_compare_exchange_strong(&turn->state, &wanted, LATE))
-        log_line(LOG_INFO, "turn: not given up for %d ms: running beside its holder",
-                 (int)(TURN_PATIENCE_NS / 1000000));
+    turn->late = !turn->ours;
 }
 
 bool turn_try(struct turn *turn, bool high)
 {
     if (turn->file < 0)
         return true;
-    if (atomic_load(&turn->state) != NONE || turn_wanted(turn) || turn_held(turn))
+    if (turn_wanted(turn) || turn_held(turn))
         return false;
     turn->high = high;
-    if (!seize(turn)) {
+    turn->ours = seize(turn);
+    if (!turn->ours)
         let_go(turn); /* of high priority, the claim: nobody is to make way for one that does not wait */
-        return false;
-    }
-    atomic_store(&turn->state, OURS);
-    return true;
+    return turn->ours;
+}
+
+void turn_ends(const struct turn *turn)
+{
+    if (turn->ours && !turn->high)
+        lock(turn, ENDS, 1, F_WRLCK, F_OFD_SETLK);
 }
 
 void turn_give(struct turn *turn)
 {
-    if (turn->file < 0 || atomic_load(&turn->state) != OURS)
+    if (turn->file < 0)
         return;
-    bool wanted = turn_wanted(turn);
+    bool wanted = turn->ours && turn_wanted(turn);
     let_go(turn);
-    atomic_store(&turn->state, NONE);
-    /* Until the kernel has woken who waits, 50 to 200 us, a new request of ours would overtake it. */
-    for (int64_t since = now_ns(); wanted && !turn_held(turn) && now_ns() - since < WAKE_NS;)
-        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000}, NULL);
+    turn->ours = false;
+    /* A new request of ours would overtake who waits, which looks only now and then. */
+    for (int64_t since = now_ns(); wanted && !turn_held(turn) && now_ns() - since < COME_NS;)
+        doze(LOOK_ENDS_NS);
 }
 
 bool turn_held(const struct turn *turn)
@@ -247,7 +205,7 @@ bool turn_drains(const struct turn *turn)
 
 bool turn_yields(const struct turn *turn)
 {
-    return atomic_load(&turn->state) == OURS && !turn->high && taken(turn, CLAIM, 1);
+    return turn->ours && !turn->high && taken(turn, CLAIM, 1);
 }
 
 bool turn_wanted(const struct turn *turn)

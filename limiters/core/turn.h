@@ -6,7 +6,8 @@
  *   +2  shared by the high-priority grants that wait for it or run: all others make way
  *   +3  shared by the high-priority grants that use the device these days
  *   +4  exclusively by the high-priority grant that runs
- *   +5  and on, shared: one byte for every ten milliseconds that a grant which wants the device is owed
+ *   +5  to +12, shared: one byte for every ten milliseconds that a grant which wants the device is owed
+ *   +13 exclusively by the low-priority grant that runs, once little of what it launched is left to be done
  * So one of each kind may run at the same time, but only until the one of low priority has drained: what it has in
  * flight delays the other by less than waiting for it, and being woken, would.
  *
@@ -17,7 +18,6 @@
 #ifndef HETERO_TURN_H
 #define HETERO_TURN_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -25,14 +25,13 @@
 #define TURN_PATIENCE_NS INT64_C(1000000000)
 
 struct turn {
-    int file;               /* -1: no lock could be had, and the device is not shared in turns */
-    int at;                 /* the first of the bytes */
-    bool announced;         /* as of high priority; the owner's own */
-    unsigned owed;          /* of turn_owe; the owner's own */
-    bool high;              /* how the turn was asked for; the owner's own but while the waiter waits */
-    bool waiter;            /* its thread was started; the owner's own */
-    uint64_t told_ns;       /* when it was last said that it could not be; 0: never; the owner's own */
-    _Atomic uint32_t state; /* futex between the owner and its waiter: turn.c */
+    int file;       /* -1: no lock could be had, and the device is not shared in turns */
+    int at;         /* the first of the bytes */
+    bool announced; /* as of high priority */
+    unsigned owed;  /* of turn_owe */
+    bool high;      /* how the turn was asked for */
+    bool ours;
+    bool late; /* it was waited for in vain: until it is to be had again, the owner goes without */
 };
 
 /* The turn of the grant's device `device`: GRANT_DIR/turn.<device>, or, when the node made none because nobody else
@@ -54,8 +53,12 @@ void turn_owe(struct turn *turn, int64_t ns);
 bool turn_owed_more(const struct turn *turn);
 
 /* Wait for the turn, a second at most: the longest that honest neighbours keep it together is less. A low-priority
- * waiter lets every high-priority one go first. */
-void turn_take(struct turn *turn, bool high);
+ * waiter lets every high-priority one go first. `soon(whom)`, unless NULL, is called when the turn is about to be free,
+ * for the launchers to be awake by then. */
+void turn_take(struct turn *turn, bool high, void (*soon)(void *whom), void *whom);
+
+/* Of low priority, with the turn: tell those who wait that it is about to be free. */
+void turn_ends(const struct turn *turn);
 
 /* Take the turn if nobody holds it or waits for it. */
 bool turn_try(struct turn *turn, bool high);

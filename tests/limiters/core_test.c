@@ -246,8 +246,8 @@ static void time_on_a_card_at_its_power_limit_is_dearer(void)
     /* Large products at 30 % of the time reach 36 % of the speed they have alone (one H200), whoever is beside. */
     EXPECT_NEAR(36.0 / 30, 0.02, price_beside(0.3, 848000, 0, 0, true, 1024));
     EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.3, 848000, 0, 0, false, 1024)); /* a mean that is late */
-    EXPECT_NEAR(36.0 / 30, 0.03, price_beside(0.5, 848000, 0.4, 180000, true, 1024));
-    EXPECT_NEAR(36.0 / 30, 0.04, price_beside(0.3, 848000, 0.6, 365000, true, 1024));
+    EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.5, 848000, 0.4, 180000, true, 1024));
+    EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.3, 848000, 0.6, 365000, true, 1024));
     /* A modest program is charged at par, whoever is beside. */
     EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0, 0, true, 1024));
     EXPECT_NEAR(1, 0, price_beside(0.4, 180000, 0.5, 848000, true, 1024));

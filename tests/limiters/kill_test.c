@@ -53,7 +53,7 @@ static pid_t tenant(unsigned seed)
     for (;;) {
         uint64_t bytes = (uint64_t)rand_r(&seed) % 600;
         bool granted = ledger_reserve(region, 0, bytes, LIMIT) == LEDGER_GRANTED;
-        turn_take(&turn, rand_r(&seed) % 4 == 0);
+        turn_take(&turn, rand_r(&seed) % 4 == 0, NULL, NULL);
         turn_give(&turn);
         if (granted)
             ledger_release(region, 0, bytes);
@@ -87,7 +87,7 @@ int main(int count, char **arguments)
         long since = now_us();
         REQUIRE(ledger_used(&region, 0) <= LIMIT);
         bool high = kill_ % 2 == 0;
-        turn_take(&turn, high);
+        turn_take(&turn, high, NULL, NULL);
         waits[kill_] = (int)(now_us() - since);
         struct flock run = {.l_type = F_WRLCK, .l_start = turn.at + (high ? 4 : 0), .l_len = 1}; /* turn.h */
         REQUIRE(fcntl(turn.file, F_OFD_GETLK, &run) == 0 && run.l_type == F_UNLCK); /* nobody else's */

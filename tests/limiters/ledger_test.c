@@ -324,7 +324,7 @@ static void a_stopped_holder_of_the_turn_is_waited_for_once(void)
     if (child == 0) {
         struct turn theirs = {0};
         turn_open(&theirs, directory, 0);
-        turn_take(&theirs, false);
+        turn_take(&theirs, false, NULL, NULL);
         if (write(ready[1], "", 1) == 1)
             raise(SIGSTOP);
         _exit(1);
@@ -333,7 +333,7 @@ static void a_stopped_holder_of_the_turn_is_waited_for_once(void)
     EXPECT(1, read(ready[0], &said, 1));
     time_t before = time(NULL);
     for (int round = 0; round < 100; round++) {
-        turn_take(&turn, false);
+        turn_take(&turn, false, NULL, NULL);
         EXPECT(true, turn_held(&turn));
         turn_give(&turn);
     }
@@ -368,7 +368,7 @@ static void the_turn_is_one_tenants_of_a_priority_at_a_time(void)
         turn_open(&turn, directory, 0);
         for (int round = 0; round < ROUNDS; round++) {
             bool high = t % 2 == 0;
-            turn_take(&turn, high);
+            turn_take(&turn, high, NULL, NULL);
             if (atomic_fetch_add(&running[high], 1) != 0)
                 _exit(1);
             usleep(10);
@@ -389,10 +389,10 @@ static void one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_
     static struct turn high, low;
     turn_open(&high, directory, 0);
     turn_open(&low, directory, 0);
-    turn_take(&low, false);
+    turn_take(&low, false, NULL, NULL);
     EXPECT(false, turn_claimed(&low));
     EXPECT(true, turn_held(&high));
-    turn_take(&high, true);
+    turn_take(&high, true, NULL, NULL);
     EXPECT(true, turn_claimed(&low));
     EXPECT(true, turn_drains(&high));
     turn_give(&low);

@@ -123,7 +123,7 @@ static void four_quarters_are_quarters(void)
     add(3, &DECODER, 25);
     together(4);
     for (unsigned t = 0; t < 4; t++)
-        expect_of(t, 25, 1, 3, t % 2 ? decoders : native);
+        expect_of(t, 25, 1, 4, t % 2 ? decoders : native);
     machine_end();
 }
 
