@@ -88,16 +88,43 @@ static int64_t balance(struct governor *governor)
     return shared < own ? shared : own;
 }
 
+/* Who asks for the card's power: the governor's thread, or a watcher of its own, which rests, is to ask, or has asked.
+ * A driver that is busy with other programs' start and end has been seen to take 130 ms for an answer. */
+enum { UNWATCHED = 0, WATCHER_RESTS, WATCHER_ASKS, WATCHER_ASKED };
+
+static void *watch_power(void *argument)
+{
+    struct governor *governor = argument;
+    while (!atomic_load(&governors_retired)) {
+        uint32_t seen = atomic_load(&governor->watch);
+        if (seen == WATCHER_ASKS)
+            atomic_store(&governor->watch, governor->engine->power(governor->terms->uuid, &governor->reading)
+                                               ? WATCHER_ASKED
+                                               : WATCHER_RESTS);
+        else
+            gate_sleep(&governor->watch, seen, UINT64_C(1000) * MS);
+    }
+    return NULL;
+}
+
 /* Look now and then at what the card draws: time on a card at its power limit is dearer. */
 static void look_at_power(struct governor *governor)
 {
-    struct power_reading reading;
-    uint64_t now = governor->engine->now();
-    if (power_due(&governor->power, now) && governor->engine->power(governor->terms->uuid, &reading)) {
-        power_look(&governor->power, now, &reading);
-        log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", reading.mean_mw, reading.limit_mw,
-                 governor->power.price);
+    if (!power_due(&governor->power, governor->engine->now()))
+        return;
+    uint32_t watch = atomic_load(&governor->watch);
+    if (watch == WATCHER_RESTS) {
+        atomic_store(&governor->watch, WATCHER_ASKS);
+        gate_wake(&governor->watch);
     }
+    if (watch != WATCHER_ASKED &&
+        (watch != UNWATCHED || !governor->engine->power(governor->terms->uuid, &governor->reading)))
+        return;
+    power_look(&governor->power, governor->engine->now(), &governor->reading);
+    log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", governor->reading.mean_mw,
+             governor->reading.limit_mw, governor->power.price);
+    if (watch == WATCHER_ASKED)
+        atomic_store(&governor->watch, WATCHER_RESTS);
 }
 
 /* Wait out of the turn, and see whether others run meanwhile. */
@@ -320,8 +347,13 @@ static void idle(struct governor *governor)
 void *governor_work(void *argument)
 {
     struct governor *governor = argument;
+    pthread_t watcher;
     prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80 */
     governor_begin(governor);
+    if (governor->power.idle_mw != 0 && pthread_create(&watcher, NULL, watch_power, governor) == 0) {
+        pthread_detach(watcher);
+        atomic_store(&governor->watch, WATCHER_RESTS);
+    }
     while (!atomic_load(&governors_retired)) {
         if (atomic_load(&governor->waiting) == 0)
             idle(governor);

@@ -48,6 +48,9 @@ struct governor {
     bool thinned;         /* since the last mark, a launcher had to wait for the device */
     uint64_t last_mark_ns; /* 0: none in this turn */
 
+    _Atomic uint32_t watch;       /* futex between the thread and the one that asks for the card's power: governor.c */
+    struct power_reading reading; /* what that one was told */
+
     /* The thread's own. */
     struct hetero_region_device own; /* the account of this process alone, where the tenant's other ones cannot write */
     uint64_t asked_ns;

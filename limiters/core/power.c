@@ -1,13 +1,16 @@
 /* Whose power it was, and what that makes of the price of time (power.h). Measurements: docs/notes/limiter.md. */
 #include "power.h"
 
+#include <string.h>
+
 #define MS UINT64_C(1000000)
 
 /* How an H200 (driver 580) samples its power: every 20 ms, through a low-pass filter that forgets four fifths of what
- * was within a sample, and with a time stamp that is late by 4 ms, or by more when the driver was busy. */
+ * was within a sample, and with time stamps that are late: all by 4 ms or, when the driver is busy, by more, and some
+ * by more than others. Taken is what explains the samples best, of multiples of this. */
 #define PERIOD_MS 20u
 #define FORGOTTEN 0.0769 /* a millisecond: 1 - exp(-1 ms / 12.5 ms) */
-#define LATE_MS   4u
+#define LATE_MS   2u
 #define MEMORY_MS 100u /* what is older says nothing of a sample */
 
 /* What a look leaves of the looks before it: a program's needs change. */
@@ -15,7 +18,7 @@
 
 /* Weight of the belief that everybody's work draws the same: it decides while turns are too alike to tell them apart,
  * and always where there is a mean alone. */
-#define BELIEF      0.1
+#define BELIEF      0.05
 #define BELIEF_MEAN 1e4
 
 /* Sum of squared activity below which our own draw is not known: 2 % of the time, or a second at 10 %. */
@@ -77,7 +80,7 @@ void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own)
 
 void power_forget(struct power *power)
 {
-    power->oo = power->ot = power->tt = power->op = power->tp = 0;
+    memset(power->fits, 0, sizeof power->fits);
 }
 
 bool power_due(const struct power *power, uint64_t now_ns)
@@ -85,14 +88,19 @@ bool power_due(const struct power *power, uint64_t now_ns)
     return power->idle_mw != 0 && now_ns - power->looked_ns >= POWER_EVERY_NS;
 }
 
-static void take(struct power *power, double own, double others, double mw, double weight)
+static void take(struct power_fit *fit, double own, double others, double above_idle, double weight)
 {
-    double above_idle = mw > power->idle_mw ? mw - power->idle_mw : 0;
-    power->oo += weight * own * own;
-    power->ot += weight * own * others;
-    power->tt += weight * others * others;
-    power->op += weight * own * above_idle;
-    power->tp += weight * others * above_idle;
+    fit->oo += weight * own * own;
+    fit->ot += weight * own * others;
+    fit->tt += weight * others * others;
+    fit->op += weight * own * above_idle;
+    fit->tp += weight * others * above_idle;
+    fit->pp += weight * above_idle * above_idle;
+}
+
+static double above_idle(const struct power *power, uint32_t mw)
+{
+    return mw > power->idle_mw ? mw - power->idle_mw : 0;
 }
 
 /* Samples are taken on a beat, but stamped when the driver came to it: the beat is where most stamps are. */
@@ -108,35 +116,45 @@ static uint64_t beat(const struct power_reading *reading)
     return best;
 }
 
-/* Compare each new sample with what the filter would make of our activity and of the others'. */
-static void take_samples(struct power *power, const struct power_reading *reading)
+/* Compare each new sample with what the filter would make of our activity and of the others', if it is late by so
+ * much. */
+static void take_samples(struct power *power, struct power_fit *fit, uint64_t late_ms,
+                         const struct power_reading *reading)
 {
     uint64_t first = power->newest > POWER_BINS ? power->newest - POWER_BINS + 1 : 0, ms = first, on = beat(reading);
     double own = 0, others = 0;
     for (unsigned i = 0; i < reading->count; i++) {
         uint64_t stamp = reading->samples[i].at_ns / MS;
         /* A stamp may be a little before the beat as well. */
-        uint64_t at = (stamp + 2 - on) / PERIOD_MS * PERIOD_MS + on - LATE_MS;
-        if (reading->samples[i].at_ns <= power->sampled_ns || at < first + MEMORY_MS || at >= power->newest)
+        uint64_t at = (stamp + 2 - on) / PERIOD_MS * PERIOD_MS + on;
+        if (reading->samples[i].at_ns <= power->sampled_ns || at < first + MEMORY_MS + late_ms || at >= power->newest)
             continue;
-        for (; ms <= at; ms++) {
+        for (; ms <= at - late_ms; ms++) {
             own += FORGOTTEN * (power->own[bin(ms)] / 1e3 - own);
             others += FORGOTTEN * (power->others[bin(ms)] / 1e3 - others);
         }
-        take(power, own, others, reading->samples[i].mw, 1);
-        power->sampled_ns = reading->samples[i].at_ns;
+        take(fit, own, others, above_idle(power, reading->samples[i].mw), 1);
     }
 }
 
 /* A driver without samples has the last second's mean, which weighs as much as the samples of a look. */
-static void take_mean(struct power *power, const struct power_reading *reading)
+static void take_mean(struct power *power, struct power_fit *fit, const struct power_reading *reading)
 {
     double own = 0, others = 0;
     for (uint64_t ms = power->newest - 1000; ms < power->newest; ms++) {
         own += power->own[bin(ms)] / 1e6;
         others += power->others[bin(ms)] / 1e6;
     }
-    take(power, own, others, reading->mean_mw, (double)POWER_EVERY_NS / (PERIOD_MS * MS));
+    take(fit, own, others, above_idle(power, reading->mean_mw), (double)POWER_EVERY_NS / (PERIOD_MS * MS));
+}
+
+/* What we draw, by least squares for that and what they draw as two equations; and how much it leaves unexplained. */
+static double drawn_by_us(const struct power_fit *fit, double belief, double *unexplained)
+{
+    double oo = fit->oo + belief, ot = fit->ot - belief, tt = fit->tt + belief, all = oo * tt - ot * ot;
+    double ours = (fit->op * tt - fit->tp * ot) / all, theirs = (fit->tp * oo - fit->op * ot) / all;
+    *unexplained = fit->pp - ours * fit->op - theirs * fit->tp;
+    return ours;
 }
 
 void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading)
@@ -144,19 +162,26 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
     power->looked_ns = now_ns;
     remember_until(power, now_ns / MS);
     power->clock = KEPT * power->clock + (1 - KEPT) * reading->clock;
-    power->oo *= KEPT, power->ot *= KEPT, power->tt *= KEPT, power->op *= KEPT, power->tp *= KEPT;
+    double belief = reading->count > 0 ? BELIEF : BELIEF_MEAN, drawn = 0, least = 0;
+    for (unsigned d = 0; d < POWER_DELAYS; d++) {
+        struct power_fit *fit = &power->fits[d];
+        fit->oo *= KEPT, fit->ot *= KEPT, fit->tt *= KEPT, fit->op *= KEPT, fit->tp *= KEPT, fit->pp *= KEPT;
+        if (reading->count > 0)
+            take_samples(power, fit, d * LATE_MS, reading);
+        else
+            take_mean(power, fit, reading);
+        double unexplained, ours = drawn_by_us(fit, belief, &unexplained);
+        if (d == 0 || unexplained < least) {
+            least = unexplained;
+            drawn = ours;
+        }
+    }
     if (reading->count > 0)
-        take_samples(power, reading);
-    else
-        take_mean(power, reading);
+        power->sampled_ns = reading->samples[reading->count - 1].at_ns;
     /* A card that is held at its limit averages a little less: 679 to 690 W of 700. */
     double available = reading->limit_mw * 0.98 - power->idle_mw;
-    if (power->oo < LEAST || available <= 0)
+    if (power->fits[0].oo < LEAST || available <= 0)
         return;
-    /* Least squares for what we draw and what they draw, as two equations. */
-    double belief = reading->count > 0 ? BELIEF : BELIEF_MEAN;
-    double oo = power->oo + belief, ot = power->ot - belief, tt = power->tt + belief;
-    double drawn = (power->op * tt - power->tp * ot) / (oo * tt - ot * ot);
     double price = power_slowdown(drawn, available) * POWER_PAR;
     /* Alone a modest program would have the clocks that its neighbours' hunger takes. How much that slows it depends
      * on what it does: copies not at all, resnet18 by the 0.8th power of the clock; the middle is off by a point at

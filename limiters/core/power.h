@@ -21,6 +21,7 @@
 
 #define POWER_SAMPLES 128u /* an H200 keeps 119 */
 #define POWER_BINS    2048u /* milliseconds that are remembered */
+#define POWER_DELAYS  12u
 
 /* What the driver says of a device. */
 struct power_reading {
@@ -41,8 +42,10 @@ struct power {
     uint64_t newest;     /* the last millisecond that has a bin */
     uint16_t own[POWER_BINS], others[POWER_BINS]; /* microseconds of each millisecond that a turn was ours, theirs */
     /* Of the samples so far, newer ones weighing more: sums of squares and products of our activity (o), theirs (t) and
-     * the power above idle in milliwatt (p). */
-    double oo, ot, tt, op, tp;
+     * the power above idle in milliwatt (p); for each of the delays that their time stamps may have. */
+    struct power_fit {
+        double oo, ot, tt, op, tp, pp;
+    } fits[POWER_DELAYS];
     double clock; /* mean of the readings' so far */
 };
 

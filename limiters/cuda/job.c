@@ -59,33 +59,43 @@ static const char ptx[] =
     "    ret;\n"
     "}\n";
 
-/* Blocks that meet at a barrier, again and again. Arrivals are counted on from launch to launch, modulo 2^32: `before`
- * is how many there were. */
+/* Blocks that meet at a barrier, again and again: `before` is how often they did in earlier launches. Where a counter
+ * lies decides how fast it is, by some 6 %, so that every program has all kinds: MEETINGS of them, one after the other. */
+#define MEETINGS 32u
+#define APART    256u /* bytes */
 static const char cooperative_ptx[] =
     ".version 6.0\n"
     ".target sm_60\n"
     ".address_size 64\n"
-    ".visible .entry spin(.param .u32 iterations, .param .u32 before, .param .u64 counter)\n"
+    ".visible .entry spin(.param .u32 iterations, .param .u64 before, .param .u64 counters)\n"
     "{\n"
     "    .reg .pred %is;\n"
-    "    .reg .u32 %left, %all, %blocks, %seen;\n"
-    "    .reg .u64 %arrivals;\n"
+    "    .reg .u32 %left, %all, %blocks, %seen, %lane;\n"
+    "    .reg .u64 %counters, %counter, %meeting, %round;\n"
     "    ld.param.u32 %left, [iterations];\n"
-    "    ld.param.u32 %all, [before];\n"
-    "    ld.param.u64 %arrivals, [counter];\n"
-    "    cvta.to.global.u64 %arrivals, %arrivals;\n"
+    "    ld.param.u64 %meeting, [before];\n"
+    "    ld.param.u64 %counters, [counters];\n"
+    "    cvta.to.global.u64 %counters, %counters;\n"
     "    mov.u32 %blocks, %nctaid.x;\n"
     "meeting:\n"
     "    setp.eq.u32 %is, %left, 0;\n"
     "    @%is bra done;\n"
-    "    add.u32 %all, %all, %blocks;\n"
-    "    atom.global.add.u32 %seen, [%arrivals], 1;\n"
+    "    cvt.u32.u64 %lane, %meeting;\n"
+    "    and.b32 %lane, %lane, 31;\n" /* MEETINGS */
+    "    mul.wide.u32 %counter, %lane, 256;\n" /* APART */
+    "    add.u64 %counter, %counter, %counters;\n"
+    "    shr.u64 %round, %meeting, 5;\n"
+    "    cvt.u32.u64 %all, %round;\n" /* arrivals are counted modulo 2^32 */
+    "    add.u32 %all, %all, 1;\n"
+    "    mul.lo.u32 %all, %all, %blocks;\n"
+    "    atom.global.add.u32 %seen, [%counter], 1;\n"
     "waiting:\n"
-    "    ld.volatile.global.u32 %seen, [%arrivals];\n"
+    "    ld.volatile.global.u32 %seen, [%counter];\n"
     "    sub.u32 %seen, %seen, %all;\n"
     "    setp.lt.s32 %is, %seen, 0;\n"
     "    @%is bra waiting;\n"
     "    sub.u32 %left, %left, 1;\n"
+    "    add.u64 %meeting, %meeting, 1;\n"
     "    bra meeting;\n"
     "done:\n"
     "    ret;\n"
@@ -115,9 +125,10 @@ static CUfunction spin;
 static CUgraphExec graph;
 static unsigned iterations;
 
-/* Of cooperative kernels: where arrivals are counted, how many there will have been, and the blocks of a launch. */
-static CUdeviceptr arrivals;
-static unsigned arrived, blocks;
+/* Of cooperative kernels: where arrivals are counted, how often blocks will have met, and the blocks of a launch. */
+static CUdeviceptr counters;
+static unsigned long long met;
+static unsigned blocks;
 
 /* Steps queued and not yet seen complete: a ring of asked.in_flight events. */
 static CUevent *done;
@@ -184,19 +195,19 @@ static void open_device(void)
         int processors;
         CALL(cuDeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
         blocks = (unsigned)processors;
-        CALL(cuMemAlloc_v2, &arrivals, sizeof arrived);
-        CALL(cuMemsetD32Async, arrivals, 0, 1, stream);
+        CALL(cuMemAlloc_v2, &counters, MEETINGS * APART);
+        CALL(cuMemsetD32Async, counters, 0, MEETINGS * APART / sizeof(unsigned), stream);
     }
 }
 
 static void launch(void)
 {
-    void *arguments[] = {&iterations, &arrived, &arrivals};
+    void *arguments[] = {&iterations, &met, &counters};
     if (asked.cooperative)
         CALL(cuLaunchCooperativeKernel, spin, blocks, 1, 1, 1, 1, 1, 0, stream, arguments);
     else
         CALL(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
-    arrived += blocks * iterations;
+    met += iterations;
 }
 
 /* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that

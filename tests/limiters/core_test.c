@@ -206,7 +206,8 @@ static void a_program_bound_by_its_own_thread_gets_its_share_of_the_launches(voi
 }
 
 /* Two tenants in turns of changing length, one of which draws `own_mw` above 121 W, and what the price of its time is
- * after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped 4 ms late and more. */
+ * after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped some ms late and more. */
+static unsigned stamped_late_ms = 4;
 static double price_beside(double own_share, uint32_t own_mw, double others_share, uint32_t others_mw, bool samples,
                            uint32_t clock)
 {
@@ -230,7 +231,7 @@ static double price_beside(double own_share, uint32_t own_mw, double others_shar
             filtered += (drawn - filtered) * 0.0769;
             mean += (drawn - mean) / 1000;
             if (ms % 20 == 7) {
-                reading.samples[reading.count].at_ns = (ms + 4) * MS + (rand() % 4 == 0 ? 9 * MS : 0) + 300 * US;
+                reading.samples[reading.count].at_ns = (ms + stamped_late_ms) * MS + (rand() % 4 == 0 ? 9 * MS : 0) + 300 * US;
                 reading.samples[reading.count++].mw = 121000 + (uint32_t)filtered;
             }
         }
@@ -248,6 +249,9 @@ static void time_on_a_card_at_its_power_limit_is_dearer(void)
     EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.3, 848000, 0, 0, false, 1024)); /* a mean that is late */
     EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.5, 848000, 0.4, 180000, true, 1024));
     EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.3, 848000, 0.6, 365000, true, 1024));
+    for (stamped_late_ms = 0; stamped_late_ms <= 16; stamped_late_ms += 4)
+        EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.45, 848000, 0.5, 20000, true, 1024));
+    stamped_late_ms = 4;
     /* A modest program is charged at par, whoever is beside. */
     EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0, 0, true, 1024));
     EXPECT_NEAR(1, 0, price_beside(0.4, 180000, 0.5, 848000, true, 1024));
