@@ -91,6 +91,29 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtili
     return NVML_SUCCESS;
 }
 
+static nvmlReturn_t tell_power(unsigned watts, unsigned *milliwatts)
+{
+    NEEDS(milliwatts);
+    if (!watts)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *milliwatts = watts * 1000;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned *milliwatts)
+{
+    FILLS(milliwatts);
+    ALIVE(device, handle);
+    return tell_power(device->power, milliwatts);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t handle, unsigned *milliwatts)
+{
+    FILLS(milliwatts);
+    ALIVE(device, handle);
+    return tell_power(device->power_limit, milliwatts);
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,
                                                     unsigned *count, unsigned long long since)
 {

@@ -119,8 +119,8 @@ class Grant:
     def run(self, program: str, **environment: str) -> Any:
         return _told(self.start(program, **environment))
 
-    def job(self, *arguments: str) -> "subprocess.Popen[str]":
-        return self.rack.job(*arguments, **self.environment)
+    def job(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        return self.rack.job(*arguments, **self.environment, **environment)
 
     def usage(self, device: int = 0) -> "Usage":
         region = (self.directory / "usage").read_bytes()

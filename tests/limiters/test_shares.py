@@ -1,7 +1,9 @@
 """Core shares on a simulated card, which slices time between processes as the driver does."""
 
 import json
+import re
 import time
+from pathlib import Path
 from subprocess import Popen
 
 import pytest
@@ -49,6 +51,21 @@ def test_two_processes_of_one_grant_share_its_share(rack: Rack) -> None:
         spent = grant.usage().gpu_ns - before
         share = 100 * spent / (time.monotonic_ns() - begin)
     assert 40 == pytest.approx(share, abs=5)
+
+
+def test_time_on_a_card_at_its_power_limit_is_dearer(tmp_path: Path) -> None:
+    """The driver tells the mean alone: a program that has half of the time on a card which draws
+    all it may is taken to want more.
+    """
+    prices = {}
+    for power in (120, 700):
+        (tmp_path / str(power)).mkdir()
+        rack = Rack.of(tmp_path / str(power), more=f"power = {power}\npower_limit = 700")
+        job = rack.grant(Terms(core=5000)).job("--seconds", "2", HETERO_LOG="debug")
+        told = re.findall(r"device time at (\d+)/1024", job.communicate()[1])
+        prices[power] = int(told[-1])
+    assert 1024 == prices[120]
+    assert 1200 < prices[700] <= 2048
 
 
 def test_a_whole_card_costs_nothing_and_starts_no_thread(rack: Rack) -> None:
