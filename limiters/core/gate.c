@@ -28,6 +28,9 @@
 #define AWAKE_NS      (2 * MS)
 #define AWAKE_HIGH_NS (200 * US)
 
+/* A process that exits waits so long for a driver that is being asked for its power, which it would pull away. */
+#define EXIT_NS (1000 * MS)
+
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THIN_NS (50 * MS)
 
@@ -281,6 +284,10 @@ void governor_retire(struct governor *governor)
     pthread_mutex_lock(&governor->lock); /* whoever was calling the engine has finished */
     pthread_mutex_unlock(&governor->lock);
     gate_wake(&governor->gate);
+    uint64_t since = governor->engine->now(), waited_ns = 0;
+    for (; atomic_load(&governor->watch) == WATCHER_ASKS && waited_ns < EXIT_NS;
+         waited_ns = governor->engine->now() - since)
+        gate_sleep(&governor->watch, WATCHER_ASKS, EXIT_NS - waited_ns);
 }
 
 bool gate_settled(struct governor *governor)

@@ -10,6 +10,10 @@
 /* Ready: closed, but launchers wait awake, because it is about to be open. */
 enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2 };
 
+/* Who asks for the card's power: the governor's thread itself, where no other could be started; a watcher, which rests,
+ * is to ask, or has asked; or nobody any more, because the driver does not tell or the process exits. */
+enum { UNWATCHED = 0, WATCHER_RESTS, WATCHER_ASKS, WATCHER_ASKED, UNTOLD };
+
 /* Of `traffic`, the launchers between enter and leave. */
 #define GATE_INSIDE UINT64_C(0xffffffff)
 

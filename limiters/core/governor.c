@@ -88,43 +88,49 @@ static int64_t balance(struct governor *governor)
     return shared < own ? shared : own;
 }
 
-/* Who asks for the card's power: the governor's thread, or a watcher of its own, which rests, is to ask, or has asked.
- * A driver that is busy with other programs' start and end has been seen to take 130 ms for an answer. */
-enum { UNWATCHED = 0, WATCHER_RESTS, WATCHER_ASKS, WATCHER_ASKED };
-
+/* Who asks for the card's power (gate.h): the driver may take its time, 130 ms have been seen while other programs
+ * started and ended. */
 static void *watch_power(void *argument)
 {
     struct governor *governor = argument;
-    while (!atomic_load(&governors_retired)) {
-        uint32_t seen = atomic_load(&governor->watch);
+    uint32_t seen = atomic_load(&governor->watch);
+    for (; seen != UNTOLD && !atomic_load(&governors_retired); seen = atomic_load(&governor->watch)) {
         if (seen == WATCHER_ASKS)
             atomic_store(&governor->watch, governor->engine->power(governor->terms->uuid, &governor->reading)
                                                ? WATCHER_ASKED
-                                               : WATCHER_RESTS);
+                                               : UNTOLD);
         else
             gate_sleep(&governor->watch, seen, UINT64_C(1000) * MS);
     }
+    atomic_store(&governor->watch, UNTOLD);
+    gate_wake(&governor->watch);
     return NULL;
 }
 
 /* Look now and then at what the card draws: time on a card at its power limit is dearer. */
 static void look_at_power(struct governor *governor)
 {
-    if (!power_due(&governor->power, governor->engine->now()))
-        return;
+    const struct power_reading *reading = &governor->reading;
+    uint64_t now = governor->engine->now();
     uint32_t watch = atomic_load(&governor->watch);
-    if (watch == WATCHER_RESTS) {
-        atomic_store(&governor->watch, WATCHER_ASKS);
-        gate_wake(&governor->watch);
-    }
-    if (watch != WATCHER_ASKED &&
-        (watch != UNWATCHED || !governor->engine->power(governor->terms->uuid, &governor->reading)))
+    if (watch == UNTOLD || !power_due(&governor->power, now))
         return;
-    power_look(&governor->power, governor->engine->now(), &governor->reading);
-    log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", governor->reading.mean_mw,
-             governor->reading.limit_mw, governor->power.price);
+    if (watch == UNWATCHED && !governor->engine->power(governor->terms->uuid, &governor->reading)) {
+        atomic_store(&governor->watch, UNTOLD);
+        return;
+    }
+    if (watch == WATCHER_RESTS && atomic_compare_exchange_strong(&governor->watch, &watch, WATCHER_ASKS))
+        gate_wake(&governor->watch);
+    if (watch != UNWATCHED && watch != WATCHER_ASKED)
+        return;
+    if (governor->power.idle_mw == 0)
+        power_begin(&governor->power, now, reading);
+    else
+        power_look(&governor->power, now, reading);
+    log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", reading->mean_mw, reading->limit_mw,
+             governor->power.price);
     if (watch == WATCHER_ASKED)
-        atomic_store(&governor->watch, WATCHER_RESTS);
+        atomic_compare_exchange_strong(&governor->watch, &watch, WATCHER_RESTS);
 }
 
 /* Wait out of the turn, and see whether others run meanwhile. */
@@ -319,10 +325,7 @@ void governor_round(struct governor *governor)
 
 void governor_begin(struct governor *governor)
 {
-    struct power_reading reading;
     governor->engine->begin();
-    if (governor->engine->power(governor->terms->uuid, &reading))
-        power_begin(&governor->power, governor->engine->now(), &reading);
     governor->dice = governor->asked_ns = governor->engine->now();
 }
 
@@ -350,7 +353,7 @@ void *governor_work(void *argument)
     pthread_t watcher;
     prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80 */
     governor_begin(governor);
-    if (governor->power.idle_mw != 0 && pthread_create(&watcher, NULL, watch_power, governor) == 0) {
+    if (pthread_create(&watcher, NULL, watch_power, governor) == 0) {
         pthread_detach(watcher);
         atomic_store(&governor->watch, WATCHER_RESTS);
     }

@@ -35,7 +35,7 @@ struct governor {
     _Atomic uint32_t marked;    /* the launch count at the last mark */
     _Atomic bool brief;         /* a high-priority grant may want the device at any time; written by the thread */
 
-    pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now and pause */
+    pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now, pause and power */
     bool started;
     uint64_t told_ns; /* when it was last said that the thread could not be started; 0: never */
     struct lanes lanes;
@@ -48,7 +48,7 @@ struct governor {
     bool thinned;         /* since the last mark, a launcher had to wait for the device */
     uint64_t last_mark_ns; /* 0: none in this turn */
 
-    _Atomic uint32_t watch;       /* futex between the thread and the one that asks for the card's power: governor.c */
+    _Atomic uint32_t watch;       /* futex: who asks for the card's power, gate.h */
     struct power_reading reading; /* what that one was told */
 
     /* The thread's own. */

@@ -85,7 +85,7 @@ void power_forget(struct power *power)
 
 bool power_due(const struct power *power, uint64_t now_ns)
 {
-    return power->idle_mw != 0 && now_ns - power->looked_ns >= POWER_EVERY_NS;
+    return now_ns - power->looked_ns >= POWER_EVERY_NS;
 }
 
 static void take(struct power_fit *fit, double own, double others, double above_idle, double weight)

@@ -68,6 +68,13 @@ def test_time_on_a_card_at_its_power_limit_is_dearer(tmp_path: Path) -> None:
     assert 1200 < prices[700] <= 2048
 
 
+def test_a_driver_that_never_tells_its_power_keeps_nobody_waiting(tmp_path: Path) -> None:
+    rack = Rack.of(tmp_path, more="power = 300\npower_limit = 700")
+    with rack.machine.rack.open("a") as file:
+        file.write("[fault]\ncall = nvmlDeviceGetPowerUsage\ndoes = hang\n")
+    assert rate(_start(rack.grant(Terms(core=5000)))) > 0.3 * WHOLE["kernels"]
+
+
 def test_a_whole_card_costs_nothing_and_starts_no_thread(rack: Rack) -> None:
     grant = rack.grant(Terms(core=10000))
     told = grant.run(
