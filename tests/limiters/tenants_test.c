@@ -90,12 +90,12 @@ static void pair(const struct tenant *one, unsigned percent, const struct tenant
 
 static void halves_of_a_card_are_halves(void)
 {
-    pair(&KERNELS, 50, &KERNELS, 50, 1.5);
+    pair(&KERNELS, 50, &KERNELS, 50, 1);
 }
 
 static void a_decoder_beside_graphs_has_its_half(void)
 {
-    pair(&DECODER, 50, &GRAPHS, 50, 1.5);
+    pair(&DECODER, 50, &GRAPHS, 50, 1);
 }
 
 static void long_kernels_beside_short_ones_take_no_more_than_their_half(void)
@@ -105,12 +105,12 @@ static void long_kernels_beside_short_ones_take_no_more_than_their_half(void)
 
 static void a_tenth_beside_nine_tenths_is_a_tenth(void)
 {
-    pair(&KERNELS, 10, &GRAPHS, 90, 1.5);
+    pair(&KERNELS, 10, &GRAPHS, 90, 1);
 }
 
 static void sixty_beside_thirty_leaves_slack(void)
 {
-    pair(&DECODER, 60, &KERNELS, 30, 1.5);
+    pair(&DECODER, 60, &KERNELS, 30, 1);
 }
 
 static void four_quarters_are_quarters(void)
@@ -331,7 +331,7 @@ static void what_a_pause_costs_a_program_is_made_good(void)
 
 static void what_a_pause_costs_is_lost_to_all_alike(void)
 {
-    pair(&COLD_DECODER, 50, &GRAPHS, 50, 2);
+    pair(&COLD_DECODER, 50, &GRAPHS, 50, 1.5);
 }
 
 static void a_program_whose_launches_are_of_all_sizes_is_given_nothing(void)

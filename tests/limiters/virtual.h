@@ -1,7 +1,7 @@
 /* A machine in virtual time: tasks, sleeping, futexes and file locks as the kernel has them, a card and its programs.
  *
  * The core's sources are compiled once more with the names of what they ask of the system in virtual_'s place (see the
- * Makefile), so that whole tenants, their governors' and waiters' threads included, run here one step at a time and
+ * Makefile), so that whole tenants, their governors' threads included, run here one step at a time and
  * every run is the same. A task is one thread of one process; time passes only while all of them wait. Called by
  * nobody's task, the functions are the system's own.
  */
