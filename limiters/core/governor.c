@@ -126,7 +126,7 @@ static void look_at_power(struct governor *governor)
     if (governor->power.idle_mw == 0)
         power_begin(&governor->power, now, reading);
     else
-        power_look(&governor->power, now, reading);
+        power_look(&governor->power, now, reading, governor->pace.rate);
     log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", reading->mean_mw, reading->limit_mw,
              governor->power.price);
     if (watch == WATCHER_ASKED)

@@ -19,6 +19,7 @@
 
 struct pace {
     double lost_ms; /* what a pause costs, as far as is known */
+    double rate;    /* launches a millisecond after that; 0: not known */
     double turns, ms, launches, ms_ms, ms_launches, launches_launches; /* sums, the older the fainter */
 };
 
@@ -40,7 +41,8 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t le
     double together = pace->ms_launches / pace->turns - mean_ms * mean_launches;
     bool told = pace->turns >= PACE_TURNS / 2.0 && together > 0 &&
                 together * together >= PACE_LINE * spread_ms * spread_launches;
-    double lost_ms = told ? mean_ms - mean_launches * spread_ms / together : 0, most_ms = ms / PACE_BELIEVED;
+    pace->rate = told ? together / spread_ms : 0;
+    double lost_ms = told ? mean_ms - mean_launches / pace->rate : 0, most_ms = ms / PACE_BELIEVED;
     pace->lost_ms = lost_ms > 0 ? lost_ms : 0;
     return (uint64_t)((pace->lost_ms < most_ms ? pace->lost_ms : most_ms) * 1e6);
 }

@@ -16,6 +16,10 @@
 /* What a look leaves of the looks before it: a program's needs change. */
 #define KEPT 0.8
 
+/* Readings in a row with full clocks, after which launches are taken to be as fast as they get: those that are known
+ * are of the last two seconds. */
+#define FULL 8u
+
 /* Weight of the belief that everybody's work draws the same: it decides while turns are too alike to tell them apart,
  * and always where there is a mean alone. */
 #define BELIEF      0.05
@@ -157,11 +161,25 @@ static double drawn_by_us(const struct power_fit *fit, double belief, double *un
     return ours;
 }
 
-void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading)
+/* What of its speed alone a modest program has whose neighbours' hunger lowers the clocks. Copies are not slowed down
+ * at all, resnet18 by the 0.8th power of the clock: it tells by its launches, once they are known at full clocks; the
+ * middle is a point off for one that does not. */
+static double speed_left(const struct power *power, double rate)
+{
+    double clock = power->clock / POWER_PAR, speed = power->usual_rate > 0 ? rate / power->usual_rate : 0;
+    if (speed == 0)
+        return __builtin_sqrt(clock);
+    return speed < clock ? clock : speed > 1 ? 1 : speed;
+}
+
+void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading, double rate)
 {
     power->looked_ns = now_ns;
     remember_until(power, now_ns / MS);
     power->clock = KEPT * power->clock + (1 - KEPT) * reading->clock;
+    power->full = reading->clock == POWER_PAR ? power->full + 1 : 0;
+    if (power->full >= FULL && rate > 0)
+        power->usual_rate = power->usual_rate > 0 ? KEPT * power->usual_rate + (1 - KEPT) * rate : rate;
     double belief = reading->count > 0 ? BELIEF : BELIEF_MEAN, drawn = 0, least = 0;
     for (unsigned d = 0; d < POWER_DELAYS; d++) {
         struct power_fit *fit = &power->fits[d];
@@ -183,10 +201,7 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
     if (power->fits[0].oo < LEAST || available <= 0)
         return;
     double price = power_slowdown(drawn, available) * POWER_PAR;
-    /* Alone a modest program would have the clocks that its neighbours' hunger takes. How much that slows it depends
-     * on what it does: copies not at all, resnet18 by the 0.8th power of the clock; the middle is off by a point at
-     * most. */
     if (drawn < available)
-        price = __builtin_sqrt(power->clock * POWER_PAR);
+        price = speed_left(power, rate) * POWER_PAR;
     power->price = price > POWER_MOST ? POWER_MOST : (uint32_t)price;
 }

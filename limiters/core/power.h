@@ -46,7 +46,9 @@ struct power {
     struct power_fit {
         double oo, ot, tt, op, tp, pp;
     } fits[POWER_DELAYS];
-    double clock; /* mean of the readings' so far */
+    double clock;      /* mean of the readings' so far */
+    unsigned full;     /* readings in a row whose clock was not lowered */
+    double usual_rate; /* our launches a millisecond at full clocks; 0: not known */
 };
 
 /* By how much a program that wants so much power is slowed down by a limit. */
@@ -61,9 +63,10 @@ void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own);
 /* Our share is another: what we drew at the limit beside others says little of what we shall draw. */
 void power_forget(struct power *power);
 
-/* Whether the driver is to be asked again; and what to make of its answer. */
+/* Whether the driver is to be asked again; and what to make of its answer, with our launches a millisecond of late, or
+ * 0 when they are not known. */
 bool power_due(const struct power *power, uint64_t now_ns);
-void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading);
+void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading, double rate);
 
 /* What device time is charged at. */
 static inline uint64_t power_charge(const struct power *power, uint64_t spent_ns)

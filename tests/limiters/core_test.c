@@ -208,6 +208,7 @@ static void a_program_bound_by_its_own_thread_gets_its_share_of_the_launches(voi
 /* Two tenants in turns of changing length, one of which draws `own_mw` above 121 W, and what the price of its time is
  * after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped some ms late and more. */
 static unsigned stamped_late_ms = 4;
+static double usual_rate, late_rate;
 static double price_beside(double own_share, uint32_t own_mw, double others_share, uint32_t others_mw, bool samples,
                            uint32_t clock)
 {
@@ -220,6 +221,7 @@ static double price_beside(double own_share, uint32_t own_mw, double others_shar
     power_begin(&power, ms * MS, &reading);
     for (unsigned look = 0; look < 20; look++) {
         reading.count = 0;
+        reading.clock = look < 10 ? 1024 : clock;
         for (unsigned i = 0; i < 250; i++, ms++) {
             while (ms == ends) { /* ours, theirs, and whatever is left is nobody's */
                 whose = (whose + 1) % 3;
@@ -237,7 +239,7 @@ static double price_beside(double own_share, uint32_t own_mw, double others_shar
         }
         reading.mean_mw = 121000 + (uint32_t)mean;
         reading.count *= samples;
-        power_look(&power, ms * MS, &reading);
+        power_look(&power, ms * MS, &reading, look < 10 ? usual_rate : late_rate);
     }
     return power.price / 1024.0;
 }
@@ -256,8 +258,15 @@ static void time_on_a_card_at_its_power_limit_is_dearer(void)
     EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0, 0, true, 1024));
     EXPECT_NEAR(1, 0, price_beside(0.4, 180000, 0.5, 848000, true, 1024));
     EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0.6, 848000, true, 1024));
-    /* Nor for what its neighbour's hunger does to its speed. */
+    /* Nor for what its neighbour's hunger does to its speed: as its launches tell, but for no more than the clocks. */
     EXPECT_NEAR(0.95, 0.01, price_beside(0.3, 365000, 0.6, 848000, true, 924));
+    static const double rates[][2] = {{10, 1}, {9.5, 0.95}, {5, 0.9}, {20, 1}};
+    for (unsigned r = 0; r < 4; r++) {
+        usual_rate = 10;
+        late_rate = rates[r][0];
+        EXPECT_NEAR(rates[r][1], 0.015, price_beside(0.3, 365000, 0.6, 848000, true, 924));
+    }
+    usual_rate = late_rate = 0;
     /* Without samples nobody can tell, and both are charged for the mean. */
     double blended = price_beside(0.3, 365000, 0.6, 848000, false, 1024);
     EXPECT(true, blended > 1.02 && blended < 1.15);
