@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 /* The bytes. */
-enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, ENDS = 13 };
+enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, ENDS = 13, WANT = 14 };
 
 /* How often a waiter looks: while somebody runs; while that is one of high priority, whose turns are short; and once
  * the turn is about to be free, for so long. */
@@ -30,50 +30,76 @@ enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, E
 /* Who waits and has not come by then was killed, or gets no processor. */
 #define COME_NS INT64_C(2000000)
 
-static bool lock(const struct turn *turn, int byte, int count, short type, int command)
+static bool lock_in(int file, int start, int count, short type)
 {
-    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = turn->at + byte, .l_len = count};
+    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = count};
     int result;
     do
-        result = fcntl(turn->file, command, &range);
+        result = fcntl(file, F_OFD_SETLK, &range);
     while (result < 0 && errno == EINTR);
     if (result < 0 && errno != EAGAIN && errno != EACCES)
         log_line(LOG_ERROR, "turn: lock: %s", strerror(errno));
     return result == 0;
 }
 
+static bool lock(const struct turn *turn, int byte, int count, short type)
+{
+    return lock_in(turn->file, turn->at + byte, count, type);
+}
+
+static bool taken_in(int file, int start, int count)
+{
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = count};
+    return file >= 0 && fcntl(file, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
+
 static bool taken(const struct turn *turn, int byte, int count)
 {
-    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = turn->at + byte, .l_len = count};
-    return turn->file >= 0 && fcntl(turn->file, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+    return taken_in(turn->file, turn->at + byte, count);
 }
 
 void turn_open(struct turn *turn, const char *directory, unsigned device)
 {
     char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/usage", directory);
+    turn->own_file = open(path, O_RDWR | O_CLOEXEC);
+    turn->own_at = HETERO_REGION_LOCK_TURN(device);
+    int error = errno;
     snprintf(path, sizeof path, "%s/turn.%u", directory, device);
-    turn->at = 0;
     turn->file = open(path, O_RDWR | O_CLOEXEC);
+    turn->at = 0;
     if (turn->file < 0) {
-        snprintf(path, sizeof path, "%s/usage", directory);
-        turn->at = HETERO_REGION_LOCK_TURN(device);
-        turn->file = open(path, O_RDWR | O_CLOEXEC);
+        turn->file = turn->own_file;
+        turn->at = turn->own_at;
     }
     if (turn->file < 0)
-        log_line(LOG_ERROR, "turn %s: %s", path, strerror(errno));
+        log_line(LOG_ERROR, "turn %s and usage: %s", path, strerror(error));
 }
 
 void turn_close(struct turn *turn)
 {
+    if (turn->own_file >= 0 && turn->own_file != turn->file)
+        close(turn->own_file);
     if (turn->file >= 0)
         close(turn->file);
-    turn->file = -1;
+    turn->file = turn->own_file = -1;
+}
+
+void turn_want(const struct turn *turn, bool want)
+{
+    if (turn->own_file >= 0)
+        lock_in(turn->own_file, turn->own_at + WANT, 1, want ? F_RDLCK : F_UNLCK);
+}
+
+bool turn_wanted_by_kin(const struct turn *turn)
+{
+    return taken_in(turn->own_file, turn->own_at + WANT, 1);
 }
 
 void turn_announce(struct turn *turn, bool high)
 {
     if (turn->file >= 0 && high != turn->announced)
-        turn->announced = lock(turn, HIGH, 1, high ? F_RDLCK : F_UNLCK, F_OFD_SETLK) && high;
+        turn->announced = lock(turn, HIGH, 1, high ? F_RDLCK : F_UNLCK) && high;
 }
 
 void turn_owe(struct turn *turn, int64_t ns)
@@ -83,9 +109,9 @@ void turn_owe(struct turn *turn, int64_t ns)
     if (turn->file < 0 || owed == turn->owed)
         return;
     if (owed > turn->owed)
-        lock(turn, OWED, (int)owed, F_RDLCK, F_OFD_SETLK);
+        lock(turn, OWED, (int)owed, F_RDLCK);
     else
-        lock(turn, OWED + (int)owed, (int)(TURN_STEPS - owed), F_UNLCK, F_OFD_SETLK);
+        lock(turn, OWED + (int)owed, (int)(TURN_STEPS - owed), F_UNLCK);
     turn->owed = owed;
 }
 
@@ -109,16 +135,16 @@ static void doze(long ns)
 /* Unlock what a turn's owner has locked, all of it or a part. */
 static void let_go(const struct turn *turn)
 {
-    lock(turn, turn->high ? CLAIM : ENDS, 1, F_UNLCK, F_OFD_SETLK);
-    lock(turn, turn->high ? RUN_HIGH : RUN_LOW, 1, F_UNLCK, F_OFD_SETLK);
+    lock(turn, turn->high ? CLAIM : ENDS, 1, F_UNLCK);
+    lock(turn, turn->high ? RUN_HIGH : RUN_LOW, 1, F_UNLCK);
 }
 
 /* Take the turn if that takes no waiting. */
 static bool seize(const struct turn *turn)
 {
     if (turn->high)
-        return lock(turn, CLAIM, 1, F_RDLCK, F_OFD_SETLK) && lock(turn, RUN_HIGH, 1, F_WRLCK, F_OFD_SETLK);
-    if (!lock(turn, RUN_LOW, 1, F_WRLCK, F_OFD_SETLK))
+        return lock(turn, CLAIM, 1, F_RDLCK) && lock(turn, RUN_HIGH, 1, F_WRLCK);
+    if (!lock(turn, RUN_LOW, 1, F_WRLCK))
         return false;
     if (!taken(turn, CLAIM, 1))
         return true;
@@ -154,10 +180,10 @@ void turn_take(struct turn *turn, bool high, void (*soon)(void *whom), void *who
     turn->ours = seize(turn);
     if (!turn->ours && !turn->late) {
         if (!high)
-            lock(turn, WAIT_LOW, 1, F_RDLCK, F_OFD_SETLK);
+            lock(turn, WAIT_LOW, 1, F_RDLCK);
         turn->ours = wait_for(turn, soon, whom);
         if (!high)
-            lock(turn, WAIT_LOW, 1, F_UNLCK, F_OFD_SETLK);
+            lock(turn, WAIT_LOW, 1, F_UNLCK);
     }
     turn->late = !turn->ours;
 }
@@ -178,7 +204,7 @@ bool turn_try(struct turn *turn, bool high)
 void turn_ends(const struct turn *turn)
 {
     if (turn->ours && !turn->high)
-        lock(turn, ENDS, 1, F_WRLCK, F_OFD_SETLK);
+        lock(turn, ENDS, 1, F_WRLCK);
 }
 
 void turn_give(struct turn *turn)

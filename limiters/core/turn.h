@@ -8,6 +8,8 @@
  *   +4  exclusively by the high-priority grant that runs
  *   +5  to +12, shared: one byte for every ten milliseconds that a grant which wants the device is owed
  *   +13 exclusively by the low-priority grant that runs, once little of what it launched is left to be done
+ * and of the grant's own file:
+ *   +14 shared by the processes of the grant that want the device
  * So one of each kind may run at the same time, but only until the one of low priority has drained: what it has in
  * flight delays the other by less than waiting for it, and being woken, would.
  *
@@ -27,6 +29,8 @@
 struct turn {
     int file;       /* -1: no lock could be had, and the device is not shared in turns */
     int at;         /* the first of the bytes */
+    int own_file;   /* GRANT_DIR/usage, which may be the same; -1: the grant's processes do not see each other want */
+    int own_at;
     bool announced; /* as of high priority */
     unsigned owed;  /* of turn_owe */
     bool high;      /* how the turn was asked for */
@@ -51,6 +55,10 @@ void turn_owe(struct turn *turn, int64_t ns);
 
 /* Whether somebody else is owed more, by a step or so. */
 bool turn_owed_more(const struct turn *turn);
+
+/* Tell the grant's other processes that we want the device, or no longer; and whether one of them does. */
+void turn_want(const struct turn *turn, bool want);
+bool turn_wanted_by_kin(const struct turn *turn);
 
 /* Wait for the turn, a second at most: the longest that honest neighbours keep it together is less. A low-priority
  * waiter lets every high-priority one go first. `soon(whom)`, unless NULL, is called when the turn is about to be free,
