@@ -14,7 +14,7 @@
 #define MEMORY_MS 100u /* what is older says nothing of a sample */
 
 /* What a look leaves of the looks before it: a program's needs change. */
-#define KEPT 0.8
+#define KEPT 0.6
 
 /* Readings in a row with full clocks, after which launches are taken to be as fast as they get: those that are known
  * are of the last two seconds. */
@@ -22,7 +22,7 @@
 
 /* Weight of the belief that everybody's work draws the same: it decides while turns are too alike to tell them apart,
  * and always where there is a mean alone. */
-#define BELIEF      0.05
+#define BELIEF      0.03
 #define BELIEF_MEAN 1e4
 
 /* Sum of squared activity below which our own draw is not known: 2 % of the time, or a second at 10 %. */
