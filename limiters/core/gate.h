@@ -11,7 +11,7 @@
 enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2 };
 
 /* Who asks for the card's power: the governor's thread itself, where no other could be started; a watcher, which rests,
- * is to ask, or has asked; or nobody any more, because the driver does not tell or the process exits. */
+ * is to ask, or has asked; or nobody, because the driver has never told it or the process exits. */
 enum { UNWATCHED = 0, WATCHER_RESTS, WATCHER_ASKS, WATCHER_ASKED, UNTOLD };
 
 /* Of `traffic`, the launchers between enter and leave. */

@@ -100,14 +100,16 @@ static int64_t balance(struct governor *governor)
 static void *watch_power(void *argument)
 {
     struct governor *governor = argument;
+    bool ever = false;
     uint32_t seen = atomic_load(&governor->watch);
     for (; seen != UNTOLD && !atomic_load(&governors_retired); seen = atomic_load(&governor->watch)) {
-        if (seen == WATCHER_ASKS)
-            atomic_store(&governor->watch, governor->engine->power(governor->terms->uuid, &governor->reading)
-                                               ? WATCHER_ASKED
-                                               : UNTOLD);
-        else
+        if (seen != WATCHER_ASKS) {
             gate_sleep(&governor->watch, seen, UINT64_C(1000) * MS);
+            continue;
+        }
+        bool told = governor->engine->power(governor->terms->uuid, &governor->reading);
+        ever = ever || told;
+        atomic_store(&governor->watch, told ? WATCHER_ASKED : ever ? WATCHER_RESTS : UNTOLD);
     }
     atomic_store(&governor->watch, UNTOLD);
     gate_wake(&governor->watch);
@@ -123,7 +125,8 @@ static void look_at_power(struct governor *governor)
     if (watch == UNTOLD || !power_due(&governor->power, now))
         return;
     if (watch == UNWATCHED && !governor->engine->power(governor->terms->uuid, &governor->reading)) {
-        atomic_store(&governor->watch, UNTOLD);
+        if (governor->power.idle_mw == 0)
+            atomic_store(&governor->watch, UNTOLD);
         return;
     }
     if (watch == WATCHER_RESTS && atomic_compare_exchange_strong(&governor->watch, &watch, WATCHER_ASKS))
