@@ -144,7 +144,8 @@ static bool seize(const struct turn *turn)
 {
     if (turn->high)
         return lock(turn, CLAIM, 1, F_RDLCK) && lock(turn, RUN_HIGH, 1, F_WRLCK);
-    if (!lock(turn, RUN_LOW, 1, F_WRLCK))
+    /* One of high priority that runs would take who locks that byte for a moment for one that drains. */
+    if (taken(turn, CLAIM, 1) || !lock(turn, RUN_LOW, 1, F_WRLCK))
         return false;
     if (!taken(turn, CLAIM, 1))
         return true;
@@ -196,6 +197,7 @@ bool turn_try(struct turn *turn, bool high)
         return false;
     turn->high = high;
     turn->ours = seize(turn);
+    turn->late = turn->late && !turn->ours;
     if (!turn->ours)
         let_go(turn); /* of high priority, the claim: nobody is to make way for one that does not wait */
     return turn->ours;

@@ -205,10 +205,11 @@ static void a_program_bound_by_its_own_thread_gets_its_share_of_the_launches(voi
     EXPECT_NEAR(30.0, 2.0, 100 * (double)sim.launched / alone);
 }
 
+static unsigned stamped_late_ms = 4;
+static double usual_rate, late_rate; /* launches a millisecond, in the first half of the looks and in the second */
+
 /* Two tenants in turns of changing length, one of which draws `own_mw` above 121 W, and what the price of its time is
  * after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped some ms late and more. */
-static unsigned stamped_late_ms = 4;
-static double usual_rate, late_rate;
 static double price_beside(double own_share, uint32_t own_mw, double others_share, uint32_t others_mw, bool samples,
                            uint32_t clock)
 {
@@ -233,7 +234,8 @@ static double price_beside(double own_share, uint32_t own_mw, double others_shar
             filtered += (drawn - filtered) * 0.0769;
             mean += (drawn - mean) / 1000;
             if (ms % 20 == 7) {
-                reading.samples[reading.count].at_ns = (ms + stamped_late_ms) * MS + (rand() % 4 == 0 ? 9 * MS : 0) + 300 * US;
+                uint64_t late_ns = stamped_late_ms * MS + (rand() % 4 == 0 ? 9 * MS : 0) + 300 * US;
+                reading.samples[reading.count].at_ns = ms * MS + late_ns;
                 reading.samples[reading.count++].mw = 121000 + (uint32_t)filtered;
             }
         }
