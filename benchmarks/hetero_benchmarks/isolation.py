@@ -46,10 +46,13 @@ class Wanted:
         return (*named, *pairings)
 
     def plan(self, seconds: float) -> list[Cell]:
-        """Return all that is to be measured, in order, each job unlimited before it is judged."""
+        """Return all that is to be measured, in order: each job unlimited before it is judged, and
+        again after all that it was beside, because a program's speed alone drifts.
+        """
         plan = list(self.alone(seconds))
         rest = list(self.beside(seconds))
         judged = [tenant.job for cell in rest for tenant in cell.tenants]
+        rest += [goals.unlimited(job, seconds) for job in dict.fromkeys(judged)]
         for job in self.elastic:
             rest += goals.lending(job, seconds)
             judged.append(job)

@@ -116,6 +116,17 @@ static void *watch_power(void *argument)
     return NULL;
 }
 
+/* A hungry program makes other launches at other clocks: its turns before and after are not on one line. What a modest
+ * one makes is what its own price is told by. */
+static void begin_line(struct governor *governor)
+{
+    uint32_t price = governor->power.price > POWER_PAR ? governor->power.price : POWER_PAR, before = governor->paced_at;
+    if (price * 16 > before * 17 || price * 17 < before * 16) {
+        governor->pace = (struct pace){0};
+        governor->paced_at = price;
+    }
+}
+
 /* Look now and then at what the card draws: time on a card at its power limit is dearer. */
 static void look_at_power(struct governor *governor)
 {
@@ -137,6 +148,7 @@ static void look_at_power(struct governor *governor)
         power_begin(&governor->power, now, reading);
     else
         power_look(&governor->power, now, reading, governor->pace.rate);
+    begin_line(governor);
     log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", reading->mean_mw, reading->limit_mw,
              governor->power.price);
     if (watch == WATCHER_ASKED)

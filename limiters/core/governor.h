@@ -58,6 +58,7 @@ struct governor {
     uint32_t core; /* what `power` was learnt at */
     struct power power;
     struct pace pace;
+    uint32_t paced_at;  /* the price when it began, par or more */
     uint64_t waived_ns; /* of what was not charged yet */
     uint64_t dice;
 };

@@ -161,15 +161,19 @@ static double drawn_by_us(const struct power_fit *fit, double belief, double *un
     return ours;
 }
 
-/* What of its speed alone a modest program has whose neighbours' hunger lowers the clocks. Copies are not slowed down
- * at all, resnet18 by the 0.8th power of the clock: it tells by its launches, once they are known at full clocks; the
- * middle is a point off for one that does not. */
-static double speed_left(const struct power *power, double rate)
+/* What of its speed alone a modest program has whose neighbours' hunger lowers the clocks. Alone its own would be full;
+ * or, if it nearly draws what there is now that they are low, such that it drew that: power grows with the 2.7th power
+ * of the clock, by which the slowdown above is what it is, too. Copies are not slowed down at all, resnet18 by the 0.8th
+ * power of the clock: a program tells by its launches, once they are known at full clocks; the middle is a point off for
+ * one that does not. */
+static double speed_left(const struct power *power, double rate, double drawn, double available)
 {
-    double clock = power->clock / POWER_PAR, speed = power->usual_rate > 0 ? rate / power->usual_rate : 0;
+    double fourth = __builtin_sqrt(__builtin_sqrt(drawn > 0 ? drawn / available : 0));
+    double clock = power->clock / POWER_PAR, alone = fourth * __builtin_sqrt(fourth);
+    double least = clock > alone ? clock : alone, speed = power->usual_rate > 0 ? rate / power->usual_rate : 0;
     if (speed == 0)
-        return __builtin_sqrt(clock);
-    return speed < clock ? clock : speed > 1 ? 1 : speed;
+        return __builtin_sqrt(least);
+    return speed < least ? least : speed > 1 ? 1 : speed;
 }
 
 void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading, double rate)
@@ -202,6 +206,6 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
         return;
     double price = power_slowdown(drawn, available) * POWER_PAR;
     if (drawn < available)
-        price = speed_left(power, rate) * POWER_PAR;
+        price = speed_left(power, rate, drawn, available) * POWER_PAR;
     power->price = price > POWER_MOST ? POWER_MOST : (uint32_t)price;
 }

@@ -71,7 +71,8 @@ def test_two_tenants_get_their_shares_beside_each_other(isolation: Any) -> None:
 def test_every_run_is_recorded_as_it_ends_and_what_cannot_run_is_named(isolation: Any) -> None:
     alone = ["simulated unlimited", "simulated at 30 %", "simulated unlimited"]
 
-    assert [*alone, "simulated at 60 % beside simulated at 30 %"] == isolation["runs"]
+    beside = "simulated at 60 % beside simulated at 30 %"
+    assert [*alone, beside, "simulated unlimited"] == isolation["runs"]
     assert 3 == len(isolation["missing"])
     assert "gemm at 30 %" in isolation["missing"][1]
     assert "gemm needs PyTorch and torchvision here (hidden)" in isolation["missing"][1]

@@ -41,12 +41,13 @@ def test_every_job_runs_unlimited_first_and_last() -> None:
     assert [_alone("gemm"), _alone("gemm", 30), _alone("gemm")] == plan
 
 
-def test_a_tenant_whose_job_did_not_run_alone_is_measured_alone_first() -> None:
+def test_tenants_are_measured_alone_first_and_last() -> None:
     beside = _beside(gemm=60, small=30)
 
     plan = Wanted(jobs=("gemm",), shares=(), together=(beside.tenants,)).plan(10)
 
-    assert [_alone("gemm"), _alone("gemm"), _alone("small"), beside] == plan
+    last = [_alone("gemm"), _alone("small")]
+    assert [_alone("gemm"), _alone("gemm"), _alone("small"), beside, *last] == plan
 
 
 def test_every_pairing_runs_and_unequal_shares_both_ways() -> None:

@@ -269,6 +269,9 @@ static void time_on_a_card_at_its_power_limit_is_dearer(void)
         EXPECT_NEAR(rates[r][1], 0.015, price_beside(0.3, 365000, 0.6, 848000, true, 924));
     }
     usual_rate = late_rate = 0;
+    /* Two that reach the limit together would do so alone, at the same clocks. */
+    for (uint32_t clock = 700; clock < 1024; clock += 100)
+        EXPECT_NEAR(1, 0.035, price_beside(0.5, 560000, 0.5, 570000, true, clock));
     /* Without samples nobody can tell, and both are charged for the mean. */
     double blended = price_beside(0.3, 365000, 0.6, 848000, false, 1024);
     EXPECT(true, blended > 1.02 && blended < 1.15);
