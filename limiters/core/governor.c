@@ -34,7 +34,8 @@
 #define SWITCHING 14u
 
 /* How often somebody who waits out its debt looks whether others run: their power is told from ours by that. */
-#define WATCH_NS (2 * MS)
+#define WATCH_NS     (2 * MS)
+#define UNWATCHED_NS (100 * MS)
 
 struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,
                               struct hetero_region_device *account, const char *directory, unsigned device)
@@ -312,9 +313,12 @@ static void run(struct governor *governor, bool borrowed)
     if (!drained)
         log_line(LOG_INFO, "governor: a turn was given up with work in flight");
     now = engine->now();
-    if (drained && charged != 0 && closed - busy < gap && !beside && !yields)
-        governor->waived_ns =
+    if (drained && charged != 0 && closed - busy < gap && !beside && !yields) {
+        uint64_t cold_ns =
             pace_end(&governor->pace, now - atomic_load(&governor->first_ns), gate_launches(governor) - before);
+        /* What a hungry program's turns give is in its price, pauses and all. */
+        governor->waived_ns = governor->power.price > POWER_PAR ? 0 : cold_ns;
+    }
     if (charged == 0) /* nobody came, or only just */
         charged = atomic_load(&governor->first_ns) != 0 ? atomic_load(&governor->first_ns) : now;
     else if (busy + gap <= closed && !turn_wanted(&governor->turn))
@@ -367,8 +371,10 @@ static void idle(struct governor *governor)
     }
     uint64_t now = governor->engine->now();
     governor->asked_ns = now; /* what grew meanwhile was not asked for */
-    /* Who runs now is taken to have run since: as true on average as having watched. */
-    if (turn_held(&governor->turn))
+    /* Who runs now is taken to have run since: as true on average as having watched, if it was not for long. */
+    if (now - since > UNWATCHED_NS)
+        power_unwatched(&governor->power, now);
+    else if (turn_held(&governor->turn))
         power_ran(&governor->power, since, now, false);
 }
 

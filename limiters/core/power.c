@@ -13,7 +13,7 @@
 #define LATE_MS   2u
 #define MEMORY_MS 100u /* what is older says nothing of a sample */
 
-/* What a look leaves of the looks before it: a program's needs change. */
+/* What is left after POWER_EVERY_NS of what was learnt before: a program's needs change, and so do its neighbours. */
 #define KEPT 0.6
 
 /* Readings in a row with full clocks, after which launches are taken to be as fast as they get: those that are known
@@ -52,10 +52,10 @@ void power_begin(struct power *power, uint64_t now_ns, const struct power_readin
         .idle_mw = idle_mw,
         .price = POWER_PAR,
         .looked_ns = now_ns,
-        .sampled_ns = now_ns,
         .newest = now_ns / MS,
         .clock = POWER_PAR,
     };
+    power_unwatched(power, now_ns);
 }
 
 static void remember_until(struct power *power, uint64_t ms)
@@ -80,6 +80,11 @@ void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own)
         *filled = sum < 1000 ? (uint16_t)sum : 1000;
         from_ns = end;
     }
+}
+
+void power_unwatched(struct power *power, uint64_t now_ns)
+{
+    power->sampled_ns = now_ns + MEMORY_MS * MS;
 }
 
 void power_forget(struct power *power)
@@ -144,6 +149,8 @@ static void take_samples(struct power *power, struct power_fit *fit, uint64_t la
 /* A driver without samples has the last second's mean, which weighs as much as the samples of a look. */
 static void take_mean(struct power *power, struct power_fit *fit, const struct power_reading *reading)
 {
+    if (power->newest * MS < power->sampled_ns + 1000 * MS)
+        return;
     double own = 0, others = 0;
     for (uint64_t ms = power->newest - 1000; ms < power->newest; ms++) {
         own += power->own[bin(ms)] / 1e6;
@@ -178,6 +185,9 @@ static double speed_left(const struct power *power, double rate, double drawn, d
 
 void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading, double rate)
 {
+    double kept = KEPT;
+    for (uint64_t at = power->looked_ns + 2 * POWER_EVERY_NS; at <= now_ns && kept > 1e-3; at += POWER_EVERY_NS)
+        kept *= KEPT;
     power->looked_ns = now_ns;
     remember_until(power, now_ns / MS);
     power->clock = KEPT * power->clock + (1 - KEPT) * reading->clock;
@@ -187,7 +197,7 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
     double belief = reading->count > 0 ? BELIEF : BELIEF_MEAN, drawn = 0, least = 0;
     for (unsigned d = 0; d < POWER_DELAYS; d++) {
         struct power_fit *fit = &power->fits[d];
-        fit->oo *= KEPT, fit->ot *= KEPT, fit->tt *= KEPT, fit->op *= KEPT, fit->tp *= KEPT, fit->pp *= KEPT;
+        fit->oo *= kept, fit->ot *= kept, fit->tt *= kept, fit->op *= kept, fit->tp *= kept, fit->pp *= kept;
         if (reading->count > 0)
             take_samples(power, fit, d * LATE_MS, reading);
         else
@@ -198,7 +208,7 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
             drawn = ours;
         }
     }
-    if (reading->count > 0)
+    if (reading->count > 0 && reading->samples[reading->count - 1].at_ns > power->sampled_ns)
         power->sampled_ns = reading->samples[reading->count - 1].at_ns;
     /* A card that is held at its limit averages a little less: 679 to 690 W of 700. */
     double available = reading->limit_mw * 0.98 - power->idle_mw;

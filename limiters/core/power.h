@@ -38,7 +38,7 @@ struct power {
     uint32_t idle_mw;    /* what the card draws with contexts on it and nothing to do; 0: not known, time is at par */
     uint32_t price;      /* what a nanosecond is charged at, of POWER_PAR */
     uint64_t looked_ns;  /* when the driver was asked last */
-    uint64_t sampled_ns; /* the newest sample that was taken into account */
+    uint64_t sampled_ns; /* samples up to here are not, or no longer, taken into account */
     uint64_t newest;     /* the last millisecond that has a bin */
     uint16_t own[POWER_BINS], others[POWER_BINS]; /* microseconds of each millisecond that a turn was ours, theirs */
     /* Of the samples so far, newer ones weighing more: sums of squares and products of our activity (o), theirs (t) and
@@ -59,6 +59,9 @@ void power_begin(struct power *power, uint64_t now_ns, const struct power_readin
 
 /* The device worked for us, or for others, from `from_ns` to `to_ns`. */
 void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own);
+
+/* Nobody looked until now whose turn it was: what the card drew meanwhile says nothing. */
+void power_unwatched(struct power *power, uint64_t now_ns);
 
 /* Our share is another: what we drew at the limit beside others says little of what we shall draw. */
 void power_forget(struct power *power);

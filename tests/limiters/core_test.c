@@ -207,6 +207,7 @@ static void a_program_bound_by_its_own_thread_gets_its_share_of_the_launches(voi
 
 static unsigned stamped_late_ms = 4;
 static double usual_rate, late_rate; /* launches a millisecond, in the first half of the looks and in the second */
+static unsigned power_looks = 20, unwatched_ms; /* before the last look but one, the neighbour runs and nobody watches it */
 
 /* Two tenants in turns of changing length, one of which draws `own_mw` above 121 W, and what the price of its time is
  * after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped some ms late and more. */
@@ -220,16 +221,21 @@ static double price_beside(double own_share, uint32_t own_mw, double others_shar
     int whose = 2;
     double filtered = 0, mean = 0;
     power_begin(&power, ms * MS, &reading);
-    for (unsigned look = 0; look < 20; look++) {
+    for (unsigned look = 0; look < power_looks; look++) {
+        unsigned unwatched = look == power_looks - 2 ? unwatched_ms : 0;
         reading.count = 0;
         reading.clock = look < 10 ? 1024 : clock;
-        for (unsigned i = 0; i < 250; i++, ms++) {
+        for (unsigned i = 0; i < 250 + unwatched; i++, ms++) {
             while (ms == ends) { /* ours, theirs, and whatever is left is nobody's */
                 whose = (whose + 1) % 3;
                 ends += (uint64_t)(shares[whose] * 20 * (0.5 + (double)(rand() % 1000) / 1000) + 0.5);
             }
-            if (whose < 2)
+            if (i < unwatched) {
+                whose = 1;
+                power_unwatched(&power, ms * MS);
+            } else if (whose < 2) {
                 power_ran(&power, ms * MS, (ms + 1) * MS, whose == 0);
+            }
             double drawn = whose == 0 ? own_mw : whose == 1 ? others_mw : 0;
             filtered += (drawn - filtered) * 0.0769;
             mean += (drawn - mean) / 1000;
@@ -272,6 +278,14 @@ static void time_on_a_card_at_its_power_limit_is_dearer(void)
     /* Two that reach the limit together would do so alone, at the same clocks. */
     for (uint32_t clock = 700; clock < 1024; clock += 100)
         EXPECT_NEAR(1, 0.035, price_beside(0.5, 560000, 0.5, 570000, true, clock));
+    /* What a neighbour drew while nobody watched is not taken for ours. */
+    power_looks = 2;
+    for (unwatched_ms = 0; unwatched_ms <= 2000; unwatched_ms += 500) {
+        EXPECT_NEAR(1, 0.01, price_beside(0.5, 365000, 0.4, 848000, true, 1024));
+        EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.5, 848000, 0.4, 100000, true, 1024));
+    }
+    power_looks = 20;
+    unwatched_ms = 0;
     /* Without samples nobody can tell, and both are charged for the mean. */
     double blended = price_beside(0.3, 365000, 0.6, 848000, false, 1024);
     EXPECT(true, blended > 1.02 && blended < 1.15);
@@ -283,8 +297,8 @@ static void a_hungry_program_gets_its_share_of_its_speed_alone(void)
     sim.host_ns = 2 * US;
     sim.in_flight = 8;
     sim_price_permille = 1500;
-    govern(3000, 10000 * MS);
-    EXPECT_NEAR(30.0 / power_slowdown(1.5, 1), 0.7, (double)sim.busy_ns * 100 / 10000e6);
+    govern(3000, 40000 * MS); /* in the first second nothing is known */
+    EXPECT_NEAR(30.0 / power_slowdown(1.5, 1), 0.7, (double)sim.busy_ns * 100 / 40000e6);
 }
 
 /* What is not charged of the last of many turns, 5 to 25 ms long, in which nothing happens for so long and then a
