@@ -72,6 +72,7 @@ static void pop_mark(struct governor *governor)
 {
     unsigned at = governor->oldest;
     governor->oldest = (at + 1) % GOVERNOR_MARKS;
+    governor->passed++;
     atomic_fetch_sub(&governor->backlog, 1);
     lane_unmark(&governor->lanes, governor->marks[at].lane, governor->marks[at].life, governor->marks[at].mark);
 }
@@ -90,7 +91,6 @@ static void thin(struct governor *governor)
         pop_passed(governor);
         if (governor->backlog >= most_in_flight(governor) && governor->engine->now() - since > THIN_NS)
             pop_mark(governor);
-        governor->thinned = true;
         bool enough = governor->backlog < most_in_flight(governor);
         gate_unlock(governor);
         if (enough)
@@ -101,18 +101,20 @@ static void thin(struct governor *governor)
     }
 }
 
-/* Let a mark stand for MARK_EVERY_NS, or its brief form. The time between two marks is the device's when launchers had
- * to wait for it, and no less than the device's when all earlier marks had passed; in between, while a queue fills, it
- * says nothing. */
+/* Let a mark stand for MARK_EVERY_NS, or its brief form: marks pass as fast as the device works, or as fast as they come
+ * if it is faster than the program. While none passes, because a queue fills, time adds up. */
 static void adapt(struct governor *governor, uint64_t now)
 {
-    uint64_t since = governor->last_mark_ns;
-    governor->last_mark_ns = now;
-    if (since == 0 || (!governor->thinned && governor->backlog > 0))
+    uint64_t since = governor->timed_ns, passed = governor->passed;
+    if (since != 0 && passed == 0)
         return;
-    governor->thinned = false;
-    uint64_t elapsed = now > since ? now - since : 1;
-    uint64_t fitting = governor->stride * (governor->brief ? MARK_EVERY_BRIEF_NS : MARK_EVERY_NS) / elapsed;
+    governor->timed_ns = now;
+    governor->passed = 0;
+    if (since == 0)
+        return;
+    uint64_t elapsed = now > since + passed ? (now - since) / passed : 1;
+    uint64_t every = governor->brief ? MARK_EVERY_BRIEF_NS : MARK_EVERY_NS;
+    uint64_t fitting = (governor->stride * every + elapsed / 2) / elapsed;
     if (fitting > governor->stride * UINT64_C(2))
         fitting = governor->stride * UINT64_C(2);
     governor->stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;

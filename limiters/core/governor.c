@@ -327,8 +327,7 @@ static void run(struct governor *governor, bool borrowed)
         charged += (now - charged) / 2;
     charge(governor, charged, now);
     if (gate_lock(governor)) {
-        governor->last_mark_ns = 0;
-        governor->thinned = false;
+        governor->timed_ns = 0;
         gate_unlock(governor);
     }
 }

@@ -45,8 +45,8 @@ struct governor {
         unsigned life;
     } marks[GOVERNOR_MARKS];
     unsigned oldest;
-    bool thinned;         /* since the last mark, a launcher had to wait for the device */
-    uint64_t last_mark_ns; /* 0: none in this turn */
+    uint64_t timed_ns; /* a moment of this turn; 0: there was no mark in it yet */
+    uint32_t passed;   /* marks that passed since then */
 
     _Atomic uint32_t watch;       /* futex: who asks for the card's power, gate.h */
     struct power_reading reading; /* what that one was told */

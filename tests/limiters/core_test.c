@@ -49,7 +49,8 @@ static struct {
     uint64_t in_flight;  /* launches the program keeps queued */
     uint64_t free_at;    /* when the device has done everything */
     uint64_t host_until; /* when the program is ready to launch again */
-    uint64_t launched, busy_ns;
+    uint64_t seen_ns;    /* how much later than its work a mark has passed */
+    uint64_t launched, busy_ns, marks;
     struct governor *governor;
     bool inside;
 } sim;
@@ -104,7 +105,8 @@ static void *sim_make(void *context)
 static bool sim_set(void *mark, void *stream)
 {
     EXPECT(true, stream == &sim);
-    *(uint64_t *)mark = sim.free_at;
+    *(uint64_t *)mark = sim.free_at + sim.seen_ns;
+    sim.marks++;
     return true;
 }
 
@@ -359,6 +361,26 @@ static void a_program_that_rests_is_not_slowed(void)
     EXPECT_NEAR(500, 25, (double)sim.launched);
 }
 
+static void tiny_kernels_are_marked_now_and_then_however_late_the_device_says_that_they_are_done(void)
+{
+    for (uint64_t late = 0; late <= 16; late += 4) {
+        pid_t child = fork();
+        if (child == 0) {
+            sim.kernel_ns = 2 * US;
+            sim.host_ns = 6 * US;
+            sim.in_flight = 1000;
+            sim.seen_ns = late * US;
+            govern(5000, 300 * MS);
+            printf("%llu us late: %llu marks\n", (unsigned long long)late, (unsigned long long)sim.marks);
+            EXPECT_NEAR(55, 10, (double)sim.launched / (double)sim.marks);
+            exit(0);
+        }
+        int status;
+        waitpid(child, &status, 0);
+        EXPECT(0, status);
+    }
+}
+
 static void what_is_in_flight_at_the_end_of_a_turn_is_bounded(void)
 {
     sim.kernel_ns = 20 * US;
@@ -519,6 +541,7 @@ static const struct test tests[] = {
     TEST(a_program_that_rests_is_not_slowed),
     TEST(time_on_a_card_at_its_power_limit_is_dearer),
     TEST(a_hungry_program_gets_its_share_of_its_speed_alone),
+    TEST(tiny_kernels_are_marked_now_and_then_however_late_the_device_says_that_they_are_done),
     TEST(what_is_in_flight_at_the_end_of_a_turn_is_bounded),
     TEST(threads_pass_the_gate_of_a_governor_in_real_time),
     TEST(a_thread_that_cannot_be_started_is_told_of_once_a_minute),
