@@ -185,10 +185,10 @@ static bool owed_less(const struct governor *governor)
 
 /* While we wait for the turn: watch it; and once it is about to be ours, wake the launchers, who would be 50 to 200 us
  * late otherwise. */
-static void looked(void *governor_, bool ends)
+static void looked(void *governor_, bool soon)
 {
     struct governor *governor = governor_;
-    if (ends && atomic_load(&governor->gate) != GATE_READY) {
+    if (soon) {
         atomic_store(&governor->gate, GATE_READY);
         gate_wake(&governor->gate);
     }

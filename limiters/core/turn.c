@@ -164,26 +164,24 @@ static bool seize(const struct turn *turn)
     return false;
 }
 
-static bool wait_for(const struct turn *turn, void (*looked)(void *whom, bool ends), void *whom)
+static bool wait_for(const struct turn *turn, void (*looked)(void *whom, bool soon), void *whom)
 {
     int64_t since = now_ns(), now = since, ends_since = 0;
     for (; now - since < TURN_PATIENCE_NS; now = now_ns()) {
         if (seize(turn))
             return true;
-        bool ends = taken(turn, ENDS, 1);
-        if (!ends)
-            ends_since = 0;
-        else if (ends_since == 0)
-            ends_since = now;
+        bool ends = taken(turn, ENDS, 1), soon = ends && ends_since == 0;
+        if (!ends || soon)
+            ends_since = ends ? now : 0;
         if (looked != NULL)
-            looked(whom, ends);
+            looked(whom, soon);
         doze(ends && now - ends_since < ENDS_MOST_NS ? LOOK_ENDS_NS : taken(turn, CLAIM, 1) ? LOOK_HIGH_NS : LOOK_NS);
     }
     log_line(LOG_INFO, "turn: not given up for %d ms: running beside its holder", (int)(TURN_PATIENCE_NS / 1000000));
     return false;
 }
 
-void turn_take(struct turn *turn, bool high, void (*looked)(void *whom, bool ends), void *whom)
+void turn_take(struct turn *turn, bool high, void (*looked)(void *whom, bool soon), void *whom)
 {
     if (turn->file < 0)
         return;

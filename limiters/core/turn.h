@@ -63,9 +63,9 @@ bool turn_wanted_by_kin(const struct turn *turn);
 bool turn_held_by_kin(const struct turn *turn);
 
 /* Wait for the turn, a second at most: the longest that honest neighbours keep it together is less. A low-priority
- * waiter lets every high-priority one go first. `looked(whom, ends)`, unless NULL, is called each time that somebody
- * else still runs, with whether the turn is about to be free: launchers are to be awake by then. */
-void turn_take(struct turn *turn, bool high, void (*looked)(void *whom, bool ends), void *whom);
+ * waiter lets every high-priority one go first. `looked(whom, soon)`, unless NULL, is called each time that somebody
+ * else still runs; with `soon` once that one has said that the turn is about to be free: launchers are to be awake then. */
+void turn_take(struct turn *turn, bool high, void (*looked)(void *whom, bool soon), void *whom);
 
 /* Of low priority, with the turn: tell those who wait that it is about to be free. */
 void turn_ends(const struct turn *turn);
