@@ -156,23 +156,16 @@ static void look_at_power(struct governor *governor)
         atomic_compare_exchange_strong(&governor->watch, &watch, WATCHER_RESTS);
 }
 
-/* See who runs now, and take it to have run since the last look: a process of the same grant draws what we draw. */
-static void watch(struct governor *governor, uint64_t now)
-{
-    governor->kin_ran = turn_held_by_kin(&governor->turn);
-    if (governor->kin_ran || turn_held(&governor->turn))
-        power_ran(&governor->power, governor->watched_ns, now, governor->kin_ran);
-    governor->watched_ns = now;
-}
-
-/* Wait out of the turn, and watch it meanwhile. */
+/* Wait out of the turn, and see whether others run meanwhile. */
 static void rest(struct governor *governor, uint64_t ns)
 {
-    uint64_t now = governor->watched_ns = governor->engine->now(), until = now + ns;
+    uint64_t now = governor->engine->now(), until = now + ns;
     while (now < until) {
+        uint64_t since = now;
         governor->engine->pause(until - now < WATCH_NS ? until - now : WATCH_NS);
         now = governor->engine->now();
-        watch(governor, now);
+        if (turn_held(&governor->turn))
+            power_ran(&governor->power, since, now, false);
     }
 }
 
@@ -183,18 +176,12 @@ static bool owed_less(const struct governor *governor)
     return terms_priority(governor->terms) == HETERO_PRIORITY_LOW && turn_owed_more(&governor->turn);
 }
 
-/* While we wait for the turn: watch it; and once it is about to be ours, wake the launchers, who would be 50 to 200 us
- * late otherwise. */
-static void looked(void *governor_, bool soon)
+/* The turn is about to be ours: a launcher that would have to be woken first is 50 to 200 us late. */
+static void make_ready(void *governor_)
 {
     struct governor *governor = governor_;
-    if (soon) {
-        atomic_store(&governor->gate, GATE_READY);
-        gate_wake(&governor->gate);
-    }
-    uint64_t now = governor->engine->now();
-    if (now - governor->watched_ns >= WATCH_NS)
-        watch(governor, now);
+    atomic_store(&governor->gate, GATE_READY);
+    gate_wake(&governor->gate);
 }
 
 /* Get the turn with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
@@ -221,10 +208,9 @@ static bool obtain(struct governor *governor, bool *borrowed)
         }
         rest(governor, wait_ns < most ? wait_ns : most);
     }
-    governor->watched_ns = governor->engine->now();
-    governor->kin_ran = turn_held_by_kin(&governor->turn);
-    turn_take(&governor->turn, terms_priority(terms) == HETERO_PRIORITY_HIGH, looked, governor);
-    power_ran(&governor->power, governor->watched_ns, governor->engine->now(), governor->kin_ran);
+    uint64_t since = governor->engine->now();
+    turn_take(&governor->turn, terms_priority(terms) == HETERO_PRIORITY_HIGH, make_ready, governor);
+    power_ran(&governor->power, since, governor->engine->now(), false);
     if (terms_limit_core(terms) && balance(governor) >= 0)
         return true;
     atomic_store(&governor->gate, GATE_CLOSED);
@@ -374,7 +360,7 @@ void governor_begin(struct governor *governor)
 /* Until a launcher waits. */
 static void idle(struct governor *governor)
 {
-    governor->watched_ns = governor->engine->now();
+    uint64_t since = governor->engine->now();
     turn_owe(&governor->turn, 0);
     for (bool long_since = false; atomic_load(&governor->waiting) == 0 && !atomic_load(&governors_retired);
          long_since = true) {
@@ -385,10 +371,10 @@ static void idle(struct governor *governor)
     uint64_t now = governor->engine->now();
     governor->asked_ns = now; /* what grew meanwhile was not asked for */
     /* Who runs now is taken to have run since: as true on average as having watched, if it was not for long. */
-    if (now - governor->watched_ns > UNWATCHED_NS)
+    if (now - since > UNWATCHED_NS)
         power_unwatched(&governor->power, now);
-    else
-        watch(governor, now);
+    else if (turn_held(&governor->turn))
+        power_ran(&governor->power, since, now, false);
 }
 
 void *governor_work(void *argument)

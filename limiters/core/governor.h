@@ -54,8 +54,6 @@ struct governor {
     /* The thread's own. */
     struct hetero_region_device own; /* the account of this process alone, where the tenant's other ones cannot write */
     uint64_t asked_ns;
-    uint64_t watched_ns; /* when was looked last who runs */
-    bool kin_ran;        /* it was one of our grant */
     uint32_t launches_seen;
     uint32_t core; /* what `power` was learnt at */
     struct power power;

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 /* The bytes. */
-enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, ENDS = 13, WANT = 14, RUN_KIN = 15 };
+enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, ENDS = 13, WANT = 14 };
 
 /* How often a waiter looks: while somebody runs; while that is one of high priority, whose turns are short; and once
  * the turn is about to be free, for so long. */
@@ -96,17 +96,6 @@ bool turn_wanted_by_kin(const struct turn *turn)
     return taken_in(turn->own_file, turn->own_at + WANT, 1);
 }
 
-bool turn_held_by_kin(const struct turn *turn)
-{
-    return taken_in(turn->own_file, turn->own_at + RUN_KIN, 1);
-}
-
-static void tell_kin(const struct turn *turn)
-{
-    if (turn->own_file >= 0)
-        lock_in(turn->own_file, turn->own_at + RUN_KIN, 1, turn->ours ? F_RDLCK : F_UNLCK);
-}
-
 void turn_announce(struct turn *turn, bool high)
 {
     if (turn->file >= 0 && high != turn->announced)
@@ -164,24 +153,27 @@ static bool seize(const struct turn *turn)
     return false;
 }
 
-static bool wait_for(const struct turn *turn, void (*looked)(void *whom, bool soon), void *whom)
+static bool wait_for(const struct turn *turn, void (*soon)(void *whom), void *whom)
 {
     int64_t since = now_ns(), now = since, ends_since = 0;
     for (; now - since < TURN_PATIENCE_NS; now = now_ns()) {
         if (seize(turn))
             return true;
-        bool ends = taken(turn, ENDS, 1), soon = ends && ends_since == 0;
-        if (!ends || soon)
-            ends_since = ends ? now : 0;
-        if (looked != NULL)
-            looked(whom, soon);
+        bool ends = taken(turn, ENDS, 1);
+        if (!ends) {
+            ends_since = 0;
+        } else if (ends_since == 0) {
+            ends_since = now;
+            if (soon != NULL)
+                soon(whom);
+        }
         doze(ends && now - ends_since < ENDS_MOST_NS ? LOOK_ENDS_NS : taken(turn, CLAIM, 1) ? LOOK_HIGH_NS : LOOK_NS);
     }
     log_line(LOG_INFO, "turn: not given up for %d ms: running beside its holder", (int)(TURN_PATIENCE_NS / 1000000));
     return false;
 }
 
-void turn_take(struct turn *turn, bool high, void (*looked)(void *whom, bool soon), void *whom)
+void turn_take(struct turn *turn, bool high, void (*soon)(void *whom), void *whom)
 {
     if (turn->file < 0)
         return;
@@ -190,12 +182,11 @@ void turn_take(struct turn *turn, bool high, void (*looked)(void *whom, bool soo
     if (!turn->ours && !turn->late) {
         if (!high)
             lock(turn, WAIT_LOW, 1, F_RDLCK);
-        turn->ours = wait_for(turn, looked, whom);
+        turn->ours = wait_for(turn, soon, whom);
         if (!high)
             lock(turn, WAIT_LOW, 1, F_UNLCK);
     }
     turn->late = !turn->ours;
-    tell_kin(turn);
 }
 
 bool turn_try(struct turn *turn, bool high)
@@ -209,7 +200,6 @@ bool turn_try(struct turn *turn, bool high)
     turn->late = turn->late && !turn->ours;
     if (!turn->ours)
         let_go(turn); /* of high priority, the claim: nobody is to make way for one that does not wait */
-    tell_kin(turn);
     return turn->ours;
 }
 
@@ -226,7 +216,6 @@ void turn_give(struct turn *turn)
     bool wanted = turn->ours && turn_wanted(turn);
     let_go(turn);
     turn->ours = false;
-    tell_kin(turn);
     /* A new request of ours would overtake who waits, which looks only now and then. */
     for (int64_t since = now_ns(); wanted && !turn_held(turn) && now_ns() - since < COME_NS;)
         doze(LOOK_ENDS_NS);

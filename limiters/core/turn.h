@@ -10,7 +10,6 @@
  *   +13 exclusively by the low-priority grant that runs, once little of what it launched is left to be done
  * and of the grant's own file:
  *   +14 shared by the processes of the grant that want the device
- *   +15 shared by those that run on it
  * So one of each kind may run at the same time, but only until the one of low priority has drained: what it has in
  * flight delays the other by less than waiting for it, and being woken, would.
  *
@@ -57,15 +56,14 @@ void turn_owe(struct turn *turn, int64_t ns);
 /* Whether somebody else is owed more, by a step or so. */
 bool turn_owed_more(const struct turn *turn);
 
-/* Tell the grant's other processes that we want the device, or no longer; whether one of them does; whether one has it. */
+/* Tell the grant's other processes that we want the device, or no longer; and whether one of them does. */
 void turn_want(const struct turn *turn, bool want);
 bool turn_wanted_by_kin(const struct turn *turn);
-bool turn_held_by_kin(const struct turn *turn);
 
 /* Wait for the turn, a second at most: the longest that honest neighbours keep it together is less. A low-priority
- * waiter lets every high-priority one go first. `looked(whom, soon)`, unless NULL, is called each time that somebody
- * else still runs; with `soon` once that one has said that the turn is about to be free: launchers are to be awake then. */
-void turn_take(struct turn *turn, bool high, void (*looked)(void *whom, bool soon), void *whom);
+ * waiter lets every high-priority one go first. `soon(whom)`, unless NULL, is called when the turn is about to be free,
+ * for the launchers to be awake by then. */
+void turn_take(struct turn *turn, bool high, void (*soon)(void *whom), void *whom);
 
 /* Of low priority, with the turn: tell those who wait that it is about to be free. */
 void turn_ends(const struct turn *turn);

@@ -11,7 +11,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -404,44 +403,6 @@ static void one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_
     turn_close(&high);
 }
 
-static void a_process_tells_its_kin_from_neighbours(void)
-{
-    usage_file();
-    char names[4][64];
-    static const char *const files[] = {"%s/other", "%s/turn.0", "%s/other/turn.0", "%s/other/usage"};
-    for (unsigned i = 0; i < 4; i++)
-        snprintf(names[i], sizeof names[i], files[i], directory);
-    EXPECT(0, mkdir(names[0], 0700));
-    EXPECT(0, close(creat(names[1], 0600)));
-    EXPECT(0, link(names[1], names[2]));
-    EXPECT(0, close(creat(names[3], 0600)));
-    static struct turn one, kin, neighbour;
-    turn_open(&one, directory, 0);
-    turn_open(&kin, directory, 0);
-    turn_open(&neighbour, names[0], 0);
-    for (unsigned i = 4; i-- > 0;)
-        remove(names[i]);
-
-    turn_want(&one, true);
-    EXPECT(true, turn_wanted_by_kin(&kin));
-    EXPECT(false, turn_wanted_by_kin(&one));
-    EXPECT(false, turn_wanted_by_kin(&neighbour));
-    turn_take(&one, false, NULL, NULL);
-    EXPECT(true, turn_held_by_kin(&kin));
-    EXPECT(false, turn_held_by_kin(&one));
-    EXPECT(true, turn_held(&neighbour));
-    EXPECT(false, turn_held_by_kin(&neighbour));
-    turn_give(&one);
-    EXPECT(false, turn_held_by_kin(&kin));
-    EXPECT(true, turn_try(&neighbour, false));
-    EXPECT(true, turn_held(&kin));
-    EXPECT(false, turn_held_by_kin(&kin));
-    turn_close(&neighbour);
-    EXPECT(false, turn_held(&kin));
-    turn_close(&kin);
-    turn_close(&one);
-}
-
 static void who_is_owed_less_hears_of_who_is_owed_more(void)
 {
     usage_file();
@@ -507,7 +468,6 @@ static const struct test tests[] = {
     TEST(a_stopped_holder_of_the_turn_is_waited_for_once),
     TEST(the_turn_is_one_tenants_of_a_priority_at_a_time),
     TEST(one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_turn),
-    TEST(a_process_tells_its_kin_from_neighbours),
     TEST(who_is_owed_less_hears_of_who_is_owed_more),
     TEST(the_table_finds_what_was_put_through_growth_and_removal),
 };

@@ -389,6 +389,71 @@ static void processes_of_a_grant_get_their_share_of_what_they_have_alone(void)
     }
 }
 
+/* Products, which want more than the card may draw: without a share they run at lowered clocks. */
+static const struct tenant PRODUCTS = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 830000};
+/* Of which the card draws as little as of one small kernel. */
+static const struct tenant LITTLE = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 60000};
+#define AVAILABLE_MW (700000 * 0.98 - 121000)
+
+static void a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alone(void)
+{
+    begin();
+    double native = alone(&PRODUCTS) / power_slowdown(PRODUCTS.draws_mw, AVAILABLE_MW), natives = alone(&LITTLE);
+    add(0, &PRODUCTS, 30);
+    add(1, &LITTLE, 60);
+    together(2);
+    expect_of(0, 30, 0.7, 3, native);
+    expect_of(1, 60, 0.7, 3, natives);
+    machine_end();
+}
+
+static void processes_beside_a_hungry_program_are_not_charged_for_its_hunger(void)
+{
+    enum { PROCESSES = 4 };
+    begin();
+    double native = alone(&LITTLE) * 0.93;
+    for (unsigned t = 0; t < PROCESSES; t++)
+        add(t, &LITTLE, 30)->account = &accounts[0];
+    add(PROCESSES, &PRODUCTS, 60);
+    together(PROCESSES + 1);
+    double got = 0;
+    for (unsigned t = 0; t < PROCESSES; t++)
+        got += 100 * (double)tenants[t].launched / native;
+    printf("%.2f of 30\n", got);
+    EXPECT_NEAR(30, 1, got);
+    machine_end();
+}
+
+/* How long two programs take that work for 250 ms of the card and rest for two seconds. */
+static void work_and_rest(uint32_t draws_mw, double took_ms[2])
+{
+    static const struct tenant BURSTS = {
+        .kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .batch = 500, .rest_ns = 2000 * MS};
+    machine_begin(directory, 1);
+    for (unsigned t = 0; t < 2; t++) {
+        struct tenant *tenant = add(t, &BURSTS, 50);
+        tenant->draws_mw = draws_mw;
+        tenant->from_ns = t * 20 * MS;
+        tenant_start(tenant);
+    }
+    EXPECT(true, machine_run(50 * SECOND));
+    for (unsigned t = 0; t < 2; t++)
+        took_ms[t] = (double)tenants[t].batches_ns / 1e6 / (double)tenants[t].batches;
+    machine_end();
+}
+
+static void what_the_card_drew_while_both_rested_is_charged_to_none(void)
+{
+    begin();
+    double expected_ms[2], took_ms[2];
+    work_and_rest(0, expected_ms);
+    work_and_rest(470000, took_ms);
+    for (unsigned t = 0; t < 2; t++) {
+        printf("%.1f ms of work, %.1f where nothing tells its power\n", took_ms[t], expected_ms[t]);
+        EXPECT_NEAR(expected_ms[t], expected_ms[t] * 0.02, took_ms[t]);
+    }
+}
+
 static void a_thread_that_cannot_be_started_is_tried_again(void)
 {
     begin();
@@ -433,6 +498,9 @@ static const struct test tests[] = {
     TEST(a_program_whose_launches_are_of_all_sizes_is_given_nothing),
     TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more),
     TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone),
+    TEST(a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alone),
+    TEST(processes_beside_a_hungry_program_are_not_charged_for_its_hunger),
+    TEST(what_the_card_drew_while_both_rested_is_charged_to_none),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
 };
