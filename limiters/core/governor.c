@@ -33,7 +33,8 @@
  * they do not, so that their time is dearer by it. */
 #define SWITCHING 14u
 
-/* How often somebody who waits out its debt looks whether others run: their power is told from ours by that. */
+/* How often somebody who waits out its debt looks whether others run: their power is told from ours by that. Who rested
+ * for longer than the second does not know who ran meanwhile. */
 #define WATCH_NS     (2 * MS)
 #define UNWATCHED_NS (100 * MS)
 

@@ -391,7 +391,7 @@ static void processes_of_a_grant_get_their_share_of_what_they_have_alone(void)
 
 /* Products, which want more than the card may draw: without a share they run at lowered clocks. */
 static const struct tenant PRODUCTS = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 830000};
-/* Of which the card draws as little as of one small kernel. */
+/* For which the card draws little. */
 static const struct tenant LITTLE = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 60000};
 #define AVAILABLE_MW (700000 * 0.98 - 121000)
 
@@ -404,23 +404,6 @@ static void a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alo
     together(2);
     expect_of(0, 30, 0.7, 3, native);
     expect_of(1, 60, 0.7, 3, natives);
-    machine_end();
-}
-
-static void processes_beside_a_hungry_program_are_not_charged_for_its_hunger(void)
-{
-    enum { PROCESSES = 4 };
-    begin();
-    double native = alone(&LITTLE) * 0.93;
-    for (unsigned t = 0; t < PROCESSES; t++)
-        add(t, &LITTLE, 30)->account = &accounts[0];
-    add(PROCESSES, &PRODUCTS, 60);
-    together(PROCESSES + 1);
-    double got = 0;
-    for (unsigned t = 0; t < PROCESSES; t++)
-        got += 100 * (double)tenants[t].launched / native;
-    printf("%.2f of 30\n", got);
-    EXPECT_NEAR(30, 1, got);
     machine_end();
 }
 
@@ -499,7 +482,6 @@ static const struct test tests[] = {
     TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more),
     TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone),
     TEST(a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alone),
-    TEST(processes_beside_a_hungry_program_are_not_charged_for_its_hunger),
     TEST(what_the_card_drew_while_both_rested_is_charged_to_none),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
