@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import re
 import subprocess
 import sys
@@ -145,6 +146,65 @@ def cupy(limit: int) -> None:
     _fill(limit, allocate, cupy.cuda.memory.OutOfMemoryError, limit * 9 // 10)
 
 
+def cupy_graph(limit: int) -> None:
+    """Allocate in nodes of a CUDA graph, within the grant and past it."""
+    import cupy
+
+    runtime, stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
+
+    def replay(size: int) -> str:
+        stream.begin_capture()
+        pointer = runtime.mallocAsync(size, stream.ptr)
+        runtime.memsetAsync(pointer, 1, size, stream.ptr)
+        runtime.freeAsync(pointer, stream.ptr)
+        try:
+            stream.end_capture().launch(stream)
+            stream.synchronize()
+        except runtime.CUDARuntimeError as error:
+            return str(error)
+        return "replayed"
+
+    within, over = limit - 100 * MiB, limit + MiB
+    saw = replay(within)
+    _report(f"a graph that allocates {format_memory(within)} runs", saw == "replayed", saw)
+    saw = replay(over)
+    refused = "cudaErrorMemoryAllocation" in saw
+    _report(f"one that allocates {format_memory(over)} is refused", refused, saw)
+
+
+def cupy_shared(limit: int) -> None:
+    """Share memory between two processes of the grant, and fill what is left from the second."""
+    import cupy
+
+    size = limit * 6 // 10
+    held = cupy.cuda.Memory(size)
+    handle = cupy.cuda.runtime.ipcGetMemHandle(held.ptr)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        free, refused = pool.apply(_open_shared, (handle, limit - size))
+    saw = f"{free} bytes free there"
+    _report(f"{format_memory(size)} of two processes are charged once", free == limit - size, saw)
+    _report(
+        "the rest is there for the other, and no more",
+        "cudaErrorMemoryAllocation" in refused,
+        refused,
+    )
+
+
+def _open_shared(handle: bytes, rest: int) -> tuple[int, str]:
+    """Open another process's memory; what is free then, and how it goes to take that and more."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    runtime.memset(runtime.ipcOpenMemHandle(handle, runtime.cudaIpcMemLazyEnablePeerAccess), 1, MiB)
+    free = runtime.memGetInfo()[0]
+    runtime.malloc(rest)
+    try:
+        runtime.malloc(1)
+    except runtime.CUDARuntimeError as error:
+        return free, str(error)
+    return free, "one byte more was granted"
+
+
 def jax(limit: int) -> None:
     """Fill what JAX takes beforehand: three quarters of the memory it believes the card has."""
     import jax
@@ -172,6 +232,8 @@ PROBES: Mapping[str, Probe] = {
         environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     ),
     "cupy": Probe(run=cupy, says="CuPy"),
+    "cupy-graph": Probe(run=cupy_graph, says="CuPy, a graph's own memory"),
+    "cupy-shared": Probe(run=cupy_shared, says="CuPy, memory of two processes"),
     "jax": Probe(run=jax, says="JAX"),
 }
 

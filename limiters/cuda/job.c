@@ -59,27 +59,38 @@ static const char ptx[] =
     "    ret;\n"
     "}\n";
 
-/* Blocks that meet at a barrier, again and again: `before` is how often they did in earlier launches. Where a counter
- * lies decides how fast it is, by some 6 %, so that every program has all kinds: MEETINGS of them, one after the other. */
+/* Blocks that meet at a barrier, again and again, after some 20 us of work each: `before` is how often they did in earlier
+ * launches. Where a counter lies decides how fast a barrier is, so that every program has all kinds, MEETINGS of them one
+ * after the other; and without work between them a program made 2 % more steps than the next (H200). */
 #define MEETINGS 32u
 #define APART    256u /* bytes */
 static const char cooperative_ptx[] =
     ".version 6.0\n"
     ".target sm_60\n"
     ".address_size 64\n"
+    ".shared .u32 sink;\n"
     ".visible .entry spin(.param .u32 iterations, .param .u64 before, .param .u64 counters)\n"
     "{\n"
     "    .reg .pred %is;\n"
-    "    .reg .u32 %left, %all, %blocks, %seen, %lane;\n"
+    "    .reg .u32 %left, %all, %blocks, %seen, %lane, %work, %x;\n"
     "    .reg .u64 %counters, %counter, %meeting, %round;\n"
     "    ld.param.u32 %left, [iterations];\n"
     "    ld.param.u64 %meeting, [before];\n"
     "    ld.param.u64 %counters, [counters];\n"
     "    cvta.to.global.u64 %counters, %counters;\n"
     "    mov.u32 %blocks, %nctaid.x;\n"
+    "    mov.u32 %x, %ctaid.x;\n"
     "meeting:\n"
     "    setp.eq.u32 %is, %left, 0;\n"
     "    @%is bra done;\n"
+    "    mov.u32 %work, 2000;\n"
+    "working:\n"
+    "    .pragma \"nounroll\";\n"
+    "    mad.lo.u32 %x, %x, 1664525, 1013904223;\n"
+    "    sub.u32 %work, %work, 1;\n"
+    "    setp.ne.u32 %is, %work, 0;\n"
+    "    @%is bra working;\n"
+    "    st.volatile.shared.u32 [sink], %x;\n" /* so that no compiler finds the work useless */
     "    cvt.u32.u64 %lane, %meeting;\n"
     "    and.b32 %lane, %lane, 31;\n" /* MEETINGS */
     "    mul.wide.u32 %counter, %lane, 256;\n" /* APART */
@@ -238,7 +249,7 @@ static double measured(unsigned count)
  * apart and short enough to end within a driver's time slice, of some 2 ms. */
 static void calibrate(void)
 {
-    unsigned low = 100;
+    unsigned low = 10;
     double short_one = measured(low);
     while (short_one < 50e-6 && low < 1000000000)
         short_one = measured(low *= 4);
