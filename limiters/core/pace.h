@@ -6,6 +6,9 @@
  * not begin at none but where the loss is over. What that line says of the last turns is not charged, if they are on a
  * line at all: a program whose launches are of all sizes does not tell. A program may feign the loss; it is believed up
  * to a twenty-fifth of the turn.
+ *
+ * How many launches a millisecond of a turn has, loss and all, tells a program's speed beside one neighbour of that beside
+ * another (power.h).
  */
 #ifndef HETERO_PACE_H
 #define HETERO_PACE_H
@@ -16,10 +19,11 @@
 #define PACE_TURNS    64   /* the line is through about so many */
 #define PACE_LINE     0.85 /* of the launches' variance, what it has to explain */
 #define PACE_BELIEVED 25   /* a part of the turn */
+#define PACE_ERROR    0.02 /* standard error of a rate that is known */
 
 struct pace {
     double lost_ms; /* what a pause costs, as far as is known */
-    double rate;    /* launches a millisecond after that; 0: not known */
+    double rate;    /* launches a millisecond of whole turns; 0: not known */
     double turns, ms, launches, ms_ms, ms_launches, launches_launches; /* sums, the older the fainter */
 };
 
@@ -41,9 +45,13 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t le
     double together = pace->ms_launches / pace->turns - mean_ms * mean_launches;
     bool told = pace->turns >= PACE_TURNS / 2.0 && together > 0 &&
                 together * together >= PACE_LINE * spread_ms * spread_launches;
-    pace->rate = told ? together / spread_ms : 0;
-    double lost_ms = told ? mean_ms - mean_launches / pace->rate : 0, most_ms = ms / PACE_BELIEVED;
+    double lost_ms = told ? mean_ms - mean_launches * spread_ms / together : 0, most_ms = ms / PACE_BELIEVED;
     pace->lost_ms = lost_ms > 0 ? lost_ms : 0;
+
+    /* Off a line through none at all; in squares, of launches. */
+    double rate = mean_launches / mean_ms, error = PACE_ERROR * mean_launches;
+    double off = spread_launches - 2 * rate * together + rate * rate * spread_ms;
+    pace->rate = pace->turns >= PACE_TURNS / 4.0 && off <= pace->turns * error * error ? rate : 0;
     return (uint64_t)((pace->lost_ms < most_ms ? pace->lost_ms : most_ms) * 1e6);
 }
 

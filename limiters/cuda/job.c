@@ -59,7 +59,7 @@ static const char ptx[] =
     "    ret;\n"
     "}\n";
 
-/* Blocks that meet at a barrier, again and again, after some 20 us of work each: `before` is how often they did in earlier
+/* Blocks that meet at a barrier, again and again, after some 30 us of work each: `before` is how often they did in earlier
  * launches. Where a counter lies decides how fast a barrier is, so that every program has all kinds, MEETINGS of them one
  * after the other; and without work between them a program made 2 % more steps than the next (H200). */
 #define MEETINGS 32u

@@ -268,9 +268,10 @@ static void time_on_a_card_at_its_power_limit_is_dearer(void)
     EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0, 0, true, 1024));
     EXPECT_NEAR(1, 0, price_beside(0.4, 180000, 0.5, 848000, true, 1024));
     EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0.6, 848000, true, 1024));
-    /* Nor for what its neighbour's hunger does to its speed: as its launches tell, but for no more than the clocks. */
+    /* Nor for what its neighbour's hunger does to its speed: as its launches tell, down to the square of the clock or,
+     * as here, to the clock at which it would draw all there is itself. */
     EXPECT_NEAR(0.95, 0.01, price_beside(0.3, 365000, 0.6, 848000, true, 924));
-    static const double rates[][2] = {{10, 1}, {9.5, 0.95}, {5, 0.9}, {20, 1}};
+    static const double rates[][2] = {{10, 1}, {9.2, 0.92}, {5, 0.864}, {20, 1}};
     for (unsigned r = 0; r < 4; r++) {
         usual_rate = 10;
         late_rate = rates[r][0];
@@ -303,18 +304,40 @@ static void a_hungry_program_gets_its_share_of_its_speed_alone(void)
     EXPECT_NEAR(30.0 / power_slowdown(1.5, 1), 0.7, (double)sim.busy_ns * 100 / 40000e6);
 }
 
-/* What is not charged of the last of many turns, 5 to 25 ms long, in which nothing happens for so long and then a
- * launch every 100 us, of which so many come and stay away at random. */
-static double waived_us(unsigned turns, double lost_ms, double at_random)
+/* So many turns, 5 to 25 ms long, in which nothing happens for so long and then a launch every 100 us, of which so many
+ * come and stay away at random; what is not charged of the last. */
+static uint64_t turns_of(struct pace *pace, unsigned turns, double lost_ms, double at_random)
 {
-    struct pace pace = {0};
     uint64_t waived = 0, dice = 1;
+    *pace = (struct pace){0};
     for (unsigned turn = 0; turn < turns; turn++) {
         dice = dice * UINT64_C(6364136223846793005) + 1442695040888963407;
         double ms = 5 + (double)(dice >> 33) / 0x1p31 * 20, chance = (double)(dice >> 10 & 1023) / 511.5 - 1;
-        waived = pace_end(&pace, (uint64_t)(ms * 1e6), (uint32_t)((ms - lost_ms) * 10 * (1 + chance * at_random)));
+        waived = pace_end(pace, (uint64_t)(ms * 1e6), (uint32_t)((ms - lost_ms) * 10 * (1 + chance * at_random)));
     }
-    return (double)waived / (double)US;
+    return waived;
+}
+
+static double waived_us(unsigned turns, double lost_ms, double at_random)
+{
+    struct pace pace;
+    return (double)turns_of(&pace, turns, lost_ms, at_random) / (double)US;
+}
+
+static double rate_of(unsigned turns, double lost_ms, double at_random)
+{
+    struct pace pace;
+    turns_of(&pace, turns, lost_ms, at_random);
+    return pace.rate;
+}
+
+static void the_launches_a_millisecond_are_known_of_programs_that_launch_evenly(void)
+{
+    EXPECT_NEAR(10, 0.1, rate_of(64, 0, 0));
+    EXPECT_NEAR(10, 0.3, rate_of(24, 0, 0.15));
+    EXPECT_NEAR(9, 0.3, rate_of(64, 1.5, 0.05)); /* what a pause costs is in it */
+    EXPECT_NEAR(0, 0, rate_of(64, 0, 0.8));
+    EXPECT_NEAR(0, 0, rate_of(8, 0, 0)); /* a few turns do not tell */
 }
 
 static void what_a_pause_costs_a_program_is_not_charged(void)
@@ -535,6 +558,7 @@ static const struct test tests[] = {
     TEST(debt_is_carried_in_full),
     TEST(a_share_of_a_busy_device_is_kept_whatever_the_kernels_take),
     TEST(a_program_bound_by_its_own_thread_gets_its_share_of_the_launches),
+    TEST(the_launches_a_millisecond_are_known_of_programs_that_launch_evenly),
     TEST(what_a_pause_costs_a_program_is_not_charged),
     TEST(a_forged_balance_buys_a_second_and_no_more),
     TEST(an_account_of_garbage_is_bounded),
