@@ -62,6 +62,11 @@ JOBS: Mapping[str, Job] = {
     "cooperative": Job(
         memory="1Gi", step="one cooperative kernel of 500 us", driver=("--cooperative",)
     ),
+    "tiny": Job(
+        memory="1Gi",
+        step="one kernel of 10 us",
+        driver=("--kernel-us", "10", "--in-flight", "64"),
+    ),
     "simulated": Job(memory="1Gi", step="one kernel of 500 us", driver=()),
     "tick": Job(
         memory="1Gi",

@@ -19,11 +19,13 @@
 #define PACE_TURNS    64   /* the line is through about so many */
 #define PACE_LINE     0.85 /* of the launches' variance, what it has to explain */
 #define PACE_BELIEVED 25   /* a part of the turn */
-#define PACE_ERROR    0.02 /* standard error of a rate that is known */
+#define PACE_RECENT   16   /* turns whose rate is told: soon after a neighbour changed */
+#define PACE_ERROR    0.03 /* standard error of a rate that is known */
 
 struct pace {
     double lost_ms; /* what a pause costs, as far as is known */
-    double rate;    /* launches a millisecond of whole turns; 0: not known */
+    double rate;    /* launches a millisecond of the last turns, whole; 0: not known */
+    double recent_ms, recent_launches;
     double turns, ms, launches, ms_ms, ms_launches, launches_launches; /* sums, the older the fainter */
 };
 
@@ -38,6 +40,8 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t le
     pace->ms_ms = kept * pace->ms_ms + ms * ms;
     pace->ms_launches = kept * pace->ms_launches + ms * launches;
     pace->launches_launches = kept * pace->launches_launches + launches * launches;
+    pace->recent_ms = (1 - 1.0 / PACE_RECENT) * pace->recent_ms + ms;
+    pace->recent_launches = (1 - 1.0 / PACE_RECENT) * pace->recent_launches + launches;
 
     double mean_ms = pace->ms / pace->turns, mean_launches = pace->launches / pace->turns;
     double spread_ms = pace->ms_ms / pace->turns - mean_ms * mean_ms;
@@ -51,7 +55,8 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t le
     /* Off a line through none at all; in squares, of launches. */
     double rate = mean_launches / mean_ms, error = PACE_ERROR * mean_launches;
     double off = spread_launches - 2 * rate * together + rate * rate * spread_ms;
-    pace->rate = pace->turns >= PACE_TURNS / 4.0 && off <= pace->turns * error * error ? rate : 0;
+    bool even = pace->turns >= PACE_RECENT && off <= PACE_RECENT * error * error;
+    pace->rate = even ? pace->recent_launches / pace->recent_ms : 0;
     return (uint64_t)((pace->lost_ms < most_ms ? pace->lost_ms : most_ms) * 1e6);
 }
 

@@ -334,10 +334,16 @@ static double rate_of(unsigned turns, double lost_ms, double at_random)
 static void the_launches_a_millisecond_are_known_of_programs_that_launch_evenly(void)
 {
     EXPECT_NEAR(10, 0.1, rate_of(64, 0, 0));
-    EXPECT_NEAR(10, 0.3, rate_of(24, 0, 0.15));
+    EXPECT_NEAR(10, 0.5, rate_of(24, 0, 0.15));
     EXPECT_NEAR(9, 0.3, rate_of(64, 1.5, 0.05)); /* what a pause costs is in it */
     EXPECT_NEAR(0, 0, rate_of(64, 0, 0.8));
-    EXPECT_NEAR(0, 0, rate_of(8, 0, 0)); /* a few turns do not tell */
+    EXPECT_NEAR(0, 0, rate_of(12, 0, 0)); /* a few turns do not tell */
+    /* Beside another neighbour they are others soon. */
+    struct pace pace;
+    turns_of(&pace, 200, 0, 0);
+    for (unsigned turn = 0; turn < 32; turn++)
+        pace_end(&pace, (10 + turn % 7) * MS, (10 + turn % 7) * 9);
+    EXPECT_NEAR(9, 0.2, pace.rate);
 }
 
 static void what_a_pause_costs_a_program_is_not_charged(void)
