@@ -407,6 +407,25 @@ static void a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alo
     machine_end();
 }
 
+static void a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it(void)
+{
+    static const struct tenant LATE = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 830000,
+                                       .clock = 910, .from_ns = 5 * SECOND};
+    begin();
+    add(0, &LITTLE, 60);
+    tenants[0].clocked = true;
+    add(1, &LATE, 30);
+    for (unsigned t = 0; t < 2; t++)
+        tenant_start(&tenants[t]);
+    EXPECT(true, machine_run(8 * SECOND));
+    uint64_t before = tenants[0].launched;
+    EXPECT(true, machine_run(10 * SECOND));
+    double got = 100 * (double)(tenants[0].launched - before) * (double)LITTLE.kernel_ns / (10 * (double)SECOND);
+    printf("%.2f of 60, at a clock of %.2f\n", got, LATE.clock / 1024.0);
+    EXPECT_NEAR(60, 1, got);
+    machine_end();
+}
+
 /* How long two programs take that work for 250 ms of the card and rest for two seconds. */
 static void work_and_rest(uint32_t draws_mw, double took_ms[2])
 {
@@ -482,6 +501,7 @@ static const struct test tests[] = {
     TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more),
     TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone),
     TEST(a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alone),
+    TEST(a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it),
     TEST(what_the_card_drew_while_both_rested_is_charged_to_none),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),

@@ -413,12 +413,26 @@ static void card_work(void)
     }
 }
 
+/* From the first launch of whoever draws too much. */
+static uint32_t card_clock(void)
+{
+    uint32_t clock = POWER_PAR;
+    for (unsigned i = 0; i < machine.tenant_count; i++) {
+        const struct tenant *tenant = machine.tenants[i];
+        if (tenant->launched > 0 && tenant->clock > 0 && tenant->clock < clock)
+            clock = tenant->clock;
+    }
+    return clock;
+}
+
 static void card_launch(struct tenant *tenant)
 {
     card_work();
     uint64_t kernel_ns = tenant->kernel_ns;
     if (tenant->pattern > 0)
         kernel_ns = tenant->pattern_us[tenant->launched % tenant->pattern] * US;
+    if (tenant->clocked)
+        kernel_ns = kernel_ns * POWER_PAR / card_clock();
     tenant->asked_ns += kernel_ns;
     if (tenant->launched++ == 0)
         tenant->first_ns = machine.now_ns;
@@ -483,7 +497,7 @@ static bool engine_power(const char *uuid, struct power_reading *reading)
     *reading = machine.power;
     reading->mean_mw = IDLE_MW;
     reading->limit_mw = LIMIT_MW;
-    reading->clock = POWER_PAR;
+    reading->clock = card_clock();
     bool draws = false;
     for (unsigned i = 0; i < machine.tenant_count; i++)
         draws = draws || machine.tenants[i]->draws_mw > 0;
