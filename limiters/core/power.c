@@ -172,8 +172,8 @@ static double drawn_by_us(const struct power_fit *fit, double belief, double *un
  * or, if it nearly draws what there is now that they are low, such that it drew that: power grows with the 2.7th power
  * of the clock, by which the slowdown above is what it is, too. Copies are not slowed down at all, resnet18 by the 0.8th
  * power of the clock: a program tells by its launches, once they are known at full clocks, and is believed as far as the
- * square of the clock, which is told late: one warp's arithmetic beside large products made 0.87 of its launches where
- * the mean of what was told was 0.91. For one that does not tell the root of the clock is a point off. */
+ * 1.5th power of the clock, which is told late: one warp's arithmetic beside large products made 0.87 of its launches
+ * where the mean of what was told was 0.91. For one that does not tell the root of the clock is a point off. */
 static double speed_left(const struct power *power, double rate, double drawn, double available)
 {
     double fourth = __builtin_sqrt(__builtin_sqrt(drawn > 0 ? drawn / available : 0));
@@ -181,7 +181,7 @@ static double speed_left(const struct power *power, double rate, double drawn, d
     double speed = power->usual_rate > 0 ? rate / power->usual_rate : 0;
     if (speed == 0)
         return __builtin_sqrt(clock > alone ? clock : alone);
-    double least = clock * clock > alone ? clock * clock : alone;
+    double believed = clock * __builtin_sqrt(clock), least = believed > alone ? believed : alone;
     return speed < least ? least : speed > 1 ? 1 : speed;
 }
 

@@ -268,7 +268,7 @@ static void time_on_a_card_at_its_power_limit_is_dearer(void)
     EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0, 0, true, 1024));
     EXPECT_NEAR(1, 0, price_beside(0.4, 180000, 0.5, 848000, true, 1024));
     EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0.6, 848000, true, 1024));
-    /* Nor for what its neighbour's hunger does to its speed: as its launches tell, down to the square of the clock or,
+    /* Nor for what its neighbour's hunger does to its speed: as its launches tell, down to the 1.5th power of the clock or,
      * as here, to the clock at which it would draw all there is itself. */
     EXPECT_NEAR(0.95, 0.01, price_beside(0.3, 365000, 0.6, 848000, true, 924));
     static const double rates[][2] = {{10, 1}, {9.2, 0.92}, {5, 0.864}, {20, 1}};
