@@ -185,6 +185,14 @@ static void make_ready(void *governor_)
     gate_wake(&governor->gate);
 }
 
+/* For how long we have waited, in what the grant earned meanwhile. */
+static void tell_kin(struct governor *governor)
+{
+    uint64_t since = governor->ran_ns > governor->asked_ns ? governor->ran_ns : governor->asked_ns;
+    uint64_t now = governor->engine->now();
+    turn_waited(&governor->turn, now > since ? budget_share(now - since, terms_core(governor->terms)) : 0);
+}
+
 /* Get the turn with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
  * False: the limit was lifted, or a process of the same grant spent what there was. */
 static bool obtain(struct governor *governor, bool *borrowed)
@@ -197,6 +205,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
         int64_t owed = balance(governor);
         uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
         turn_owe(&governor->turn, owed);
+        tell_kin(governor);
         if (wait_ns == 0 && !(owed_less(governor) && turn_held(&governor->turn)))
             break;
         if (wait_ns == 0) {
@@ -348,7 +357,9 @@ void governor_round(struct governor *governor)
     turn_want(&governor->turn, false);
     if (!obtained)
         return;
+    turn_waited(&governor->turn, 0);
     run(governor, borrowed);
+    governor->ran_ns = governor->engine->now();
     turn_give(&governor->turn);
 }
 
@@ -363,6 +374,7 @@ static void idle(struct governor *governor)
 {
     uint64_t since = governor->engine->now();
     turn_owe(&governor->turn, 0);
+    turn_waited(&governor->turn, 0);
     for (bool long_since = false; atomic_load(&governor->waiting) == 0 && !atomic_load(&governors_retired);
          long_since = true) {
         if (long_since) /* nobody need keep little in flight for us */

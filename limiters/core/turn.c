@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 /* The bytes. */
-enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, ENDS = 13, WANT = 14 };
+enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, ENDS = 13, WANT = 14, WAITED = 15 };
 
 /* How often a waiter looks: while somebody runs; while that is one of high priority, whose turns are short; and once
  * the turn is about to be free, for so long. */
@@ -29,6 +29,7 @@ enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, E
 
 /* Who waits and has not come by then was killed, or gets no processor. */
 #define COME_NS INT64_C(2000000)
+#define KIN_NS  INT64_C(1000000)
 
 static bool lock_in(int file, int start, int count, short type)
 {
@@ -102,22 +103,44 @@ void turn_announce(struct turn *turn, bool high)
         turn->announced = lock(turn, HIGH, 1, high ? F_RDLCK : F_UNLCK) && high;
 }
 
-void turn_owe(struct turn *turn, int64_t ns)
+/* Have as many of the bytes from `start` locked as there are steps in `ns`; `told` is how many are. */
+static void tell(int file, int start, unsigned *told, int64_t ns)
 {
     int64_t steps = ns < 0 ? 0 : ns / TURN_STEP_NS;
-    unsigned owed = steps < TURN_STEPS ? (unsigned)steps : TURN_STEPS;
-    if (turn->file < 0 || owed == turn->owed)
+    unsigned count = steps < TURN_STEPS ? (unsigned)steps : TURN_STEPS;
+    if (file < 0 || count == *told)
         return;
-    if (owed > turn->owed)
-        lock(turn, OWED, (int)owed, F_RDLCK);
+    if (count > *told)
+        lock_in(file, start, (int)count, F_RDLCK);
     else
-        lock(turn, OWED + (int)owed, (int)(TURN_STEPS - owed), F_UNLCK);
-    turn->owed = owed;
+        lock_in(file, start + (int)count, (int)(TURN_STEPS - count), F_UNLCK);
+    *told = count;
+}
+
+static bool told_more(int file, int start, unsigned told)
+{
+    return told < TURN_STEPS && taken_in(file, start + (int)told, (int)(TURN_STEPS - told));
+}
+
+void turn_owe(struct turn *turn, int64_t ns)
+{
+    tell(turn->file, turn->at + OWED, &turn->owed, ns);
 }
 
 bool turn_owed_more(const struct turn *turn)
 {
-    return turn->owed < TURN_STEPS && taken(turn, OWED + (int)turn->owed, (int)(TURN_STEPS - turn->owed));
+    return told_more(turn->file, turn->at + OWED, turn->owed);
+}
+
+void turn_waited(struct turn *turn, int64_t ns)
+{
+    tell(turn->own_file, turn->own_at + WAITED, &turn->waited, ns);
+}
+
+/* Whether another process of the grant is to go first. */
+static bool behind(const struct turn *turn)
+{
+    return told_more(turn->own_file, turn->own_at + WAITED, turn->waited);
 }
 
 static int64_t now_ns(void)
@@ -155,9 +178,14 @@ static bool seize(const struct turn *turn)
 
 static bool wait_for(const struct turn *turn, void (*soon)(void *whom), void *whom)
 {
-    int64_t since = now_ns(), now = since, ends_since = 0;
+    int64_t since = now_ns(), now = since, ends_since = 0, free_since = 0;
     for (; now - since < TURN_PATIENCE_NS; now = now_ns()) {
-        if (seize(turn))
+        bool polite = behind(turn) && !turn_held(turn);
+        if (!polite)
+            free_since = 0;
+        else if (free_since == 0)
+            free_since = now;
+        if ((!polite || now - free_since > KIN_NS) && seize(turn))
             return true;
         bool ends = taken(turn, ENDS, 1);
         if (!ends) {
@@ -178,7 +206,7 @@ void turn_take(struct turn *turn, bool high, void (*soon)(void *whom), void *who
     if (turn->file < 0)
         return;
     turn->high = high;
-    turn->ours = seize(turn);
+    turn->ours = (turn->late || !behind(turn)) && seize(turn);
     if (!turn->ours && !turn->late) {
         if (!high)
             lock(turn, WAIT_LOW, 1, F_RDLCK);

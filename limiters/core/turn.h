@@ -10,6 +10,7 @@
  *   +13 exclusively by the low-priority grant that runs, once little of what it launched is left to be done
  * and of the grant's own file:
  *   +14 shared by the processes of the grant that want the device
+ *   +15 to +22, shared: one byte for every ten milliseconds that the grant earned while one of them waited
  * So one of each kind may run at the same time, but only until the one of low priority has drained: what it has in
  * flight delays the other by less than waiting for it, and being woken, would.
  *
@@ -33,6 +34,7 @@ struct turn {
     int own_at;
     bool announced; /* as of high priority */
     unsigned owed;  /* of turn_owe */
+    unsigned waited; /* of turn_waited */
     bool high;      /* how the turn was asked for */
     bool ours;
     bool late; /* it was waited for in vain: until it is to be had again, the owner goes without */
@@ -59,6 +61,10 @@ bool turn_owed_more(const struct turn *turn);
 /* Tell the grant's other processes that we want the device, or no longer; and whether one of them does. */
 void turn_want(const struct turn *turn, bool want);
 bool turn_wanted_by_kin(const struct turn *turn);
+
+/* Tell the grant's other processes what the grant has earned since we had the turn last, in the same steps: they let go
+ * first who waited for longest. */
+void turn_waited(struct turn *turn, int64_t ns);
 
 /* Wait for the turn, a second at most: the longest that honest neighbours keep it together is less. A low-priority
  * waiter lets every high-priority one go first. `soon(whom)`, unless NULL, is called when the turn is about to be free,

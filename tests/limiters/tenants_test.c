@@ -389,6 +389,58 @@ static void processes_of_a_grant_get_their_share_of_what_they_have_alone(void)
     }
 }
 
+/* Whoever of them has waited longest goes first: none waits for much longer than a turn of each takes. */
+static void processes_of_a_grant_have_their_turns_one_after_the_other(void)
+{
+    static const struct tenant SERVER = {.kernel_ns = 500 * US, .host_ns = 3 * US, .batch = 8, .in_flight = 8};
+    static const unsigned percents[] = {20, 50, 90};
+    enum { PROCESSES = 4 };
+    usage_file();
+    for (unsigned p = 0; p < 3; p++)
+        for (unsigned others = 0; others < 2; others++) {
+            machine_begin(directory, 1);
+            for (unsigned t = 0; t < PROCESSES; t++)
+                add(t, &SERVER, percents[p])->account = &accounts[0];
+            add(PROCESSES, &GRAPHS, 100 - percents[p]);
+            together(PROCESSES + others);
+            double least = 1e18, most = 0, longest_ms = 0;
+            for (unsigned t = 0; t < PROCESSES; t++) {
+                double launched = (double)tenants[t].launched, waited_ms = (double)tenants[t].longest_ns / (double)MS;
+                least = launched < least ? launched : least;
+                most = launched > most ? launched : most;
+                longest_ms = waited_ms > longest_ms ? waited_ms : longest_ms;
+            }
+            printf("%u%s: one waited %.0f ms; %.0f to %.0f launches\n", percents[p], others > 0 ? " beside graphs" : "",
+                   longest_ms, least, most);
+            EXPECT(true, longest_ms < 200 + 5000.0 / percents[p]); /* or whoever wins a race: 290 to 1330 */
+            EXPECT(true, least > 0.85 * most);
+            machine_end();
+        }
+}
+
+static void a_process_that_is_stopped_while_it_waits_costs_its_grant_little(void)
+{
+    static const unsigned percents[] = {50, 90};
+    usage_file();
+    for (unsigned p = 0; p < 2; p++) {
+        machine_begin(directory, 1);
+        for (unsigned t = 0; t < 3; t++) {
+            add(t, &KERNELS, percents[p])->account = &accounts[0];
+            tenant_start(&tenants[t]);
+        }
+        EXPECT(true, machine_run(2 * SECOND));
+        while (!tenant_waits(&tenants[0]))
+            EXPECT(true, machine_run(MS));
+        tenant_stop(&tenants[0]);
+        EXPECT(true, machine_run(8 * SECOND));
+        double got = tenant_got(&tenants[1], 4, 9) + tenant_got(&tenants[2], 4, 9);
+        double due = percents[p] * 14 / 15.0; /* of the card's time, which turns make the most of */
+        printf("%.2f of %.2f\n", got, due);
+        EXPECT_NEAR(due, 1, got);
+        machine_end();
+    }
+}
+
 /* Products, which want more than the card may draw: without a share they run at lowered clocks. */
 static const struct tenant PRODUCTS = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 830000};
 /* For which the card draws little. */
@@ -500,6 +552,8 @@ static const struct test tests[] = {
     TEST(a_program_whose_launches_are_of_all_sizes_is_given_nothing),
     TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more),
     TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone),
+    TEST(processes_of_a_grant_have_their_turns_one_after_the_other),
+    TEST(a_process_that_is_stopped_while_it_waits_costs_its_grant_little),
     TEST(a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alone),
     TEST(a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it),
     TEST(what_the_card_drew_while_both_rested_is_charged_to_none),
