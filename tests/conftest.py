@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,10 @@ settings.register_profile("soak", deadline=None, max_examples=3000, print_blob=T
 settings.load_profile("hetero")
 
 _DRIVERS = str(hetero_limiters.fake_drivers())
+
+# What gRPC's event loops left behind in a test process ends with help of threads, which a child
+# that a test forks has not: collecting it there never came to an end.
+os.register_at_fork(after_in_child=gc.disable)
 
 
 @pytest.fixture(autouse=True, scope="module")

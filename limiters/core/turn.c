@@ -27,7 +27,7 @@ enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, E
 #define LOOK_ENDS_NS 10000
 #define ENDS_MOST_NS INT64_C(3000000)
 
-/* Who waits and has not come by then was killed, or gets no processor. */
+/* Who waits and has not come by then was killed, or gets no processor; a process of the grant that is to go first. */
 #define COME_NS INT64_C(2000000)
 #define KIN_NS  INT64_C(1000000)
 
