@@ -1,5 +1,6 @@
 /* The budget and the governor with a virtual clock and a simulated device, and the governor's thread in real time. */
 #include "check.h"
+#include "h200.h"
 
 #include "../../limiters/core/budget.h"
 #include "../../limiters/core/governor.h"
@@ -211,13 +212,13 @@ static unsigned stamped_late_ms = 4;
 static double usual_rate, late_rate; /* launches a millisecond, in the first half of the looks and in the second */
 static unsigned power_looks = 20, unwatched_ms; /* before the last look but one, the neighbour runs and nobody watches it */
 
-/* Two tenants in turns of changing length, one of which draws `own_mw` above 121 W, and what the price of its time is
+/* Two tenants in turns of changing length, one of which draws `own_mw` above idle, and what the price of its time is
  * after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped some ms late and more. */
 static double price_beside(double own_share, uint32_t own_mw, double others_share, uint32_t others_mw, bool samples,
                            uint32_t clock)
 {
     struct power power;
-    struct power_reading reading = {.mean_mw = 121000, .limit_mw = 700000, .clock = clock};
+    struct power_reading reading = {.mean_mw = IDLE_MW, .limit_mw = LIMIT_MW, .clock = clock};
     double shares[] = {own_share, others_share, 1 - own_share - others_share};
     uint64_t ms = 1000000, ends = ms;
     int whose = 2;
@@ -239,15 +240,11 @@ static double price_beside(double own_share, uint32_t own_mw, double others_shar
                 power_ran(&power, ms * MS, (ms + 1) * MS, whose == 0);
             }
             double drawn = whose == 0 ? own_mw : whose == 1 ? others_mw : 0;
-            filtered += (drawn - filtered) * 0.0769;
             mean += (drawn - mean) / 1000;
-            if (ms % 20 == 7) {
-                uint64_t late_ns = stamped_late_ms * MS + (rand() % 4 == 0 ? 9 * MS : 0) + 300 * US;
-                reading.samples[reading.count].at_ns = ms * MS + late_ns;
-                reading.samples[reading.count++].mw = 121000 + (uint32_t)filtered;
-            }
+            uint64_t more_ns = ms % 20 == 7 && rand() % 4 == 0 ? 9 * MS : 0;
+            h200_meter(&reading, &filtered, drawn, ms, stamped_late_ms * MS + more_ns + 300 * US);
         }
-        reading.mean_mw = 121000 + (uint32_t)mean;
+        reading.mean_mw = IDLE_MW + (uint32_t)mean;
         reading.count *= samples;
         power_look(&power, ms * MS, &reading, look < 10 ? usual_rate : late_rate);
     }

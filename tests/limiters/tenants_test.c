@@ -1,5 +1,6 @@
 /* What tenants of one card get beside each other: whole governors, their turns and budgets, in virtual time. */
 #include "check.h"
+#include "h200.h"
 #include "virtual.h"
 
 #include "../../limiters/core/budget.h"
@@ -445,7 +446,7 @@ static void a_process_that_is_stopped_while_it_waits_costs_its_grant_little(void
 static const struct tenant PRODUCTS = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 830000};
 /* For which the card draws little. */
 static const struct tenant LITTLE = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 60000};
-#define AVAILABLE_MW (700000 * 0.98 - 121000)
+#define AVAILABLE_MW (LIMIT_MW * 0.98 - IDLE_MW)
 
 static void a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alone(void)
 {

@@ -7,6 +7,7 @@
 #undef pthread_create
 #undef syscall
 
+#include "h200.h"
 #include "virtual.h"
 
 #include "../../limiters/core/gate.h"
@@ -329,16 +330,12 @@ int virtual_fcntl(int file, int command, ...)
 #define SLICE_NS  (2000 * US)
 #define SWITCH_NS (150 * US)
 
-#define IDLE_MW  121000u
-#define LIMIT_MW 700000u
-
 static uint64_t pending_ns(const struct tenant *tenant)
 {
     return tenant->asked_ns - tenant->done_ns;
 }
 
-/* The card draws so much until then, and as an H200 does it keeps samples of that: every 20 ms one, through a low-pass
- * filter, with a stamp that is 4 ms late. */
+/* The card draws so much until then, and tells it 4 ms late. */
 static void draw(uint64_t at_ns, uint64_t to_ns, uint32_t mw)
 {
     while (at_ns < to_ns) {
@@ -347,15 +344,8 @@ static void draw(uint64_t at_ns, uint64_t to_ns, uint32_t mw)
         at_ns = until_ns;
         if (at_ns != next_ns)
             continue;
-        machine.filtered += 0.0769 * (machine.drawn - machine.filtered);
+        h200_meter(&machine.power, &machine.filtered, machine.drawn, at_ns / MS, 4 * MS);
         machine.drawn = 0;
-        if (at_ns / MS % 20 == 7) {
-            struct power_reading *kept = &machine.power;
-            if (kept->count == POWER_SAMPLES)
-                memmove(kept->samples, kept->samples + 1, --kept->count * sizeof *kept->samples);
-            kept->samples[kept->count].at_ns = at_ns + 4 * MS;
-            kept->samples[kept->count++].mw = IDLE_MW + (uint32_t)machine.filtered;
-        }
     }
 }
 
