@@ -185,14 +185,6 @@ static void make_ready(void *governor_)
     gate_wake(&governor->gate);
 }
 
-/* For how long we have waited, in what the grant earned meanwhile. */
-static void tell_kin(struct governor *governor)
-{
-    uint64_t since = governor->ran_ns > governor->asked_ns ? governor->ran_ns : governor->asked_ns;
-    uint64_t now = governor->engine->now();
-    turn_waited(&governor->turn, now > since ? budget_share(now - since, terms_core(governor->terms)) : 0);
-}
-
 /* Get the turn with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
  * False: the limit was lifted, or a process of the same grant spent what there was. */
 static bool obtain(struct governor *governor, bool *borrowed)
@@ -205,7 +197,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
         int64_t owed = balance(governor);
         uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
         turn_owe(&governor->turn, owed);
-        tell_kin(governor);
+        turn_waits(&governor->turn, terms_policy(terms) == HETERO_POLICY_ELASTIC ? HETERO_CORE_FULL : terms_core(terms));
         if (wait_ns == 0 && !(owed_less(governor) && turn_held(&governor->turn)))
             break;
         if (wait_ns == 0) {
@@ -214,7 +206,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
             *borrowed = turn_try(&governor->turn, terms_priority(terms) == HETERO_PRIORITY_HIGH);
             if (*borrowed)
                 return true;
-            most = MS;
+            most = MS / 2;
         }
         rest(governor, wait_ns < most ? wait_ns : most);
     }
@@ -241,6 +233,9 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
     int64_t owed = balance(governor);
     turn_owe(&governor->turn, owed);
     if (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer && owed <= 0)
+        return true;
+    /* Processes of a grant in debt do not wait for the turn, only for its being free. */
+    if (now >= own_until + 2 * BUDGET_TURN_NS && owed <= 0 && turn_wanted_by_kin(&governor->turn))
         return true;
     /* Neighbours that are all owed something would else drift apart, turn by turn. */
     return turn_wanted(&governor->turn) &&
@@ -357,9 +352,8 @@ void governor_round(struct governor *governor)
     turn_want(&governor->turn, false);
     if (!obtained)
         return;
-    turn_waited(&governor->turn, 0);
+    turn_waits(&governor->turn, 0);
     run(governor, borrowed);
-    governor->ran_ns = governor->engine->now();
     turn_give(&governor->turn);
 }
 
@@ -374,7 +368,7 @@ static void idle(struct governor *governor)
 {
     uint64_t since = governor->engine->now();
     turn_owe(&governor->turn, 0);
-    turn_waited(&governor->turn, 0);
+    turn_waits(&governor->turn, 0);
     for (bool long_since = false; atomic_load(&governor->waiting) == 0 && !atomic_load(&governors_retired);
          long_since = true) {
         if (long_since) /* nobody need keep little in flight for us */

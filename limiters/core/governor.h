@@ -53,7 +53,7 @@ struct governor {
 
     /* The thread's own. */
     struct hetero_region_device own; /* the account of this process alone, where the tenant's other ones cannot write */
-    uint64_t asked_ns, ran_ns; /* since when it asks; when it had the turn last */
+    uint64_t asked_ns;
     uint32_t launches_seen;
     uint32_t core; /* what `power` was learnt at */
     struct power power;

@@ -27,9 +27,8 @@ enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, E
 #define LOOK_ENDS_NS 10000
 #define ENDS_MOST_NS INT64_C(3000000)
 
-/* Who waits and has not come by then was killed, or gets no processor; a process of the grant that is to go first. */
+/* Who waits and has not come by then was killed, or gets no processor. */
 #define COME_NS INT64_C(2000000)
-#define KIN_NS  INT64_C(1000000)
 
 static bool lock_in(int file, int start, int count, short type)
 {
@@ -132,17 +131,6 @@ bool turn_owed_more(const struct turn *turn)
     return told_more(turn->file, turn->at + OWED, turn->owed);
 }
 
-void turn_waited(struct turn *turn, int64_t ns)
-{
-    tell(turn->own_file, turn->own_at + WAITED, &turn->waited, ns);
-}
-
-/* Whether another process of the grant is to go first. */
-static bool behind(const struct turn *turn)
-{
-    return told_more(turn->own_file, turn->own_at + WAITED, turn->waited);
-}
-
 static int64_t now_ns(void)
 {
     struct timespec time;
@@ -150,9 +138,37 @@ static int64_t now_ns(void)
     return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
 }
 
+static void tell_kin(struct turn *turn)
+{
+    int64_t waited_ns = turn->waits_ns == 0 ? 0 : now_ns() - turn->waits_ns;
+    tell(turn->own_file, turn->own_at + WAITED, &turn->waited, waited_ns / HETERO_CORE_FULL * turn->counts);
+}
+
+void turn_waits(struct turn *turn, uint32_t counts)
+{
+    if (counts == 0)
+        turn->waits_ns = turn->polite_ns = 0;
+    else if (turn->waits_ns == 0)
+        turn->waits_ns = now_ns();
+    turn->counts = counts;
+    tell_kin(turn);
+}
+
 static void doze(long ns)
 {
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
+/* Whether another process of the grant is to go first, and comes. */
+static bool polite(struct turn *turn)
+{
+    if (!told_more(turn->own_file, turn->own_at + WAITED, turn->waited) || turn_held(turn)) {
+        turn->polite_ns = 0;
+        return false;
+    }
+    if (turn->polite_ns == 0)
+        turn->polite_ns = now_ns();
+    return now_ns() - turn->polite_ns < COME_NS;
 }
 
 /* Unlock what a turn's owner has locked, all of it or a part. */
@@ -176,16 +192,12 @@ static bool seize(const struct turn *turn)
     return false;
 }
 
-static bool wait_for(const struct turn *turn, void (*soon)(void *whom), void *whom)
+static bool wait_for(struct turn *turn, void (*soon)(void *whom), void *whom)
 {
-    int64_t since = now_ns(), now = since, ends_since = 0, free_since = 0;
+    int64_t since = now_ns(), now = since, ends_since = 0;
     for (; now - since < TURN_PATIENCE_NS; now = now_ns()) {
-        bool polite = behind(turn) && !turn_held(turn);
-        if (!polite)
-            free_since = 0;
-        else if (free_since == 0)
-            free_since = now;
-        if ((!polite || now - free_since > KIN_NS) && seize(turn))
+        tell_kin(turn);
+        if (!polite(turn) && seize(turn))
             return true;
         bool ends = taken(turn, ENDS, 1);
         if (!ends) {
@@ -206,7 +218,8 @@ void turn_take(struct turn *turn, bool high, void (*soon)(void *whom), void *who
     if (turn->file < 0)
         return;
     turn->high = high;
-    turn->ours = (turn->late || !behind(turn)) && seize(turn);
+    turn->polite_ns = 0;
+    turn->ours = (turn->late || !polite(turn)) && seize(turn);
     if (!turn->ours && !turn->late) {
         if (!high)
             lock(turn, WAIT_LOW, 1, F_RDLCK);
@@ -221,7 +234,7 @@ bool turn_try(struct turn *turn, bool high)
 {
     if (turn->file < 0)
         return true;
-    if (turn_wanted(turn) || turn_held(turn))
+    if (turn_wanted(turn) || turn_held(turn) || polite(turn))
         return false;
     turn->high = high;
     turn->ours = seize(turn);

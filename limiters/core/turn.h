@@ -10,7 +10,7 @@
  *   +13 exclusively by the low-priority grant that runs, once little of what it launched is left to be done
  * and of the grant's own file:
  *   +14 shared by the processes of the grant that want the device
- *   +15 to +22, shared: one byte for every ten milliseconds that the grant earned while one of them waited
+ *   +15 to +22, shared: one byte for every ten milliseconds of turns that one of them has waited through
  * So one of each kind may run at the same time, but only until the one of low priority has drained: what it has in
  * flight delays the other by less than waiting for it, and being woken, would.
  *
@@ -34,7 +34,10 @@ struct turn {
     int own_at;
     bool announced; /* as of high priority */
     unsigned owed;  /* of turn_owe */
-    unsigned waited; /* of turn_waited */
+    unsigned waited;    /* of turn_waits */
+    uint32_t counts;
+    int64_t waits_ns;   /* since when; 0: it does not */
+    int64_t polite_ns;  /* since when another process of the grant might take the turn, and does not; 0: none */
     bool high;      /* how the turn was asked for */
     bool ours;
     bool late; /* it was waited for in vain: until it is to be had again, the owner goes without */
@@ -62,9 +65,10 @@ bool turn_owed_more(const struct turn *turn);
 void turn_want(const struct turn *turn, bool want);
 bool turn_wanted_by_kin(const struct turn *turn);
 
-/* Tell the grant's other processes what the grant has earned since we had the turn last, in the same steps: they let go
- * first who waited for longest. */
-void turn_waited(struct turn *turn, int64_t ns);
+/* From the first call on we wait for the turn, and until one with 0: the grant's other processes are told for how long,
+ * in the same steps, and let go first who has waited for longest. Of the time so much of HETERO_CORE_FULL counts: what
+ * the grant has of the device, for a step to be about a turn of somebody's. */
+void turn_waits(struct turn *turn, uint32_t counts);
 
 /* Wait for the turn, a second at most: the longest that honest neighbours keep it together is less. A low-priority
  * waiter lets every high-priority one go first. `soon(whom)`, unless NULL, is called when the turn is about to be free,
@@ -74,7 +78,7 @@ void turn_take(struct turn *turn, bool high, void (*soon)(void *whom), void *who
 /* Of low priority, with the turn: tell those who wait that it is about to be free. */
 void turn_ends(const struct turn *turn);
 
-/* Take the turn if nobody holds it or waits for it. */
+/* Take the turn if nobody holds it or waits for it, or of the grant's processes is to go first. */
 bool turn_try(struct turn *turn, bool high);
 
 /* Give the turn up; those who waited get a moment to take it before the caller goes on. */

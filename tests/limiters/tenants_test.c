@@ -442,6 +442,30 @@ static void a_process_that_is_stopped_while_it_waits_costs_its_grant_little(void
     }
 }
 
+static void processes_of_a_grant_share_what_is_lent_to_it(void)
+{
+    enum { PROCESSES = 4 };
+    static const unsigned percents[] = {1, 50};
+    usage_file();
+    for (unsigned p = 0; p < 2; p++) {
+        machine_begin(directory, 1);
+        for (unsigned t = 0; t < PROCESSES; t++) {
+            add(t, &KERNELS, percents[p])->account = &accounts[0];
+            tenants[t].terms.policy = HETERO_POLICY_ELASTIC;
+        }
+        together(PROCESSES);
+        double got = 0;
+        for (unsigned t = 0; t < PROCESSES; t++) {
+            printf("%.2f ", tenant_got(&tenants[t], 2, RUN_S));
+            EXPECT_NEAR(100.0 / PROCESSES, 2, tenant_got(&tenants[t], 2, RUN_S));
+            got += tenant_got(&tenants[t], 2, RUN_S);
+        }
+        printf("of a card that nobody else wants\n");
+        EXPECT(true, got > 93); /* as much as when the driver goes over from one to the other */
+        machine_end();
+    }
+}
+
 /* Products, which want more than the card may draw: without a share they run at lowered clocks. */
 static const struct tenant PRODUCTS = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 830000};
 /* For which the card draws little. */
@@ -555,6 +579,7 @@ static const struct test tests[] = {
     TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone),
     TEST(processes_of_a_grant_have_their_turns_one_after_the_other),
     TEST(a_process_that_is_stopped_while_it_waits_costs_its_grant_little),
+    TEST(processes_of_a_grant_share_what_is_lent_to_it),
     TEST(a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alone),
     TEST(a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it),
     TEST(what_the_card_drew_while_both_rested_is_charged_to_none),
