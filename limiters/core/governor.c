@@ -61,9 +61,11 @@ void governor_after_fork(struct governor *governor)
 static void spend(struct governor *governor, struct hetero_region_device *account, uint64_t now, uint64_t spent_ns)
 {
     budget_settle(account, governor->asked_ns, now, terms_core(governor->terms), spent_ns);
-    /* Time lent by nobody's loss is not paid back: an elastic grant owes one turn at most. */
+    /* Time lent by nobody's loss is not paid back: an elastic grant owes one turn at most, and what it took while
+     * another waited. */
     if (terms_policy(governor->terms) == HETERO_POLICY_ELASTIC &&
-        atomic_load_explicit(&account->balance_ns, memory_order_relaxed) < -BUDGET_TURN_NS)
+        atomic_load_explicit(&account->balance_ns, memory_order_relaxed) < -BUDGET_TURN_NS &&
+        !turn_wanted(&governor->turn))
         atomic_store_explicit(&account->balance_ns, -BUDGET_TURN_NS, memory_order_relaxed);
 }
 
@@ -197,7 +199,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
         int64_t owed = balance(governor);
         uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
         turn_owe(&governor->turn, owed);
-        turn_waits(&governor->turn, terms_policy(terms) == HETERO_POLICY_ELASTIC ? HETERO_CORE_FULL : terms_core(terms));
+        turn_waits(&governor->turn, true);
         if (wait_ns == 0 && !(owed_less(governor) && turn_held(&governor->turn)))
             break;
         if (wait_ns == 0) {
@@ -352,7 +354,7 @@ void governor_round(struct governor *governor)
     turn_want(&governor->turn, false);
     if (!obtained)
         return;
-    turn_waits(&governor->turn, 0);
+    turn_waits(&governor->turn, false);
     run(governor, borrowed);
     turn_give(&governor->turn);
 }
@@ -368,7 +370,7 @@ static void idle(struct governor *governor)
 {
     uint64_t since = governor->engine->now();
     turn_owe(&governor->turn, 0);
-    turn_waits(&governor->turn, 0);
+    turn_waits(&governor->turn, false);
     for (bool long_since = false; atomic_load(&governor->waiting) == 0 && !atomic_load(&governors_retired);
          long_since = true) {
         if (long_since) /* nobody need keep little in flight for us */

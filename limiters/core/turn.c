@@ -20,6 +20,10 @@
 /* The bytes. */
 enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, ENDS = 13, WANT = 14, WAITED = 15 };
 
+/* How long one has waited, in steps that each are 1.7 times the one before: up to twenty seconds. */
+#define WAIT_STEP_NS INT64_C(10000000)
+#define WAIT_STEPS   16u
+
 /* How often a waiter looks: while somebody runs; while that is one of high priority, whose turns are short; and once
  * the turn is about to be free, for so long. */
 #define LOOK_NS      250000
@@ -102,33 +106,32 @@ void turn_announce(struct turn *turn, bool high)
         turn->announced = lock(turn, HIGH, 1, high ? F_RDLCK : F_UNLCK) && high;
 }
 
-/* Have as many of the bytes from `start` locked as there are steps in `ns`; `told` is how many are. */
-static void tell(int file, int start, unsigned *told, int64_t ns)
+/* Have so many of `most` bytes from `start` locked; `told` is how many are. */
+static void tell(int file, int start, unsigned most, unsigned *told, unsigned count)
 {
-    int64_t steps = ns < 0 ? 0 : ns / TURN_STEP_NS;
-    unsigned count = steps < TURN_STEPS ? (unsigned)steps : TURN_STEPS;
     if (file < 0 || count == *told)
         return;
     if (count > *told)
         lock_in(file, start, (int)count, F_RDLCK);
     else
-        lock_in(file, start + (int)count, (int)(TURN_STEPS - count), F_UNLCK);
+        lock_in(file, start + (int)count, (int)(most - count), F_UNLCK);
     *told = count;
 }
 
-static bool told_more(int file, int start, unsigned told)
+static bool told_more(int file, int start, unsigned most, unsigned told)
 {
-    return told < TURN_STEPS && taken_in(file, start + (int)told, (int)(TURN_STEPS - told));
+    return told < most && taken_in(file, start + (int)told, (int)(most - told));
 }
 
 void turn_owe(struct turn *turn, int64_t ns)
 {
-    tell(turn->file, turn->at + OWED, &turn->owed, ns);
+    int64_t steps = ns < 0 ? 0 : ns / TURN_STEP_NS;
+    tell(turn->file, turn->at + OWED, TURN_STEPS, &turn->owed, steps < TURN_STEPS ? (unsigned)steps : TURN_STEPS);
 }
 
 bool turn_owed_more(const struct turn *turn)
 {
-    return told_more(turn->file, turn->at + OWED, turn->owed);
+    return told_more(turn->file, turn->at + OWED, TURN_STEPS, turn->owed);
 }
 
 static int64_t now_ns(void)
@@ -141,16 +144,18 @@ static int64_t now_ns(void)
 static void tell_kin(struct turn *turn)
 {
     int64_t waited_ns = turn->waits_ns == 0 ? 0 : now_ns() - turn->waits_ns;
-    tell(turn->own_file, turn->own_at + WAITED, &turn->waited, waited_ns / HETERO_CORE_FULL * turn->counts);
+    unsigned steps = 0;
+    for (int64_t step_ns = WAIT_STEP_NS; steps < WAIT_STEPS && waited_ns >= step_ns; step_ns += step_ns / 3 * 2)
+        steps++;
+    tell(turn->own_file, turn->own_at + WAITED, WAIT_STEPS, &turn->waited, steps);
 }
 
-void turn_waits(struct turn *turn, uint32_t counts)
+void turn_waits(struct turn *turn, bool waits)
 {
-    if (counts == 0)
+    if (!waits)
         turn->waits_ns = turn->polite_ns = 0;
     else if (turn->waits_ns == 0)
         turn->waits_ns = now_ns();
-    turn->counts = counts;
     tell_kin(turn);
 }
 
@@ -162,7 +167,8 @@ static void doze(long ns)
 /* Whether another process of the grant is to go first, and comes. */
 static bool polite(struct turn *turn)
 {
-    if (!told_more(turn->own_file, turn->own_at + WAITED, turn->waited) || turn_held(turn)) {
+    bool held = turn->high ? taken(turn, RUN_HIGH, 1) : turn_held(turn);
+    if (held || !told_more(turn->own_file, turn->own_at + WAITED, WAIT_STEPS, turn->waited)) {
         turn->polite_ns = 0;
         return false;
     }
@@ -234,9 +240,9 @@ bool turn_try(struct turn *turn, bool high)
 {
     if (turn->file < 0)
         return true;
+    turn->high = high;
     if (turn_wanted(turn) || turn_held(turn) || polite(turn))
         return false;
-    turn->high = high;
     turn->ours = seize(turn);
     turn->late = turn->late && !turn->ours;
     if (!turn->ours)
@@ -257,6 +263,7 @@ void turn_give(struct turn *turn)
     bool wanted = turn->ours && turn_wanted(turn);
     let_go(turn);
     turn->ours = false;
+    turn->polite_ns = 0;
     /* A new request of ours would overtake who waits, which looks only now and then. */
     for (int64_t since = now_ns(); wanted && !turn_held(turn) && now_ns() - since < COME_NS;)
         doze(LOOK_ENDS_NS);

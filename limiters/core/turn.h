@@ -10,7 +10,7 @@
  *   +13 exclusively by the low-priority grant that runs, once little of what it launched is left to be done
  * and of the grant's own file:
  *   +14 shared by the processes of the grant that want the device
- *   +15 to +22, shared: one byte for every ten milliseconds of turns that one of them has waited through
+ *   +15 to +30, shared: the first by those that have waited for 10 ms, each other for 1.7 times the one before
  * So one of each kind may run at the same time, but only until the one of low priority has drained: what it has in
  * flight delays the other by less than waiting for it, and being woken, would.
  *
@@ -34,10 +34,9 @@ struct turn {
     int own_at;
     bool announced; /* as of high priority */
     unsigned owed;  /* of turn_owe */
-    unsigned waited;    /* of turn_waits */
-    uint32_t counts;
-    int64_t waits_ns;   /* since when; 0: it does not */
-    int64_t polite_ns;  /* since when another process of the grant might take the turn, and does not; 0: none */
+    unsigned waited; /* of turn_waits */
+    int64_t waits_ns;  /* since when; 0: it does not */
+    int64_t polite_ns; /* since when another process of the grant might take the turn, and does not; 0: none */
     bool high;      /* how the turn was asked for */
     bool ours;
     bool late; /* it was waited for in vain: until it is to be had again, the owner goes without */
@@ -65,10 +64,9 @@ bool turn_owed_more(const struct turn *turn);
 void turn_want(const struct turn *turn, bool want);
 bool turn_wanted_by_kin(const struct turn *turn);
 
-/* From the first call on we wait for the turn, and until one with 0: the grant's other processes are told for how long,
- * in the same steps, and let go first who has waited for longest. Of the time so much of HETERO_CORE_FULL counts: what
- * the grant has of the device, for a step to be about a turn of somebody's. */
-void turn_waits(struct turn *turn, uint32_t counts);
+/* From the first call on we wait for the turn, until one that says no longer: the grant's other processes are told for
+ * how long, and let go first who has waited for longest. */
+void turn_waits(struct turn *turn, bool waits);
 
 /* Wait for the turn, a second at most: the longest that honest neighbours keep it together is less. A low-priority
  * waiter lets every high-priority one go first. `soon(whom)`, unless NULL, is called when the turn is about to be free,
