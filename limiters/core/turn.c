@@ -167,8 +167,8 @@ static void doze(long ns)
 /* Whether another process of the grant is to go first, and comes. */
 static bool polite(struct turn *turn)
 {
-    bool held = turn->high ? taken(turn, RUN_HIGH, 1) : turn_held(turn);
-    if (held || !told_more(turn->own_file, turn->own_at + WAITED, WAIT_STEPS, turn->waited)) {
+    bool behind = told_more(turn->own_file, turn->own_at + WAITED, WAIT_STEPS, turn->waited);
+    if (!behind || (turn->high ? taken(turn, RUN_HIGH, 1) : turn_held(turn))) {
         turn->polite_ns = 0;
         return false;
     }
