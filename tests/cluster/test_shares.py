@@ -45,7 +45,7 @@ def test_what_does_not_fit_waits_with_its_reason_and_runs_when_there_is_room(lab
     run_all(lab, "whole")
     lab.add("waits", share())
     assert wait_for(lambda: any("lack" in said for said in lab.messages("waits")))
-    lab.call("DELETE", "/api/v1/namespaces/default/pods/whole")
+    lab.call("DELETE", "/api/v1/namespaces/default/pods/whole?gracePeriodSeconds=1")
     run_all(lab, "waits")
 
 
