@@ -23,8 +23,8 @@ settings.load_profile("hetero")
 
 _DRIVERS = str(hetero_limiters.fake_drivers())
 
-# What gRPC's event loops left behind in a test process ends with help of threads, which a child
-# that a test forks has not: collecting it there never came to an end.
+# A child that a test had forked was seen collecting, for ever, what gRPC's event loops had left
+# behind in the test process.
 os.register_at_fork(after_in_child=gc.disable)
 
 

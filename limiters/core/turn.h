@@ -76,7 +76,7 @@ void turn_take(struct turn *turn, bool high, void (*soon)(void *whom), void *who
 /* Of low priority, with the turn: tell those who wait that it is about to be free. */
 void turn_ends(const struct turn *turn);
 
-/* Take the turn if nobody holds it or waits for it, or of the grant's processes is to go first. */
+/* Take the turn if nobody holds it or waits for it, and no other process of the grant is to go first. */
 bool turn_try(struct turn *turn, bool high);
 
 /* Give the turn up; those who waited get a moment to take it before the caller goes on. */
