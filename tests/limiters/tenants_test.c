@@ -571,6 +571,23 @@ static void a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_
     machine_end();
 }
 
+static void turns_at_another_clock_do_not_make_pauses_look_dear(void)
+{
+    begin();
+    struct tenant *products = add(0, &PRODUCTS, 50);
+    products->kernel_ns = 830 * US;
+    products->draws_mw = 570000;
+    add(1, &GRAPHS, 50);
+    together(2);
+    tenant_kill(&tenants[1]); /* who drew so much that the clocks were low */
+    products->kernel_ns = 690 * US;
+    products->draws_mw = 830000;
+    EXPECT(true, machine_run(SECOND));
+    printf("a pause is taken to cost %.2f ms\n", products->governor->pace.lost_ms);
+    EXPECT_NEAR(0, 0.5, products->governor->pace.lost_ms);
+    machine_end();
+}
+
 /* How long two programs take that work for 250 ms of the card and rest for two seconds. */
 static void work_and_rest(uint32_t draws_mw, double took_ms[2])
 {
@@ -651,6 +668,7 @@ static const struct test tests[] = {
     TEST(whoever_shares_a_card_has_its_share_and_none_of_its_processes_starves),
     TEST(a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alone),
     TEST(a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it),
+    TEST(turns_at_another_clock_do_not_make_pauses_look_dear),
     TEST(what_the_card_drew_while_both_rested_is_charged_to_none),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
