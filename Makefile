@@ -8,9 +8,9 @@ DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
 DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
 	pytest-xdist ruff
 # What a machine without a card, root or a night to spare can run.
-QUICK := not soak and not cluster and not hardware and not containers
+QUICK := not soak and not cluster and not hardware and not containers and not aarch64
 
-.PHONY: help manifests setup native demo test fuzz test-containers test-cluster soak check helm stubs clean uninstall
+.PHONY: help manifests setup native demo test fuzz test-aarch64 test-containers test-cluster soak check helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -38,6 +38,9 @@ soak: setup ## run the long tests: random ones, a million steps of a cluster, ki
 
 fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of input; clang
 	$(BIN)/pytest -m soak -rs -k libfuzzer --timeout 900 tests/limiters/test_core.py
+
+test-aarch64: setup ## run the limiter built for AArch64, emulated; what they say when they skip
+	$(BIN)/pytest -m aarch64 -rs tests/limiters/test_aarch64.py
 
 test-containers: setup ## run the tests with real containers; root, and what they say when they skip
 	$(BIN)/pytest -m "containers and not measured" --timeout 300 -rs tests/containers
