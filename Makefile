@@ -12,7 +12,7 @@ QUICK := not soak and not cluster and not hardware and not containers and not aa
 
 .PHONY: help manifests setup native demo test fuzz test-aarch64 test-containers test-cluster soak check helm stubs clean uninstall
 help: ## show what there is
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
 setup: .venv/.installed native ## make .venv and install everything into it, editable
 
