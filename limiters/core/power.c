@@ -173,7 +173,8 @@ static double drawn_by_us(const struct power_fit *fit, double belief, double *un
  * of the clock, by which the slowdown above is what it is, too. Copies are not slowed down at all, resnet18 by the 0.8th
  * power of the clock: a program tells by its launches, once they are known at full clocks, and is believed as far as the
  * 1.5th power of the clock, which is told late: one warp's arithmetic beside large products made 0.87 of its launches
- * where the mean of what was told was 0.91. For one that does not tell the root of the clock is a point off. */
+ * where the mean of what was told was 0.91. For one that does not tell, or never ran at full clocks, the root of
+ * the clock is a point off for training and four for one warp's arithmetic. */
 static double speed_left(const struct power *power, double rate, double drawn, double available)
 {
     double fourth = __builtin_sqrt(__builtin_sqrt(drawn > 0 ? drawn / available : 0));
