@@ -61,7 +61,7 @@ check: setup ## lint, types and layer rules
 
 stubs: setup ## generate the stubs of the kubelet's interfaces
 	$(BIN)/pip install --quiet grpcio-tools
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. hetero/kube/proto/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. hetero/kube/agent/proto/*.proto
 
 manifests: setup ## render the chart for those without Helm
 	$(BIN)/python deploy/render.py > deploy/manifests/hetero.yaml

@@ -69,7 +69,7 @@ def main() -> None:
             "HETERO_RACK": str(place / "four.rack"),
             "HETERO_STATE": str(place / "state"),
         }
-        install = [sys.executable, "-m", "hetero", "runtime", "install", "--yes"]
+        install = [sys.executable, "-m", "hetero.cli", "runtime", "install", "--yes"]
         subprocess.run([*install, "--prefix", name], check=True, stdout=subprocess.DEVNULL)
         root = place / "rootfs"
         for folder in ("bin", "dev", "proc", "sys", "etc", "usr"):

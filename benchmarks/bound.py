@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
-from hetero.fit import Node, Pod
+from hetero.placement import Node, Pod
 from hetero.simulate.baselines import WHOLE, Demand, Room, demand
 from hetero.simulate.replay import arrivals
 from hetero.simulate.trace import read

@@ -25,14 +25,14 @@ from typing import Any
 
 from msgspec import json
 
-from hetero.kube import wire
-from hetero.kube.certificates import issue
-from hetero.kube.scheduler import Scheduler
-from hetero.kube.service import Certificates, serve
-from hetero.kube.settings import Settings
+from hetero.kube.api.annotations import INVENTORY, Key, inventory_text
+from hetero.kube.api.settings import Settings
+from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.service.certificates import issue
+from hetero.kube.service.https import Certificates, serve
 from hetero.model import Rung
-from hetero.registry import Registry
-from hetero.units import GiB
+from hetero.model.units import GiB
+from hetero.plugin.registry import Registry
 
 PORT = 18443
 SIZES = ((4096, 10), (8192, 20), (16384, 30), (32768, 60))
@@ -52,7 +52,7 @@ def served(nodes: int, folder: Path) -> None:
     """Serve an extender that knows so many nodes."""
     registry = Registry.installed()
     vendor = registry.vendor("nvidia")
-    key = wire.Key(secret=b"benchmark" * 4)
+    key = Key(secret=b"benchmark" * 4)
     scheduler = Scheduler(InstantApi(), Settings().vocabulary(registry), key)  # type: ignore[arg-type]
     listed = []
     for node in range(nodes):
@@ -66,7 +66,10 @@ def served(nodes: int, folder: Path) -> None:
             )
             for index in range(8)
         )
-        metadata = {"name": f"node-{node}", "annotations": {wire.INVENTORY: wire.inventory(cards)}}
+        metadata = {
+            "name": f"node-{node}",
+            "annotations": {INVENTORY: inventory_text(cards)},
+        }
         listed.append({"metadata": metadata})
     scheduler._nodes_listed(listed)
     scheduler._pods_listed([])

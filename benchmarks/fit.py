@@ -22,9 +22,9 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from hetero.fit import Container, Index, Node, Placement, Pod
 from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Fractional, Request, Step
-from hetero.units import GiB, MiB
+from hetero.model.units import GiB, MiB
+from hetero.placement import Container, Index, Node, Placement, Pod
 
 #: Cards, thousandths of each, and how often.
 CARDS = (

@@ -71,14 +71,14 @@ cd "$site"
 
 for name in $(echo "$steps" | tr , ' '); do
     case $name in
-    doctor) step doctor python3 -m hetero doctor ;;
+    doctor) step doctor python3 -m hetero.cli doctor ;;
     inventory)
-        step inventory python3 -m hetero inventory
-        python3 -m hetero inventory --json >"$OUT/inventory.json" || failed="$failed inventory.json"
+        step inventory python3 -m hetero.cli inventory
+        python3 -m hetero.cli inventory --json >"$OUT/inventory.json" || failed="$failed inventory.json"
         ;;
-    memory | overhead) step "$name" python3 -m hetero bench "$name" --json "$OUT/$name.json" ;;
+    memory | overhead) step "$name" python3 -m hetero.cli bench "$name" --json "$OUT/$name.json" ;;
     isolation)
-        step isolation python3 -m hetero bench isolation --json "$OUT/isolation.json" \
+        step isolation python3 -m hetero.cli bench isolation --json "$OUT/isolation.json" \
             --record "$OUT/isolation.jsonl" "$@"
         ;;
     *)

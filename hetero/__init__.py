@@ -1,97 +1,46 @@
 """hetero: many jobs share an accelerator safely, whatever the vendor.
 
-This is the front door: the names a vendor plugin may import, and nothing else.
+Two front doors. This one is for users: the node, a request, and what would be given. The other,
+`hetero.plugin`, is for vendors. Names are imported when they are first asked for: a vendor's
+plugin does not wait for the node.
 """
 
-from hetero.binding import Binding
-from hetero.cards import (
-    counted,
-    drm_of,
-    each_card,
-    first_node,
-    numa_of,
-    pci_address,
-    pci_of,
-    ways,
-)
-from hetero.driver import Driver, DriverError, Library, struct, text
-from hetero.errors import DriverAbsent
-from hetero.hookspecs import hookimpl
-from hetero.model import (
-    CORE,
-    MEMORY,
-    ONE_POLICY,
-    SLOTS,
-    Allocation,
-    Choice,
-    Device,
-    Edits,
-    Fractional,
-    Grant,
-    Ladder,
-    Link,
-    Mount,
-    Multi,
-    Policy,
-    Rung,
-    Step,
-    Template,
-    Templated,
-    Usage,
-    Whole,
-)
-from hetero.slicing import free_number, note, orphaned, shares, slice_name
-from hetero.units import GiB, MiB
-from hetero.vendor import Model, Vendor, menus
-from hetero.words import Words
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hetero.model import Allocation, Ask, Refusal, Request
+    from hetero.model.errors import BadInput, DriverAbsent, HeteroError, NotFound, Refused
+    from hetero.node.node import Node
+    from hetero.placement import fit
 
 __all__ = [
-    "CORE",
-    "MEMORY",
-    "ONE_POLICY",
-    "SLOTS",
     "Allocation",
-    "Binding",
-    "Choice",
-    "Device",
-    "Driver",
+    "Ask",
+    "BadInput",
     "DriverAbsent",
-    "DriverError",
-    "Edits",
-    "Fractional",
-    "GiB",
-    "Grant",
-    "Ladder",
-    "Library",
-    "Link",
-    "MiB",
-    "Model",
-    "Mount",
-    "Multi",
-    "Policy",
-    "Rung",
-    "Step",
-    "Template",
-    "Templated",
-    "Usage",
-    "Vendor",
-    "Whole",
-    "Words",
-    "counted",
-    "drm_of",
-    "each_card",
-    "first_node",
-    "free_number",
-    "hookimpl",
-    "menus",
-    "note",
-    "numa_of",
-    "orphaned",
-    "pci_address",
-    "pci_of",
-    "shares",
-    "slice_name",
-    "struct",
-    "text",
-    "ways",
+    "HeteroError",
+    "Node",
+    "NotFound",
+    "Refusal",
+    "Refused",
+    "Request",
+    "fit",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("Allocation", "Ask", "Refusal", "Request"), "hetero.model"),
+    **dict.fromkeys(
+        ("BadInput", "DriverAbsent", "HeteroError", "NotFound", "Refused"), "hetero.model.errors"
+    ),
+    "Node": "hetero.node.node",
+    "fit": "hetero.placement",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -24,7 +24,7 @@ BROKEN = {
         name = "hetero-broken"
         version = "0.3"
 
-        [project.entry-points."hetero.vendor"]
+        [project.entry-points."hetero.plugin.vendor"]
         broken = "hetero_broken"
 
         [tool.hatch.build]

@@ -46,7 +46,7 @@ class Tenant:
 
     @property
     def program(self) -> Tenant:
-        """Which program this is of: tenants whose shares differ in what `hetero set` can change
+        """Which program this is of: tenants whose shares differ in what `hetero resize` can change
         are the same, with 1 in the place of that.
         """
         share = self.share

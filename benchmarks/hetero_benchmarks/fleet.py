@@ -1,7 +1,7 @@
 """Programs that stay up between measurements, so that each costs its seconds and little more.
 
 A program is started once, natively or under a grant, and then told again and again until when to
-run. Its share is changed in place in between, by `hetero set`, as a user would change it.
+run. Its share is changed in place in between, by `hetero resize`, as a user would change it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from attrs import evolve, field, frozen
 
-from hetero.errors import HeteroError
-from hetero.units import MiB, parse_memory
+from hetero.model.errors import HeteroError
+from hetero.model.units import MiB, parse_memory
 from hetero_benchmarks import report
 from hetero_benchmarks.cells import FULL, Cell, Key, Tenant
 from hetero_benchmarks.job import JOBS, command, of_driver
@@ -209,7 +209,7 @@ class Fleet:
             return
         if standing.grant is None:
             raise HeteroError(f"{tenant}: hetero ps does not show its grant")
-        self._hetero("set", standing.grant, "--core", str(core))
+        self._hetero("resize", standing.grant, "--core", str(core))
         self._standing[key] = evolve(standing, core=core)
 
     def _hetero(self, *words: str) -> str:

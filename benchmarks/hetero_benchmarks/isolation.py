@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 from attrs import evolve, frozen
 
-from hetero.errors import BadInput, HeteroError
-from hetero.units import parse_percent
+from hetero.model.errors import BadInput, HeteroError
+from hetero.model.units import parse_percent
 from hetero_benchmarks import goals, report, tables
 from hetero_benchmarks.cells import Cell, Share, Tenant
 from hetero_benchmarks.fleet import Fleet

@@ -12,8 +12,8 @@ import click
 from attrs import frozen
 from rich.table import Table
 
-from hetero.errors import HeteroError
-from hetero.units import MiB, format_memory, parse_memory
+from hetero.model.errors import HeteroError
+from hetero.model.units import MiB, format_memory, parse_memory
 from hetero_benchmarks import report
 from hetero_benchmarks.probe import PROBES
 from hetero_benchmarks.trial import Grant, Machine, Program, find_machine

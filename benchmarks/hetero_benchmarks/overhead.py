@@ -15,7 +15,7 @@ import hetero_limiters
 from attrs import frozen
 from rich.table import Table
 
-from hetero.errors import HeteroError, NotFound
+from hetero.model.errors import HeteroError, NotFound
 from hetero_benchmarks import peers, report
 from hetero_benchmarks.trial import Grant, Machine, Program, find_machine
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 import hetero_limiters
 from attrs import field, frozen
 
-from hetero.units import MiB, format_memory
+from hetero.model.units import MiB, format_memory
 
 
 @frozen(kw_only=True)

@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from hetero import codec
-from hetero.units import format_memory
+from hetero.model import codec
+from hetero.model.units import format_memory
 from hetero_benchmarks.trial import Machine
 
 #: The options that every benchmark has.

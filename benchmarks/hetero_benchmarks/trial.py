@@ -22,14 +22,14 @@ from typing import IO, cast
 
 from attrs import frozen
 
-from hetero.errors import HeteroError, NotFound
 from hetero.model import Policy, Priority
+from hetero.model.errors import HeteroError, NotFound
 from hetero.node.simulation import simulation
 
 #: Seconds a program may take before it is taken to hang.
 PATIENCE = 300.0
 
-HETERO = (sys.executable, "-m", "hetero")
+HETERO = (sys.executable, "-m", "hetero.cli")
 _PACKAGES = ("hetero", "hetero-limiters", "torch", "torchvision", "cupy-cuda13x", "jax")
 
 

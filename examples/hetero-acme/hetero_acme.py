@@ -6,35 +6,35 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import hetero
+from hetero import plugin
 
-VENDOR = hetero.Vendor(
+VENDOR = plugin.Vendor(
     name="acme",
     title="Acme",
-    models=(hetero.Model(match="*", granularity=hetero.Whole()),),
+    models=(plugin.Model(match="*", granularity=plugin.Whole()),),
     visible=("ACME_VISIBLE_DEVICES",),
 )
 
 
-@hetero.hookimpl
-def hetero_vendor() -> hetero.Vendor:
+@plugin.hookimpl
+def hetero_vendor() -> plugin.Vendor:
     """Every Acme card is given as a whole."""
     return VENDOR
 
 
-@hetero.hookimpl
-def hetero_discover() -> Iterator[hetero.Device]:
+@plugin.hookimpl
+def hetero_discover() -> Iterator[plugin.Device]:
     """Read the driver's list of cards: a line each of serial number, model, MiB and state."""
     cards = Path(os.environ.get("ACME_CARDS", "/proc/driver/acme/cards"))
     if not cards.exists():
-        raise hetero.DriverAbsent(f"{cards} not found (is the acme kernel module loaded?)")
+        raise plugin.DriverAbsent(f"{cards} not found (is the acme kernel module loaded?)")
     for index, line in enumerate(cards.read_text().splitlines()):
         serial, model, mib, state = line.split()
         yield VENDOR.device(
             uuid=serial,
             model=model,
             index=index,
-            memory=int(mib) * hetero.MiB,
-            rung=hetero.Rung.NONE,
+            memory=int(mib) * plugin.MiB,
+            rung=plugin.Rung.NONE,
             health=state,
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from hetero.errors import HeteroError
+from hetero.model.errors import HeteroError
 
 _COMMANDS = sorted(
     path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hetero.errors import BadInput
+from hetero.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from hetero.kube.start import Listen
+    from hetero.kube.service.start import Listen
 
 _File = click.Path(path_type=Path)
 
@@ -40,8 +40,8 @@ def listen(
     callers: Path | None = None,
 ) -> Listen:
     """Return where to listen. Raises `BadInput`."""
-    from hetero.kube.service import Certificates
-    from hetero.kube.start import Listen
+    from hetero.kube.service.https import Certificates
+    from hetero.kube.service.start import Listen
 
     if insecure:
         return Listen(host=host, port=port, certificates=None)

@@ -16,10 +16,20 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hetero import codec
-from hetero.model import CORE, MEMORY, Device, Fractional, Grain, Ladder, Step, Templated, Whole
-from hetero.node.observe import Share
-from hetero.units import GiB, MiB, format_memory
+from hetero.model import (
+    CORE,
+    MEMORY,
+    Device,
+    Fractional,
+    Grain,
+    Ladder,
+    Step,
+    Templated,
+    Whole,
+    codec,
+)
+from hetero.model.units import GiB, MiB, format_memory
+from hetero.node.view.observe import Share
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
-from hetero.asks import ask_from, ask_of_device
-from hetero.errors import BadInput
 from hetero.model import Choice, Policy, Priority, Request
-from hetero.units import parse_count
+from hetero.model.errors import BadInput
+from hetero.model.request_parser import ask_from, ask_of_device
+from hetero.model.units import parse_count
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -53,8 +53,8 @@ def command(node: str, driver: str, **where: Any) -> None:
 
     Runs until it is told to end; grants of pods stand on meanwhile.
     """
-    from hetero.kube.agent import Options, run
-    from hetero.kube.bring import Way
+    from hetero.kube.agent.agent import Options, run
+    from hetero.kube.agent.driver_injection import Way
 
     logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
     run(Options(name=node, driver=Way(driver), **where))

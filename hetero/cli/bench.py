@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 import click
 
-from hetero.errors import NotFound
+from hetero.model.errors import NotFound
 
 
 @click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})

@@ -14,6 +14,6 @@ def command(*, namespace: str, name: str) -> None:
     \b
       hetero certificates --namespace hetero-system
     """
-    from hetero.kube import start
+    from hetero.kube.service import start
 
     start.certificates(namespace=namespace, name=name)

@@ -11,10 +11,10 @@ from rich.console import RenderableType
 
 from hetero.cli._render import json_option, show, state, table
 from hetero.container.log import tell
-from hetero.errors import Refused
-from hetero.node.doctor import Finding, Verdict, examine, standing_anywhere, what_for
+from hetero.model.errors import Refused
 from hetero.node.node import Node
-from hetero.node.uncovered import PERIOD, Lookout
+from hetero.node.view.bypass import PERIOD, Lookout
+from hetero.node.view.doctor import Finding, Verdict, examine, standing_anywhere, what_for
 
 
 @click.command()

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from hetero.cli._render import json_option, show, table
 from hetero.cli._request import request_from, request_options
-from hetero.fit import Explanation
 from hetero.model import CORE, MEMORY, Allocation, Refusal
+from hetero.model.units import format_memory
 from hetero.node.node import Node, refused
-from hetero.units import format_memory
+from hetero.placement import Explanation
 
 
 @click.command()

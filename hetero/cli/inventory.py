@@ -31,13 +31,13 @@ from hetero.cli._render import (
     watch_option,
 )
 from hetero.model import CORE, MEMORY, SLOTS
-from hetero.node.ledger import Container
+from hetero.model.units import format_memory
+from hetero.node.ledger.ledger import Container
 from hetero.node.node import Node
-from hetero.node.observe import DeviceView, GrantView, NodeView, observe_node
-from hetero.units import format_memory
+from hetero.node.view.observe import DeviceView, GrantView, NodeView, observe_node
 
 if TYPE_CHECKING:
-    from hetero.kube.survey import ClusterView
+    from hetero.kube.cluster_view import ClusterView
 
 
 @click.command()
@@ -58,7 +58,7 @@ def command(*, as_json: bool, watch: bool, cluster: bool) -> None:
     partition, service, preload, none.
     """
     if cluster:
-        from hetero.kube.survey import survey
+        from hetero.kube.cluster_view import survey
 
         show(survey, render_cluster, as_json=as_json, watch=watch)
         return

@@ -9,7 +9,7 @@ from rich.text import Text
 from hetero.cli._render import Seconds, json_option, show, watch_option
 from hetero.cli.inventory import holdings
 from hetero.node.node import Node
-from hetero.node.observe import GrantView, observe_grants
+from hetero.node.view.observe import GrantView, observe_grants
 
 
 @click.command()

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from hetero.cli._request import request_from, request_options
-from hetero.errors import HeteroError
-from hetero.node.ledger import ALIVE
+from hetero.model.errors import HeteroError
+from hetero.node.ledger.ledger import ALIVE
 from hetero.node.mounts import enter
 from hetero.node.node import Node
 from hetero.node.watch import watch

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hetero.cli._listen import listen, listen_options
-from hetero.errors import BadInput
+from hetero.model.errors import BadInput
 
 
 @click.command()
@@ -37,7 +37,7 @@ def command(
 
     HETERO_KEY_FILE names the file of the key that signs allocations.
     """
-    from hetero.kube import start
+    from hetero.kube.service import start
 
     if callers is None and not insecure:
         raise BadInput("give --callers: whoever may call the extender can give cards away")

@@ -8,13 +8,13 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hetero.asks import ask_from
 from hetero.cli._render import UNKNOWN, json_option, memory_of, show, table
 from hetero.cli._request import request_from, request_options
-from hetero.cli.set import limits
+from hetero.cli.resize import limits
 from hetero.container.share import Shares, change, create, remove, settle
-from hetero.errors import BadInput
-from hetero.node.grant import CORE_FULL
+from hetero.model.errors import BadInput
+from hetero.model.request_parser import ask_from
+from hetero.node.ledger.grant_file import CORE_FULL
 from hetero.node.node import Node
 
 
@@ -26,7 +26,7 @@ def command() -> None:
       hetero share create train --memory 8Gi --core 30
       podman run --device hetero.io/share=train IMAGE
       hetero share ls
-      hetero share set train --core 60
+      hetero share resize train --core 60
       hetero share rm train
 
     A share stands until it is removed, also after a reboot; containers that use
@@ -70,12 +70,12 @@ def _rm(name: str) -> None:
     remove(Node.here(), name)
 
 
-@command.command("set")
+@command.command("resize")
 @click.argument("name")
 @click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
 @click.option("--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100.")
 @click.option("--device", metavar="NAME", help="Only this device of the share: a number or UUID.")
-def _set(name: str, memory: str | None, core: str | None, device: str | None) -> None:
+def _resize(name: str, memory: str | None, core: str | None, device: str | None) -> None:
     """Change the memory or core of NAME; containers that run meet it at once."""
     if memory is None and core is None:
         raise BadInput("nothing to set: give --memory, --core or both")

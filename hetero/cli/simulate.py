@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hetero.cli._render import UNKNOWN, json_option, show, table
-from hetero.errors import BadInput
+from hetero.model.errors import BadInput
 
 #: The literature's ten seeds are 42 to 51.
 _FIRST_SEED = 42

@@ -26,12 +26,12 @@ from hetero.cli._render import (
 )
 from hetero.cli.inventory import container_of, what
 from hetero.model import MEMORY
+from hetero.model.units import format_memory
 from hetero.node.node import Node
-from hetero.node.observe import DeviceView, GrantView, NodeView, Share, observe_node
-from hetero.units import format_memory
+from hetero.node.view.observe import DeviceView, GrantView, NodeView, Share, observe_node
 
 if TYPE_CHECKING:
-    from hetero.kube.survey import ClusterView
+    from hetero.kube.cluster_view import ClusterView
 
 _INTERVAL = 1.0
 
@@ -62,7 +62,7 @@ def command(*, interval: float | None, once: bool, cluster: bool, as_json: bool)
     watch = not once and (interval is not None or sys.stdout.isatty())
     seconds = interval or _INTERVAL
     if cluster:
-        from hetero.kube.survey import survey
+        from hetero.kube.cluster_view import survey
 
         everywhere = partial(survey, seconds=seconds)
         show(everywhere, render_cluster, as_json=as_json, watch=watch, period=0)

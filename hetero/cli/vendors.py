@@ -8,7 +8,7 @@ from rich.text import Text
 
 from hetero.cli._render import UNKNOWN, json_option, show, state, table
 from hetero.node.node import Node
-from hetero.registry import VendorRow
+from hetero.plugin.registry import VendorRow
 
 
 @click.command()
@@ -17,7 +17,7 @@ def command(*, as_json: bool) -> None:
     """Show the vendors that are installed, from where, working or why not.
 
     A vendor is a Python distribution with an entry point in the group
-    `hetero.vendor`; installing one is all it takes to see it here.
+    `hetero.plugin.vendor`; installing one is all it takes to see it here.
     """
     node = Node.here()
     show(lambda: node.discover().rows, render, as_json=as_json)

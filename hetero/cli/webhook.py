@@ -24,6 +24,6 @@ def command(
       hetero webhook --port 8444 --cert tls.crt --key tls.key \\
           --writer system:serviceaccount:hetero-system:hetero-scheduler
     """
-    from hetero.kube import start
+    from hetero.kube.service import start
 
     start.webhook(listen(**where), config=config, scheduler=scheduler, former=former, writer=writer)

@@ -16,19 +16,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hetero.asks import SEED, WISH, request_in
 from hetero.container.cdi import mount_options
 from hetero.container.edits import confine, in_place
 from hetero.container.log import tell
 from hetero.container.preload import PLACE, TARGET, libraries, preload_of
 from hetero.container.runtime import NOTE, Call
-from hetero.errors import HeteroError, Refused
 from hetero.model import Edits
-from hetero.node.containers import describe
-from hetero.node.ledger import Hold
+from hetero.model.errors import HeteroError, Refused
+from hetero.model.request_parser import SEED, WISH, request_in
+from hetero.node.ledger.grant_dir import PRELOAD, replace
+from hetero.node.ledger.ledger import Hold
 from hetero.node.node import Node
-from hetero.node.oci import kept, read_json
-from hetero.node.tenant import PRELOAD, replace
+from hetero.node.view.containers import describe
+from hetero.node.view.oci import kept, read_json
 
 
 def admit(runtime: str, call: Call, *, command: Sequence[str], environ: Mapping[str, str]) -> None:

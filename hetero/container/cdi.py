@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hetero.container.preload import TARGET, hook
-from hetero.errors import BadInput, HeteroError, Refused
 from hetero.model import Edits
-from hetero.node.tenant import replace
-from hetero.value import frozen
+from hetero.model.errors import BadInput, HeteroError, Refused
+from hetero.model.frozen import frozen
+from hetero.node.ledger.grant_dir import replace
 
 KIND = "hetero.io/share"
 _VERSION = "0.3.0"

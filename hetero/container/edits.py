@@ -15,9 +15,9 @@ from pathlib import Path
 from hetero.container.cdi import Specs
 from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.model import Edits, Mount
-from hetero.node.ledger import Standing
+from hetero.node.ledger.grant_dir import GRANT, PRELOAD, TENANT, USAGE, replace
+from hetero.node.ledger.ledger import Standing
 from hetero.node.node import Node
-from hetero.node.tenant import GRANT, PRELOAD, TENANT, USAGE, replace
 
 #: Where the dynamic linker looks for libraries by itself: Debian's place, and everybody else's.
 _SEARCHED = (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64")

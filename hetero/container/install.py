@@ -15,9 +15,9 @@ from typing import Any
 from attrs import frozen
 
 from hetero.container import runtime
-from hetero.errors import BadInput, HeteroError, NotFound, Refused
+from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
+from hetero.node.ledger.grant_dir import replace
 from hetero.node.node import Node
-from hetero.node.tenant import replace
 
 NAME = "hetero"
 _WRAPPER = "usr/local/bin/hetero-runtime"

@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 
 from attrs import asdict
 
-from hetero import codec
-from hetero.errors import BadInput
+from hetero.model import codec
+from hetero.model.errors import BadInput
+from hetero.model.frozen import frozen
+from hetero.node.ledger.state import make
 from hetero.node.node import Node
-from hetero.node.state import make
-from hetero.value import frozen
 
 #: Two files of this size are kept.
 _MOST = 1 << 20

@@ -7,19 +7,18 @@ from contextlib import suppress
 
 from attrs import evolve, frozen
 
-from hetero import codec
 from hetero.container.cdi import KIND, Specs, check_name
 from hetero.container.edits import confine, in_place
 from hetero.container.log import tell
-from hetero.errors import BadInput, HeteroError, NotFound, Refused
-from hetero.model import Ask, Device, Edits, Grant, Request, Templated
-from hetero.node.containers import containers
-from hetero.node.grant import CORE_FULL
-from hetero.node.ledger import EDITS, Container, Standing
+from hetero.model import Ask, Device, Edits, Grant, Request, Templated, codec
+from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
+from hetero.model.units import format_memory
+from hetero.node.ledger.grant_dir import GRANT, replace
+from hetero.node.ledger.grant_file import CORE_FULL
+from hetero.node.ledger.ledger import EDITS, Container, Standing
 from hetero.node.node import Node, with_parts
 from hetero.node.resize import resize
-from hetero.node.tenant import GRANT, replace
-from hetero.units import format_memory
+from hetero.node.view.containers import containers
 
 
 @frozen(kw_only=True)

@@ -15,14 +15,13 @@ from tempfile import TemporaryDirectory
 
 from attrs import field, frozen
 
-from hetero import codec
-from hetero.errors import NotFound
-from hetero.fit import fit
-from hetero.model import MEMORY, Allocation, Ask, Choice, Device, Inventory, Request
+from hetero.model import MEMORY, Allocation, Ask, Choice, Device, Inventory, Request, codec
+from hetero.model.errors import NotFound
+from hetero.model.units import MiB
 from hetero.node.native import native
 from hetero.node.node import Node
-from hetero.node.observe import NodeView, observe_node
-from hetero.units import MiB
+from hetero.node.view.observe import NodeView, observe_node
+from hetero.placement import fit
 
 #: The shares the two programs ask for, in percent of the card's core.
 SHARES = (30, 60)
@@ -131,7 +130,7 @@ class Demo:
         return (str(self.job), *timing, "--memory", f"{memory}MiB")
 
     def _hetero(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "hetero", *arguments]
+        return [sys.executable, "-m", "hetero.cli", *arguments]
 
     @contextmanager
     def _run(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hetero.errors import HeteroError
 from hetero.model import Mount
+from hetero.model.errors import HeteroError
 
 # mount(2) and unshare(2)
 _NEW_NAMESPACE = 0x00020000

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from hetero.errors import NotFound
+from hetero.model.errors import NotFound
 
 
 def native() -> ModuleType:

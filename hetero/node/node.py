@@ -10,20 +10,20 @@ from pathlib import Path
 
 from attrs import evolve, field
 
-from hetero.errors import BadInput, NotFound, Refused
-from hetero.fit import Explanation, explain, fit
 from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
+from hetero.model.errors import BadInput, NotFound, Refused
+from hetero.model.frozen import frozen
 from hetero.node import slices
-from hetero.node.grant import Limit, limit_of
-from hetero.node.holders import end, holders
-from hetero.node.ledger import ALIVE, Container, Hold, Ledger, Look, Standing
+from hetero.node.ledger.grant_dir import GRANT, USAGE
+from hetero.node.ledger.grant_file import Limit, limit_of
+from hetero.node.ledger.holders import end, holders
+from hetero.node.ledger.ledger import ALIVE, Container, Hold, Ledger, Look, Standing
+from hetero.node.ledger.state import SYSTEM, check, kept_directory, state_directory
 from hetero.node.native import limiter
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, simulation
-from hetero.node.state import SYSTEM, check, kept_directory, state_directory
-from hetero.node.tenant import GRANT, USAGE
-from hetero.registry import Discovery, Registry
-from hetero.value import frozen
+from hetero.placement import Explanation, explain, fit
+from hetero.plugin.registry import Discovery, Registry
 
 
 @frozen(kw_only=True)
@@ -282,7 +282,9 @@ def _expect_new(look: Look, *, container: Container | None, share: str | None) -
     """Raise `Refused` when the container or the share has a grant already."""
     for entry in look.standing:
         if share and entry.share == share:
-            raise Refused(f"share {share} is there already: `hetero share set {share}` changes it")
+            raise Refused(
+                f"share {share} is there already: `hetero share resize {share}` changes it"
+            )
         if container and entry.container and entry.container.state == container.state:
             raise Refused(f"container {container.name} holds grant {entry.id} already")
 

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 
 from attrs import evolve
 
-from hetero.errors import NotFound, Refused
-from hetero.granularity import cut
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Fractional, Grant, Policy
-from hetero.node import grant as grant_file
-from hetero.node import region
-from hetero.node.ledger import Ledger, Look, Standing
+from hetero.model.errors import NotFound, Refused
+from hetero.model.rounding import cut
+from hetero.model.units import format_memory
+from hetero.node.ledger import grant_file as grant_file
+from hetero.node.ledger import usage_region
+from hetero.node.ledger.grant_dir import GRANT, USAGE
+from hetero.node.ledger.ledger import Ledger, Look, Standing
 from hetero.node.node import Node, expect_readable, inventory_of, one_of
 from hetero.node.slices import resizing
-from hetero.node.tenant import GRANT, USAGE
-from hetero.units import format_memory
 
 #: After a limit is lowered: the time an allocation that read the old one may still be on its way.
 _SETTLING = 0.005
@@ -169,7 +169,7 @@ def _lower(ledger: Ledger, entry: Standing, changed: Standing) -> None:
     policy = entry.allocation.policy
     grant_file.store_limits(directory / GRANT, changed.limits, policy=policy)
     time.sleep(_SETTLING)
-    counts = region.read_counts(directory / USAGE, devices=len(pairs))
+    counts = usage_region.read_counts(directory / USAGE, devices=len(pairs))
     for count, (old, new) in zip(counts, pairs, strict=False):
         if new.memory < old.memory and count.memory > new.memory:
             grant_file.store_limits(directory / GRANT, entry.limits, policy=policy)

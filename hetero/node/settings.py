@@ -12,9 +12,9 @@ from typing import Any
 
 from attrs import evolve
 
-from hetero.errors import BadInput
 from hetero.model import CORE, MEMORY, SLOTS, Device, Fractional, Rung, Templated
-from hetero.value import frozen
+from hetero.model.errors import BadInput
+from hetero.model.frozen import frozen
 
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
 DEFAULT = Path("/etc/hetero/node.toml")

@@ -9,10 +9,10 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from hetero.errors import BadInput, NotFound
 from hetero.model import Mount
+from hetero.model.errors import BadInput, NotFound
+from hetero.model.frozen import frozen
 from hetero.node.native import native
-from hetero.value import frozen
 
 #: A section, a key with its value, or nothing.
 _LINE = re.compile(r"\[[^\]]+\]|[^=]+=.*|")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hetero.errors import HeteroError
 from hetero.model import Allocation, Device, Edits
-from hetero.node.ledger import Ledger, Look
-from hetero.registry import Registry
+from hetero.model.errors import HeteroError
+from hetero.node.ledger.ledger import Ledger, Look
+from hetero.plugin.registry import Registry
 
 
 def enforce(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hetero.node.locks import wait_until_free
+from hetero.node.ledger.locks import wait_until_free
 
 #: Seconds between looks at a grant that only processes using the device keep standing.
 _PAUSE = 0.5
@@ -49,7 +49,7 @@ def _main(alive: Path) -> None:
         os._exit(0)
     _wait(alive)
     # Only now, so that what waits for days is small.
-    from hetero.errors import HeteroError
+    from hetero.model.errors import HeteroError
     from hetero.node.node import Node
 
     with suppress(HeteroError):

@@ -15,10 +15,10 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from hetero.errors import BadInput
-from hetero.fit import Node, Pod
-from hetero.fit.cluster import CPU, HOST_MEMORY
 from hetero.model import MEMORY, Request
+from hetero.model.errors import BadInput
+from hetero.placement import Node, Pod
+from hetero.placement.cluster import CPU, HOST_MEMORY
 
 _Ints = NDArray[np.int64]
 WHOLE = 1000  # thousandths of a card

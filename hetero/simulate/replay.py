@@ -12,11 +12,11 @@ from typing import Protocol
 
 from attrs import frozen
 
-from hetero.errors import BadInput
-from hetero.fit import Index, Node, Pod
-from hetero.fit.cluster import CPU
 from hetero.model import Refusal
-from hetero.policy import WEIGHTS, weights
+from hetero.model.errors import BadInput
+from hetero.placement import Index, Node, Pod
+from hetero.placement.cluster import CPU
+from hetero.placement.placement_policy import WEIGHTS, weights
 from hetero.simulate.baselines import SCORES, WHOLE, Baseline, Mix, Room, demand
 from hetero.simulate.trace import Trace, read
 

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from attrs import frozen
 
-from hetero.errors import BadInput
+from hetero.model.errors import BadInput
 from hetero.simulate.replay import Point, Run
 
 

@@ -11,21 +11,10 @@ from typing import NoReturn
 
 from attrs import frozen
 
-from hetero import codec
-from hetero.errors import BadInput
-from hetero.fit import Container, Node, Pod
-from hetero.model import (
-    CORE,
-    MEMORY,
-    SLOTS,
-    Ask,
-    Choice,
-    Device,
-    Fractional,
-    Request,
-    Step,
-)
-from hetero.units import MiB
+from hetero.model import CORE, MEMORY, SLOTS, Ask, Choice, Device, Fractional, Request, Step, codec
+from hetero.model.errors import BadInput
+from hetero.model.units import MiB
+from hetero.placement import Container, Node, Pod
 
 #: The format counts shares in thousandths of a card; with 1000 MiB a card, one is a MiB.
 _THOUSANDTHS = 1000

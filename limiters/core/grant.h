@@ -11,7 +11,7 @@
  * override, then at $HETERO_GRANT (the path of the grant file; `hetero run`). Neither: not limited, pass through.
  * One that is there but cannot be understood: every allocation and launch is refused (fail closed).
  *
- * Fixed layout, little-endian, no pointers. The Python writer is hetero/node/grant.py; tests/limiters checks that
+ * Fixed layout, little-endian, no pointers. The Python writer is hetero/node/ledger/grant_file.py; tests/limiters checks that
  * both sides agree byte by byte.
  */
 #ifndef HETERO_GRANT_H

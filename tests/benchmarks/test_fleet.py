@@ -14,7 +14,7 @@ from hetero_benchmarks.cells import Cell, Share, Tenant
 from hetero_benchmarks.fleet import Fleet
 from hetero_benchmarks.trial import find_machine
 
-from hetero.errors import HeteroError
+from hetero.model.errors import HeteroError
 
 NATIVE = Cell(tenants=(Tenant(job="simulated"),), seconds=0.5, lead=0.2)
 

@@ -30,7 +30,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
     def run(*arguments: str, code: int = 0, **more: str) -> Any:
         report = folder / "report.json"
-        command = (sys.executable, "-m", "hetero", "bench", *arguments, "--json", str(report))
+        command = (sys.executable, "-m", "hetero.cli", "bench", *arguments, "--json", str(report))
         ended = subprocess.run(
             command, env={**environment, **more}, check=False, stdout=subprocess.DEVNULL
         )
@@ -147,7 +147,7 @@ def test_every_call_is_timed_under_every_variant_and_a_launch_counted(bench: Ben
 )
 def test_a_wrong_option_is_one_line_and_nothing_runs(arguments: list[str], message: str) -> None:
     ended = subprocess.run(
-        (sys.executable, "-m", "hetero", "bench", "isolation", *arguments),
+        (sys.executable, "-m", "hetero.cli", "bench", "isolation", *arguments),
         capture_output=True,
         text=True,
         check=False,

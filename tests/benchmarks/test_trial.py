@@ -8,7 +8,7 @@ import time
 import pytest
 from hetero_benchmarks.trial import Machine, Program
 
-from hetero.errors import HeteroError
+from hetero.model.errors import HeteroError
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 #: Four devices of 16 GiB and one of 8 GiB; usage is a file, so that a test can set it.
 VENDOR = """
-from hetero import GiB, Fractional, Model, Rung, Usage, Vendor, Whole, hookimpl
+from hetero.plugin import GiB, Fractional, Model, Rung, Usage, Vendor, Whole, hookimpl
 
 VENDOR = Vendor(
     name="testing",
@@ -54,7 +54,7 @@ def install(site: Path, name: str, source: str) -> None:
     (metadata / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: hetero-{name}\nVersion: 1.0\n"
     )
-    (metadata / "entry_points.txt").write_text(f"[hetero.vendor]\n{name} = {module}\n")
+    (metadata / "entry_points.txt").write_text(f"[hetero.plugin.vendor]\n{name} = {module}\n")
 
 
 @pytest.fixture

@@ -65,10 +65,10 @@ def test_core_is_changed_in_the_running_program_both_ways(hetero: Run, start: St
     job.steps()
     at_sixty = job.steps()
 
-    assert 0 == hetero("set", job.grant, "--core", "20").returncode
+    assert 0 == hetero("resize", job.grant, "--core", "20").returncode
     job.steps()  # the second of the change
     at_twenty = job.steps()
-    assert 0 == hetero("set", job.grant, "--core", "60").returncode
+    assert 0 == hetero("resize", job.grant, "--core", "60").returncode
     job.steps()
     again = job.steps()
 
@@ -79,8 +79,8 @@ def test_core_is_changed_in_the_running_program_both_ways(hetero: Run, start: St
 def test_memory_is_changed_in_the_running_program_both_ways(hetero: Run, start: Start) -> None:
     job = start("--memory", "2Gi", memory="1GiB")
 
-    lower = hetero("set", job.grant, "--memory", "1200Mi")
-    below_use = hetero("set", job.grant, "--memory", "1000Mi")
+    lower = hetero("resize", job.grant, "--memory", "1200Mi")
+    below_use = hetero("resize", job.grant, "--memory", "1000Mi")
 
     assert (0, "") == (lower.returncode, lower.stderr)
     assert f"{job.grant}  " in lower.stdout
@@ -89,7 +89,7 @@ def test_memory_is_changed_in_the_running_program_both_ways(hetero: Run, start: 
     assert (1200 << 20, 1 << 30) == tuple(
         share(hetero, job.grant)[key] for key in ("memory", "memory_used")
     )
-    assert 0 == hetero("set", job.grant, "--memory", "30Gi").returncode
+    assert 0 == hetero("resize", job.grant, "--memory", "30Gi").returncode
     assert 3 == hetero("run", "--memory", "3Gi", "--", "true").returncode
 
 
@@ -97,9 +97,9 @@ def test_what_does_not_fit_beside_the_neighbours_is_refused(hetero: Run, start: 
     job = start("--memory", "2Gi", "--core", "60")
     start("--memory", "2Gi", "--core", "40")
 
-    more_core = hetero("set", job.grant, "--core", "61")
-    more_memory = hetero("set", job.grant, "--memory", "31Gi")
-    all_of_it = hetero("set", job.grant, "--memory", "100%")
+    more_core = hetero("resize", job.grant, "--core", "61")
+    more_memory = hetero("resize", job.grant, "--memory", "31Gi")
+    all_of_it = hetero("resize", job.grant, "--memory", "100%")
 
     assert (3, 3, 3) == (more_core.returncode, more_memory.returncode, all_of_it.returncode)
     assert "has no more than 30 GiB and 60 of 100 core" in more_core.stderr

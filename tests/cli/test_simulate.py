@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hetero import codec
-from hetero.fit import Container, Node, Pod
-from hetero.model import Ask, Request
-from hetero.testing import rack
-from hetero.units import GiB
+from hetero.model import Ask, Request, codec
+from hetero.model.units import GiB
+from hetero.placement import Container, Node, Pod
+from hetero.plugin.testing import rack
 
 from .conftest import Run
 

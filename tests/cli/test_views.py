@@ -153,11 +153,11 @@ def test_set_needs_something_to_set_and_a_limiter_to_do_it(
 ) -> None:
     (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
 
-    assert 2 == hetero("set", grant["id"]).returncode
-    refused = hetero("set", grant["id"], "--core", "20")
+    assert 2 == hetero("resize", grant["id"]).returncode
+    refused = hetero("resize", grant["id"], "--core", "20")
     assert 3 == refused.returncode
     assert "runs without a limiter" in refused.stderr
-    assert 4 == hetero("set", "0000", "--core", "20").returncode
+    assert 4 == hetero("resize", "0000", "--core", "20").returncode
 
 
 def test_doctor_says_what_is_well_and_what_to_do(
@@ -214,7 +214,7 @@ def test_scaling_is_a_setting_of_the_node(hetero: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "inventory", "vendors", "fit", "run", "ps", "set", "release", "doctor", "bench"],
+    ["", "inventory", "vendors", "fit", "run", "ps", "resize", "release", "doctor", "bench"],
 )
 def test_help_teaches_with_an_example(hetero: Run, name: str) -> None:
     done = hetero(*filter(None, [name, "--help"]))

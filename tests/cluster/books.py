@@ -11,7 +11,7 @@ from http.client import HTTPException, HTTPResponse, HTTPSConnection
 
 from attrs import define, field
 
-from hetero.kube import wire
+from hetero.kube.api.annotations import ALLOCATION, INVENTORY, published_devices
 from tests.cluster.lab import API, TOKEN, Lab, Plain, enter
 
 
@@ -53,7 +53,7 @@ class Books:
         """Return what each card of a node has, as its agent published it."""
         if node not in self._capacity:
             notes = self.lab.call("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"]
-            cards = wire.devices(notes[wire.INVENTORY], node=node)
+            cards = published_devices(notes[INVENTORY], node=node)
             self._capacity[node] = {card.uuid: card.capacity for card in cards}
         return self._capacity[node]
 
@@ -97,7 +97,7 @@ class Books:
 
 def given(pod: Plain, node: str) -> Iterator[Plain]:
     """Yield the allocations of a pod on a node that has not ended."""
-    text = pod["metadata"].get("annotations", {}).get(wire.ALLOCATION)
+    text = pod["metadata"].get("annotations", {}).get(ALLOCATION)
     if (
         text
         and pod["spec"].get("nodeName") == node

@@ -28,7 +28,7 @@ import pytest
 from attrs import define
 from hetero_limiters import rack
 
-from hetero.node.ledger import ALLOCATION, Ledger
+from hetero.node.ledger.ledger import ALLOCATION, Ledger
 from tests.kube.binaries import ROOT, script
 from tests.kube.control_plane import wait_for
 

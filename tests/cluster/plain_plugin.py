@@ -17,8 +17,8 @@ from threading import Event
 
 import grpc
 
-from hetero.kube.proto import deviceplugin_pb2 as wire
-from hetero.kube.proto.deviceplugin_pb2_grpc import (
+from hetero.kube.agent.proto import deviceplugin_pb2 as wire
+from hetero.kube.agent.proto.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
     RegistrationStub,
     add_DevicePluginServicer_to_server,

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from attrs import frozen
 
-from hetero.kube import wire
+from hetero.kube.api.annotations import INVENTORY
 from tests.cluster.lab import IMAGE, RACK, UNWATCHED, Lab, Plain, host_volumes, processes
 from tests.kube.binaries import ROOT
 from tests.kube.control_plane import wait_for
@@ -46,7 +46,7 @@ def values(lab: Lab) -> Plain:
             "volumes": [shm],
             "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
         },
-        "command": [sys.executable, "-m", "hetero"],
+        "command": [sys.executable, "-m", "hetero.cli"],
         "podVolumes": [*volumes, {"name": "kubernetes", "hostPath": {"path": str(lab.binaries)}}],
         "podVolumeMounts": [
             *mounts,
@@ -126,11 +126,7 @@ class Release:
         """Whether a node is ready, its devices are offered and its inventory is published."""
         with suppress(OSError):
             notes = self.lab.call("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"]
-            return (
-                self.lab.ready(node)
-                and bool(self.lab.allocatable(node))
-                and wire.INVENTORY in notes
-            )
+            return self.lab.ready(node) and bool(self.lab.allocatable(node)) and INVENTORY in notes
         return False
 
     # --- its pods -----------------------------------------------------------------------------

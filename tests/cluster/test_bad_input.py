@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero.kube import wire
+from hetero.kube.api.annotations import INVENTORY
 from tests.cluster.conftest import CARD, run_all, share
 from tests.cluster.lab import Lab
 from tests.cluster.release import NAMESPACE, Release
@@ -96,13 +96,13 @@ def test_a_certificate_that_expired(lab: Lab, release: Release, tmp_path: Path) 
 
 def test_agents_of_other_versions(lab: Lab) -> None:
     notes = lab.call("GET", "/api/v1/nodes/n1")["metadata"]["annotations"]
-    text = json.loads(notes[wire.INVENTORY])
+    text = json.loads(notes[INVENTORY])
     (card, *_), kinds = text["cards"], text["kinds"]
     older = {"cards": [{"uuid": "GPU-old", "kind": card["kind"], "index": 0}], "kinds": kinds}
     newer = {"version": 1000, "racks": []}
     try:
         for name, inventory in {"older": older, "newer": newer}.items():
-            notes = {wire.INVENTORY: json.dumps(inventory)}
+            notes = {INVENTORY: json.dumps(inventory)}
             taints = [{"key": "lab/empty", "effect": "NoSchedule"}]  # nothing runs there
             node = {"metadata": {"name": name, "annotations": notes}, "spec": {"taints": taints}}
             lab.call("POST", "/api/v1/nodes", node)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from hetero.kube.proto.deviceplugin_pb2 import ContainerAllocateResponse
-from hetero.node.ledger import KEPT
-from hetero.units import MiB
+from hetero.kube.agent.proto.deviceplugin_pb2 import ContainerAllocateResponse
+from hetero.model.units import MiB
+from hetero.node.ledger.ledger import KEPT
 from tests.cluster import plain_plugin
 from tests.cluster.books import Books
 from tests.cluster.conftest import plain_plugins, run_all, share

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from hetero.units import MiB
+from hetero.model.units import MiB
 from tests.cluster.conftest import run_all, share
 from tests.cluster.lab import Lab
 from tests.cluster.release import Release

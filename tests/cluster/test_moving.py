@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from hetero.kube import wire
+from hetero.kube.api.annotations import INVENTORY, published_devices
 from hetero.model import MEMORY, Device
-from hetero.units import MiB
+from hetero.model.units import MiB
 from tests.cluster.conftest import CARD, plain_plugins, run_all, share
 from tests.cluster.lab import UNWATCHED, Lab, Plain
 from tests.cluster.release import Release
@@ -68,7 +68,7 @@ def hamis_time(lab: Lab, release: Release, count: int) -> Iterator[None]:
 
 def inventory(lab: Lab) -> tuple[Device, ...]:
     notes = lab.call("GET", f"/api/v1/nodes/{NODE}")["metadata"]["annotations"]
-    return wire.devices(notes[wire.INVENTORY], node=NODE)
+    return published_devices(notes[INVENTORY], node=NODE)
 
 
 def phases(lab: Lab) -> dict[str, str]:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from hetero_limiters import job
 
-from hetero import codec
-from hetero.kube import wire
-from hetero.units import MiB
+from hetero.kube.api.annotations import ALLOCATION, SIGNATURE, Assignment, Key, signed_assignment
+from hetero.model import codec
+from hetero.model.units import MiB
 from tests.cluster.conftest import CARD, ended, run_all, share
 from tests.cluster.lab import UNWATCHED, Lab, Plain
 from tests.cluster.release import NAMESPACE, Release
@@ -56,7 +56,7 @@ def refused(lab: Lab, name: str) -> str:
 
 def signed(pod: Plain) -> dict[str, str]:
     notes = pod["metadata"]["annotations"]
-    return {name: notes[name] for name in (wire.ALLOCATION, wire.SIGNATURE)}
+    return {name: notes[name] for name in (ALLOCATION, SIGNATURE)}
 
 
 def test_a_pod_that_passes_the_scheduler_by_gets_nothing(lab: Lab) -> None:
@@ -93,11 +93,11 @@ def test_an_allocation_is_not_good_for_the_next_pod_of_the_same_name(lab: Lab) -
 def test_an_allocation_signed_with_another_key_is_refused(lab: Lab) -> None:
     lab.add("mine", share())
     run_all(lab, "mine")
-    text = json.loads(signed(lab.pods()["mine"])[wire.ALLOCATION])
+    text = json.loads(signed(lab.pods()["mine"])[ALLOCATION])
     pod = lab.add("forger", share(), namespace=UNWATCHED, schedulerName="none")
     uid = pod["metadata"]["uid"]
-    made = codec.loads(json.dumps({**text, "uid": uid}), wire.Assignment, source="here")
-    notes = wire.signed(made, wire.Key(secret=secrets.token_bytes(32)))
+    made = codec.loads(json.dumps({**text, "uid": uid}), Assignment, source="here")
+    notes = signed_assignment(made, Key(secret=secrets.token_bytes(32)))
     lab.patch(f"{PODS}/forger", {"metadata": {"annotations": notes}})
     bind(lab, pod)
 
@@ -108,7 +108,7 @@ def test_nobody_but_the_scheduler_changes_an_allocation(lab: Lab) -> None:
     lab.add("mine", share())
     run_all(lab, "mine")
     path = "/api/v1/namespaces/default/pods/mine"
-    for notes in ({wire.ALLOCATION: None}, {wire.SIGNATURE: "00"}):
+    for notes in ({ALLOCATION: None}, {SIGNATURE: "00"}):
         with pytest.raises(OSError, match="written by the scheduler alone"):
             lab.patch(path, {"metadata": {"annotations": notes}})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hetero_limiters import job
 
-from hetero.units import MiB
+from hetero.model.units import MiB
 from tests.cluster.conftest import CARD, ended, run_all, share
 from tests.cluster.lab import Lab
 from tests.cluster.release import Release

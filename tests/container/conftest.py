@@ -8,13 +8,13 @@ import pytest
 from attrs import evolve
 
 from hetero.container.cdi import Specs
-from hetero.hookspecs import hookimpl
-from hetero.node.ledger import Ledger
+from hetero.model.units import GiB
+from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
-from hetero.registry import Registry
-from hetero.testing import MemoryVendor, rack
-from hetero.units import GiB
-from hetero.vendor import Vendor
+from hetero.plugin.hookspecs import hookimpl
+from hetero.plugin.registry import Registry
+from hetero.plugin.testing import MemoryVendor, rack
+from hetero.plugin.vendor import Vendor
 
 
 class Carded(MemoryVendor):

@@ -11,10 +11,10 @@ import pytest
 from hetero.container.cdi import Specs, check_name
 from hetero.container.edits import confine, in_place
 from hetero.container.share import create
-from hetero.errors import BadInput
 from hetero.model import Ask, Edits, Mount, Request
+from hetero.model.errors import BadInput
+from hetero.model.units import GiB
 from hetero.node.node import Node
-from hetero.units import GiB
 
 ASK = Request(asks=(Ask(memory=GiB, core=30),))
 

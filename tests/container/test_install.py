@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hetero.container.install import apply, installation, removal
-from hetero.errors import BadInput, NotFound
+from hetero.model.errors import BadInput, NotFound
 
 BEFORE = '{"log-level": "info",\n  "runtimes": {"kata": {"path": "/kata"}}}'
 
@@ -82,7 +82,7 @@ def test_a_machine_without_a_runtime_is_told_so(tmp_path: Path) -> None:
 
 def test_it_shows_what_it_changes_and_asks_first(tmp_path: Path, docker: Path) -> None:
     before = files(tmp_path)
-    command = [sys.executable, "-m", "hetero", "runtime", "install", "--runtime", "true"]
+    command = [sys.executable, "-m", "hetero.cli", "runtime", "install", "--runtime", "true"]
     done = subprocess.run(
         [*command, "--prefix", str(tmp_path)],
         input="n\n",

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from hetero.container import runtime
-from hetero.node.ledger import Ledger
+from hetero.node.ledger.ledger import Ledger
 from hetero.node.simulation import simulation
-from hetero.registry import Registry
+from hetero.plugin.registry import Registry
 from tests.node.conftest import killed_at
 
 _RACK = """

@@ -12,14 +12,14 @@ from attrs import evolve
 
 from hetero.container.cdi import Specs
 from hetero.container.share import change, create, remove, settle
-from hetero.driver import DriverError
-from hetero.errors import NotFound, Refused
-from hetero.hookspecs import hookimpl
 from hetero.model import MEMORY, Allocation, Ask, Device, Edits, Mount, Request
-from hetero.node.ledger import Ledger
+from hetero.model.errors import NotFound, Refused
+from hetero.model.units import GiB
+from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
-from hetero.testing import MemoryVendor, rack
-from hetero.units import GiB
+from hetero.plugin.driver import DriverError
+from hetero.plugin.hookspecs import hookimpl
+from hetero.plugin.testing import MemoryVendor, rack
 from tests.container.conftest import Carded, node_with
 
 ASK = Request(asks=(Ask(memory=GiB, core=30),))

@@ -58,7 +58,7 @@ class Machine:
         assert (0, "") == (done.returncode, done.stderr)
 
     def hetero(self, *arguments: str) -> Done:
-        return run([sys.executable, "-m", "hetero", *arguments], environ=self.environ)
+        return run([sys.executable, "-m", "hetero.cli", *arguments], environ=self.environ)
 
     def said(self, *arguments: str) -> str:
         done = self.hetero(*arguments)

@@ -130,7 +130,7 @@ def test_a_limit_changed_while_it_runs_takes_hold_within_a_second(podman: Podman
         assert process.stdout is not None
         before = [json.loads(process.stdout.readline())["steps"] for _ in range(2)][-1]
         (grant,) = json.loads(podman.machine.said("ps", "--json", "--seconds", "0.05"))["items"]
-        podman.machine.said("set", grant["id"], "--core", "80")
+        podman.machine.said("resize", grant["id"], "--core", "80")
         changed = time.monotonic()
         process.stdout.readline()  # the second in which it was changed
         while time.monotonic() - changed < 0.9:

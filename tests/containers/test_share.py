@@ -101,7 +101,7 @@ def test_a_share_is_changed_in_containers_that_run(podman: Podman) -> None:
         podman.machine.share("--memory", "3276Mi") as name,
         podman.standing(device(name)) as container,
     ):
-        podman.machine.said("share", "set", name, "--memory", "8Gi")
+        podman.machine.said("share", "resize", name, "--memory", "8Gi")
         said = podman("exec", "--env", rack, container, "nvidia-smi").stdout
 
     assert "8192 MiB\n" == said
@@ -110,7 +110,7 @@ def test_a_share_is_changed_in_containers_that_run(podman: Podman) -> None:
 def test_a_share_comes_back_after_a_reboot(podman: Podman) -> None:
     machine = podman.machine
     with machine.share("--memory", "3276Mi", "--core", "30") as name:
-        machine.said("share", "set", name, "--core", "60")
+        machine.said("share", "resize", name, "--core", "60")
         _lose_what_a_reboot_loses(machine)
 
         assert 126 == podman.run(device(name), "true").returncode

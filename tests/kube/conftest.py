@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hetero.model import Device, Fractional, Rung
-from hetero.units import GiB
-from hetero.vendor import Model, Vendor
+from hetero.model.units import GiB
+from hetero.plugin.vendor import Model, Vendor
 from tests.kube.control_plane import Authority, ControlPlane, control_plane, free_port, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def scheduled(plane: ControlPlane) -> ControlPlane:
     key = plane.folder / "signing-key"
     key.write_text(secrets.token_hex(32))
     plane.start(
-        "extender", sys.executable, "-m", "hetero", "scheduler",
+        "extender", sys.executable, "-m", "hetero.cli", "scheduler",
         "--host", "127.0.0.1", "--port", str(port),
         "--lease", "kube-system/hetero-scheduler",
         "--cert", str(server[0]), "--key", str(server[1]), "--callers", str(authority.path),

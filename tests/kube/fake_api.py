@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import define, field
 
-from hetero.kube.api import ApiError
+from hetero.kube.api.client import ApiError
 
 Plain = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"

@@ -11,14 +11,14 @@ from typing import Any
 import grpc
 from attrs import define, field
 
-from hetero.kube.proto import deviceplugin_pb2 as wire
-from hetero.kube.proto import podresources_pb2
-from hetero.kube.proto.deviceplugin_pb2_grpc import (
+from hetero.kube.agent.proto import deviceplugin_pb2 as wire
+from hetero.kube.agent.proto import podresources_pb2
+from hetero.kube.agent.proto.deviceplugin_pb2_grpc import (
     DevicePluginStub,
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
-from hetero.kube.proto.podresources_pb2_grpc import (
+from hetero.kube.agent.proto.podresources_pb2_grpc import (
     PodResourcesListerServicer,
     add_PodResourcesListerServicer_to_server,
 )

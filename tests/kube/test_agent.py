@@ -7,16 +7,18 @@ from pathlib import Path
 import grpc
 import pytest
 
-from hetero.kube import wire
-from hetero.model import (
-    CORE,
-    MEMORY,
-    SLOTS,
-    Allocation,
-    Grant,
+from hetero.kube.api.annotations import (
+    ALLOCATION,
+    SIGNATURE,
+    Assignment,
+    Key,
+    device_of,
+    read_assignment,
+    signed_assignment,
 )
-from hetero.node.grant import Limit, read_limits
-from hetero.units import GiB, MiB
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, Grant
+from hetero.model.units import GiB, MiB
+from hetero.node.ledger.grant_file import Limit, read_limits
 from tests.kube.world import CARD, SECRET, pod_named, refusal, run, until, world
 
 
@@ -60,7 +62,7 @@ def test_two_cards_for_one_container_are_two_grants_of_one_directory() -> None:
             visible = answer.envs["MEMORY_VISIBLE_DEVICES"].split(",")
             assert ["memory-0", "memory-1"] == sorted(visible)
             held = at.kubelet.held["default/pod", "main"][1]
-            assert ["memory-0", "memory-1"] == sorted(map(wire.device_of, held))
+            assert ["memory-0", "memory-1"] == sorted(map(device_of, held))
 
     run(story)
 
@@ -73,9 +75,9 @@ def test_pods_that_look_alike_are_never_mistaken_for_each_other() -> None:
             pods = [at.bind(f"pod{n}", memory=4 * GiB, core=100) for n in range(4)]
             for pod in (pods[2], pods[0], pods[3], pods[1]):
                 answer = (await at.kubelet.admit(pod))["main"]
-                given = wire.assignment(
+                given = read_assignment(
                     pod["metadata"]["annotations"],
-                    wire.Key(secret=SECRET),
+                    Key(secret=SECRET),
                     pod="pod",
                     uid=pod["metadata"]["uid"],
                     node="n1",
@@ -126,9 +128,9 @@ def test_an_init_container_makes_room_for_the_containers_after_it() -> None:
             pod["spec"]["initContainers"] = [
                 {"name": "first", "resources": {"limits": {CARD: "1"}}}
             ]
-            pod["metadata"]["annotations"] = wire.signed(
-                wire.Assignment(node="n1", uid=uid, containers=(("main", whole), ("first", whole))),
-                wire.Key(secret=SECRET),
+            pod["metadata"]["annotations"] = signed_assignment(
+                Assignment(node="n1", uid=uid, containers=(("main", whole), ("first", whole))),
+                Key(secret=SECRET),
             )
             at.api.put("pods", pod, event="ADDED")
             await at.kubelet.admit(pod)
@@ -214,9 +216,9 @@ def test_a_forged_allocation_is_refused(forgery: str) -> None:
             notes = dict(mine["metadata"]["annotations"])
             if forgery == "changed":
                 thief = mine
-                notes[wire.ALLOCATION] = notes[wire.ALLOCATION].replace(str(GiB), str(9 * GiB))
+                notes[ALLOCATION] = notes[ALLOCATION].replace(str(GiB), str(9 * GiB))
             elif forgery == "signature":
-                notes[wire.SIGNATURE] = "0" * 64
+                notes[SIGNATURE] = "0" * 64
             thief["metadata"]["annotations"] = notes
             at.api.put("pods", thief, event="MODIFIED")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -275,9 +277,9 @@ def test_what_does_not_fit_is_refused_whoever_signed_it() -> None:
             )
             for name in ("first", "second"):
                 pod = pod_named(name, "main")
-                pod["metadata"]["annotations"] = wire.signed(
-                    wire.Assignment(node="n1", uid=f"uid-{name}", containers=(("main", taken),)),
-                    wire.Key(secret=SECRET),
+                pod["metadata"]["annotations"] = signed_assignment(
+                    Assignment(node="n1", uid=f"uid-{name}", containers=(("main", taken),)),
+                    Key(secret=SECRET),
                 )
                 at.api.put("pods", pod, event="ADDED")
             await at.kubelet.admit(at.api.pods["default", "first"])

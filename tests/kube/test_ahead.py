@@ -5,8 +5,8 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from hetero.kube import wire
-from hetero.units import GiB
+from hetero.kube.api.annotations import Assignment, Key, signed_assignment
+from hetero.model.units import GiB
 from tests.kube.world import CARD, SECRET, pod_named, refusal, run, until, world
 
 ONE = ["default/pod/main"]
@@ -165,9 +165,9 @@ def test_nothing_is_made_for_a_signature_that_is_anothers() -> None:
             mine, thief = at.bind("mine"), pod_named("thief", "main")
             thief["metadata"]["annotations"] = mine["metadata"]["annotations"]
             elsewhere = pod_named("elsewhere", "main")
-            elsewhere["metadata"]["annotations"] = wire.signed(
-                wire.Assignment(node="n2", uid="uid-elsewhere", containers=(("main", at.fit()),)),
-                wire.Key(secret=SECRET),
+            elsewhere["metadata"]["annotations"] = signed_assignment(
+                Assignment(node="n2", uid="uid-elsewhere", containers=(("main", at.fit()),)),
+                Key(secret=SECRET),
             )
             for pod in (thief, elsewhere):
                 at.api.put("pods", pod, event="ADDED")

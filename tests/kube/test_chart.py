@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kube.test_vocabulary import WORDS
+from tests.kube.test_pod_request import WORDS
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "deploy"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from hetero.kube.webhook import Webhook
+from hetero.kube.webhook.admission import Webhook
 from hetero.model import (
     CORE,
     MEMORY,
@@ -23,11 +23,11 @@ from hetero.model import (
     Template,
     Templated,
 )
-from hetero.registry import Registry
-from hetero.units import GiB
+from hetero.model.units import GiB
+from hetero.plugin.registry import Registry
 from tests.kube.conftest import card
+from tests.kube.test_pod_request import WORDS, asked, pod
 from tests.kube.test_scheduler import Running, scenario
-from tests.kube.test_vocabulary import WORDS, asked, pod
 
 VENDORS = Registry.installed()
 CLASS, POLICY = "metax-tech.com/sgpu-app-class", "metax-tech.com/sgpu-qos-policy"

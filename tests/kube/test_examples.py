@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from attrs import field, frozen
 
-from hetero.kube.webhook import Webhook
+from hetero.kube.webhook.admission import Webhook
 from hetero.model import (
     CORE,
     MEMORY,
@@ -28,11 +28,11 @@ from hetero.model import (
     Template,
     Templated,
 )
-from hetero.registry import Registry
-from hetero.units import GiB, MiB
+from hetero.model.units import GiB, MiB
+from hetero.plugin.registry import Registry
 from tests.kube.fake_api import PODS
+from tests.kube.test_pod_request import WORDS
 from tests.kube.test_scheduler import Running, scenario
-from tests.kube.test_vocabulary import WORDS
 
 DOC = Path(__file__).parents[2] / "docs/kubernetes.md"
 HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", writer="the-scheduler")

@@ -12,21 +12,13 @@ import pytest
 from attrs import evolve
 from prometheus_client import generate_latest
 
-from hetero.kube import wire
-from hetero.kube.agent import Options, node_of
-from hetero.model import (
-    CORE,
-    MEMORY,
-    SLOTS,
-    Rung,
-    Template,
-    Templated,
-    Usage,
-)
-from hetero.node.tenant import USAGE
-from hetero.registry import Registry
-from hetero.testing import MemoryVendor, rack
-from hetero.units import GiB
+from hetero.kube.agent.agent import Options, node_of
+from hetero.kube.api.annotations import INVENTORY, published_devices
+from hetero.model import CORE, MEMORY, SLOTS, Rung, Template, Templated, Usage
+from hetero.model.units import GiB
+from hetero.node.ledger.grant_dir import USAGE
+from hetero.plugin.registry import Registry
+from hetero.plugin.testing import MemoryVendor, rack
 from tests.kube.kubelet import FakeKubelet
 from tests.kube.world import CARD, LOOK, SECRET, run, until, world
 
@@ -112,8 +104,8 @@ def test_the_inventory_is_written_once_and_again_only_when_it_changes() -> None:
     async def story() -> None:
         async with world() as at:
             await until(lambda: at.api.writes == 1)
-            text = at.api.nodes["n1"]["metadata"]["annotations"][wire.INVENTORY]
-            assert at.node.discover().devices == wire.devices(text, node="n1")
+            text = at.api.nodes["n1"]["metadata"]["annotations"][INVENTORY]
+            assert at.node.discover().devices == published_devices(text, node="n1")
             await asyncio.sleep(3 * LOOK)
             assert 1 == at.api.writes
             await at.crash()

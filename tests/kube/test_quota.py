@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.webhook import Webhook
-from hetero.units import GiB
+from hetero.kube.webhook.admission import Webhook
+from hetero.model.units import GiB
 from tests.kube.conftest import card
 from tests.kube.fake_api import FakeApi
+from tests.kube.test_pod_request import WORDS, pod
 from tests.kube.test_scheduler import Running, scenario
-from tests.kube.test_vocabulary import WORDS, pod
 
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 GPUMEM, GPUCORES = "nvidia.com/gpumem", "nvidia.com/gpucores"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hetero.kube import wire
-from hetero.units import GiB
+from hetero.kube.api.annotations import ALLOCATION, INVENTORY, inventory_text
+from hetero.model.units import GiB
 from tests.kube.conftest import card
 from tests.kube.control_plane import Authority, ControlPlane, free_port, wait_for
 from tests.kube.test_chart import chart
@@ -42,7 +42,7 @@ def held(plane: ControlPlane) -> dict[str, dict[str, int]]:
     """Return what all pods' allocations take of each card."""
     sums: dict[str, dict[str, int]] = {}
     for pod in plane.pods():
-        text = pod["metadata"].get("annotations", {}).get(wire.ALLOCATION)
+        text = pod["metadata"].get("annotations", {}).get(ALLOCATION)
         for _, given in (
             json.loads(text)["containers"] if text and pod["spec"].get("nodeName") else ()
         ):
@@ -56,7 +56,7 @@ def held(plane: ControlPlane) -> dict[str, dict[str, int]]:
 def test_a_pod_gets_the_share_it_asks_for_and_one_too_large_hears_why_not(
     scheduled: ControlPlane,
 ) -> None:
-    scheduled.add_node("n1", {wire.INVENTORY: wire.inventory((card("GPU-1"),))})
+    scheduled.add_node("n1", {INVENTORY: inventory_text((card("GPU-1"),))})
     scheduled.add_node("n2", {})
 
     share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
@@ -75,7 +75,7 @@ def test_a_hundred_pods_at_once_fill_three_nodes_and_no_card_is_over_capacity(
 ) -> None:
     for number in range(3):
         cards = tuple(card(f"GPU-{number}-{place}", memory=16 * GiB) for place in range(2))
-        scheduled.add_node(f"n{number}", {wire.INVENTORY: wire.inventory(cards)})
+        scheduled.add_node(f"n{number}", {INVENTORY: inventory_text(cards)})
     share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "20"}
     for number in range(100):
         scheduled.add_pod(f"p{number}", share)
@@ -93,7 +93,7 @@ def test_an_extender_killed_at_any_moment_knows_what_stands_when_it_is_back(
     scheduled: ControlPlane,
 ) -> None:
     cards = tuple(card(f"GPU-{place}", memory=16 * GiB) for place in range(4))
-    scheduled.add_node("n1", {wire.INVENTORY: wire.inventory(cards)})
+    scheduled.add_node("n1", {INVENTORY: inventory_text(cards)})
     share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "20"}
     for number in range(8):
         scheduled.add_pod(f"early{number}", share)
@@ -116,7 +116,7 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
     authority, port = Authority(plane.folder), free_port()
     server = authority.issue("webhook")
     plane.start(
-        "webhook", sys.executable, "-m", "hetero", "webhook",
+        "webhook", sys.executable, "-m", "hetero.cli", "webhook",
         "--host", "127.0.0.1", "--port", str(port), "--writer", "the-scheduler",
         "--cert", str(server[0]), "--key", str(server[1]),
         env={"KUBECONFIG": str(plane.kubeconfig)},
@@ -140,6 +140,6 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
     assert {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"} == limits
     with pytest.raises(urllib.error.HTTPError, match="gpucores 130 is more than a card has"):
         plane.add_pod("nonsense", {"nvidia.com/gpucores": "130"}, spec=plain)
-    notes = {wire.ALLOCATION: "{}"}
+    notes = {ALLOCATION: "{}"}
     with pytest.raises(urllib.error.HTTPError, match="written by the scheduler alone"):
         plane.add_pod("forged", share, spec=plain, metadata={"annotations": notes})

@@ -8,15 +8,15 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 from attrs import frozen
 
-from hetero.kube import wire
-from hetero.kube.lease import Lease
-from hetero.kube.scheduler import Scheduler
+from hetero.kube.api.annotations import INVENTORY, Assignment, Key, inventory_text, read_assignment
+from hetero.kube.api.lease import Lease
+from hetero.kube.scheduler.extender import Scheduler
 from hetero.model import Device
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
-from tests.kube.test_vocabulary import WORDS
+from tests.kube.test_pod_request import WORDS
 
-KEY = wire.Key(secret=b"a key of thirty-two bytes or so")
+KEY = Key(secret=b"a key of thirty-two bytes or so")
 SHARE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "50"}
 
 
@@ -49,11 +49,11 @@ class Running:
             self.pod(f"{node}-{number}")
             assert {} == await self.bind(f"{node}-{number}", node)
 
-    def given(self, name: str) -> wire.Assignment | None:
+    def given(self, name: str) -> Assignment | None:
         pod = self.api.objects[f"{PODS}/{name}"]
         notes = pod["metadata"].get("annotations", {})
         node = pod["spec"].get("nodeName", "")
-        return wire.assignment(notes, KEY, pod=name, uid=f"uid-{name}", node=node)
+        return read_assignment(notes, KEY, pod=name, uid=f"uid-{name}", node=node)
 
     def held(self, device: str) -> int:
         holds = [h for p in self.scheduler.roster.standing.values() for h in p.holds]
@@ -63,7 +63,7 @@ class Running:
 @asynccontextmanager
 async def running(api: FakeApi, **nodes: tuple[Device, ...]) -> AsyncIterator[Running]:
     for name, devices in nodes.items():
-        notes = {wire.INVENTORY: wire.inventory(devices)}
+        notes = {INVENTORY: inventory_text(devices)}
         metadata = {"name": name, "annotations": notes}
         api.put_now(f"/api/v1/nodes/{name}", {"metadata": metadata})
     scheduler = Scheduler(api, WORDS, KEY)  # type: ignore[arg-type]
@@ -266,7 +266,7 @@ def test_preemption_names_as_many_victims_as_the_cards_need() -> None:
 
 def test_a_node_whose_inventory_cannot_be_read_is_told_so_and_others_serve() -> None:
     async def play(it: Running) -> None:
-        broken = {"metadata": {"name": "n2", "annotations": {wire.INVENTORY: "{"}}}
+        broken = {"metadata": {"name": "n2", "annotations": {INVENTORY: "{"}}}
         it.api.put_now("/api/v1/nodes/n2", broken)
         answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
 

@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from hetero.errors import BadInput
-from hetero.kube import service
-from hetero.kube.certificates import Names, renew
-from hetero.kube.service import Certificates
+from hetero.kube.service import https
+from hetero.kube.service.certificates import Names, renew
+from hetero.kube.service.https import Certificates
+from hetero.model.errors import BadInput
 from tests.kube.control_plane import Authority, free_port
 from tests.kube.fake_api import FakeApi
 
@@ -37,7 +37,7 @@ async def serving(certificates: Certificates) -> AsyncIterator[str]:
     app, port = web.Application(), free_port()
     app.router.add_get("/", hello)
     task = asyncio.ensure_future(
-        service.serve(app, host="127.0.0.1", port=port, certificates=certificates)
+        https.serve(app, host="127.0.0.1", port=port, certificates=certificates)
     )
     for _ in range(100):
         try:
@@ -77,7 +77,7 @@ def test_only_callers_with_a_certificate_of_ours_get_in(tmp_path: Path) -> None:
 def test_a_renewed_certificate_is_served_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "PERIOD", 0.05)
+    monkeypatch.setattr(https, "PERIOD", 0.05)
     authority = Authority(tmp_path)
     cert, key = authority.issue("extender")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from hetero.kube import wire
-from hetero.kube.webhook import Webhook
-from tests.kube.test_vocabulary import WORDS, pod
+from hetero.kube.api.annotations import ALLOCATION
+from hetero.kube.webhook.admission import Webhook
+from tests.kube.test_pod_request import WORDS, pod
 
 HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", writer="the-scheduler")
 SHARE = {"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
@@ -114,5 +114,5 @@ def test_nobody_but_the_scheduler_changes_an_allocation() -> None:
     tenant = refusal(new, **change, userInfo={"username": "tenant"})
     scheduler = admit(new, **change, userInfo={"username": "the-scheduler"})
 
-    assert f"hetero: {wire.ALLOCATION} is written by the scheduler alone" == tenant
+    assert f"hetero: {ALLOCATION} is written by the scheduler alone" == tenant
     assert {"allowed": True} == scheduler

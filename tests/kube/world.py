@@ -13,22 +13,18 @@ import grpc
 import pytest
 from attrs import define, evolve, field
 
-from hetero.fit import fit
-from hetero.kube import agent, wire
-from hetero.kube.agent import Agent, Options
-from hetero.kube.api import Access, Api
-from hetero.model import (
-    Allocation,
-    Ask,
-    Inventory,
-    Request,
-)
-from hetero.node.ledger import Ledger
+from hetero.kube.agent import agent
+from hetero.kube.agent.agent import Agent, Options
+from hetero.kube.api.annotations import Assignment, Key, signed_assignment
+from hetero.kube.api.client import Access, Api
+from hetero.model import Allocation, Ask, Inventory, Request
+from hetero.model.units import GiB
+from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
-from hetero.registry import Registry
-from hetero.testing import MemoryVendor, rack
-from hetero.units import GiB
-from hetero.words import Words
+from hetero.placement import fit
+from hetero.plugin.registry import Registry
+from hetero.plugin.resource_names import Words
+from hetero.plugin.testing import MemoryVendor, rack
 from tests.kube.api_server import FakeApi, Plain
 from tests.kube.kubelet import FakeKubelet
 
@@ -93,8 +89,9 @@ class World:
         """Put a pod on the node with a signed allocation for each container, as the scheduler."""
         uid = f"uid-{name}"
         given = tuple((one, self.fit(**asked)) for one in containers or ("main",))
-        signed = wire.signed(
-            wire.Assignment(node=node, uid=uid, containers=given), wire.Key(secret=SECRET)
+        signed = signed_assignment(
+            Assignment(node=node, uid=uid, containers=given),
+            Key(secret=SECRET),
         )
         pod = pod_named(name, *(containers or ("main",)), count=asked.get("count", 1))
         pod["metadata"]["annotations"] = signed

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from hetero.errors import HeteroError
 from hetero.model import CORE, MEMORY, SLOTS, Ask, Request
-from hetero.node.ledger import Hold, Ledger, Standing
+from hetero.model.errors import HeteroError
+from hetero.model.units import GiB
+from hetero.node.ledger.ledger import Hold, Ledger, Standing
 from hetero.node.node import Node
-from hetero.registry import Registry
-from hetero.testing import MemoryVendor, rack
-from hetero.units import GiB
+from hetero.plugin.registry import Registry
+from hetero.plugin.testing import MemoryVendor, rack
 
 MakeNode = Callable[..., Node]
 

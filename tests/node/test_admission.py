@@ -10,12 +10,12 @@ from decimal import Decimal
 import pytest
 from attrs import evolve
 
-from hetero.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model import Ask, Choice, Request
-from hetero.node.ledger import Ledger
+from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
+from hetero.model.units import GiB
+from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.settings import Settings
-from hetero.units import GiB
 
 from .conftest import MakeNode, Process, admit, let_go, request, standing, taken
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hetero.errors import BadInput
 from hetero.model import Policy, Priority
-from hetero.node import grant, region
-from hetero.node.grant import Limit
+from hetero.model.errors import BadInput
+from hetero.node.ledger import grant_file, usage_region
+from hetero.node.ledger.grant_file import Limit
 
 CORE = Path(__file__).parents[2] / "limiters" / "core"
 
@@ -61,7 +61,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 def test_the_grant_file_is_laid_out_as_the_limiter_reads_it(layout: dict[str, int]) -> None:
     limits = [Limit(name="D-0", memory=3 << 30, core=3000), Limit(name="D-1", memory=1, core=10000)]
-    packed = grant.pack("4f1c", limits, policy=Policy.ELASTIC, priority=Priority.HIGH)
+    packed = grant_file.pack("4f1c", limits, policy=Policy.ELASTIC, priority=Priority.HIGH)
 
     def number(name: str, *, device: int | None = None, form: str = "<I") -> int:
         at = layout[name]
@@ -70,7 +70,7 @@ def test_the_grant_file_is_laid_out_as_the_limiter_reads_it(layout: dict[str, in
         found: int = struct.unpack_from(form, packed, at)[0]
         return found
 
-    assert layout["hetero_grant"] == len(packed) == grant.SIZE
+    assert layout["hetero_grant"] == len(packed) == grant_file.SIZE
     assert layout["HETERO_GRANT_MAGIC"] == number("hetero_grant.magic", form="<Q")
     assert layout["HETERO_GRANT_VERSION"] == number("hetero_grant.version")
     assert 2 == number("hetero_grant.device_count")
@@ -86,8 +86,8 @@ def test_the_grant_file_is_laid_out_as_the_limiter_reads_it(layout: dict[str, in
         assert layout["HETERO_POLICY_ELASTIC"] == policy
         assert layout["HETERO_PRIORITY_HIGH"] == priority
     assert (layout["HETERO_MAX_DEVICES"], layout["HETERO_CORE_FULL"]) == (
-        grant.MAX_DEVICES,
-        grant.CORE_FULL,
+        grant_file.MAX_DEVICES,
+        grant_file.CORE_FULL,
     )
 
 
@@ -96,15 +96,15 @@ def test_limits_are_stored_where_the_limiter_reads_them(
 ) -> None:
     path = tmp_path / "grant"
     limits = [Limit(name="D-0", memory=5, core=6), Limit(name="D-1", memory=7, core=8)]
-    path.write_bytes(grant.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW))
+    path.write_bytes(grant_file.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW))
     changed = [
         Limit(name="D-0", memory=1 << 40, core=1, spill=True),
         Limit(name="D-1", memory=2, core=9999, context=True),
     ]
 
-    grant.store_limits(path, changed, policy=Policy.ELASTIC)
+    grant_file.store_limits(path, changed, policy=Policy.ELASTIC)
 
-    assert tuple(changed) == grant.read_limits(path)
+    assert tuple(changed) == grant_file.read_limits(path)
     second = layout["hetero_grant.devices"] + layout["hetero_grant_device"]
     memory = second + layout["hetero_grant_device.memory"]
     assert 2 == struct.unpack_from("<Q", path.read_bytes(), memory)[0]
@@ -133,16 +133,16 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
     path = tmp_path / "usage"
     path.write_bytes(contents)
 
-    assert layout["hetero_region"] == region.SIZE
-    assert [0, 0] == [counts.memory for counts in region.read_counts(path, devices=2)]
+    assert layout["hetero_region"] == usage_region.SIZE
+    assert [0, 0] == [counts.memory for counts in usage_region.read_counts(path, devices=2)]
     # Two of the three processes live: their slots are locked. The third one's bytes are gone.
     with path.open("r+b") as first, path.open("r+b") as last:
         for holder, slot in ((first, 0), (last, 255)):
             region_lock(holder.fileno(), slot)
 
-        counted = region.read_counts(path, devices=2)
+        counted = usage_region.read_counts(path, devices=2)
 
-    assert region.Counts(memory=60, peak=70, denied=3, device_ns=123456789) == counted[1]
+    assert usage_region.Counts(memory=60, peak=70, denied=3, device_ns=123456789) == counted[1]
 
 
 def region_lock(descriptor: int, byte: int) -> None:
@@ -151,9 +151,9 @@ def region_lock(descriptor: int, byte: int) -> None:
 
 
 def test_a_region_nobody_came_to_yet_counts_nothing(tmp_path: Path) -> None:
-    (tmp_path / "usage").write_bytes(bytes(region.SIZE))
+    (tmp_path / "usage").write_bytes(bytes(usage_region.SIZE))
 
-    assert () == region.read_counts(tmp_path / "usage", devices=1)
+    assert () == usage_region.read_counts(tmp_path / "usage", devices=1)
 
 
 @pytest.mark.parametrize(
@@ -165,4 +165,4 @@ def test_a_region_nobody_came_to_yet_counts_nothing(tmp_path: Path) -> None:
 )
 def test_what_the_layout_cannot_hold_is_refused(limits: list[Limit], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        grant.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW)
+        grant_file.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW)

@@ -21,16 +21,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from hetero import codec
-from hetero.errors import HeteroError, Refused
-from hetero.model import Ask, Policy, Request
-from hetero.node.grant import Limit, read_limits, store_limits
-from hetero.node.ledger import Container, Hold, Ledger, Standing
+from hetero.model import Ask, Policy, Request, codec
+from hetero.model.errors import HeteroError, Refused
+from hetero.model.units import GiB
+from hetero.node.ledger.grant_file import Limit, read_limits, store_limits
+from hetero.node.ledger.ledger import Container, Hold, Ledger, Standing
 from hetero.node.node import Node
 from hetero.node.resize import resize
-from hetero.registry import Registry
-from hetero.testing import MemoryVendor, rack
-from hetero.units import GiB
+from hetero.plugin.registry import Registry
+from hetero.plugin.testing import MemoryVendor, rack
 
 from .conftest import (
     MakeNode,

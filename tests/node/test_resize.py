@@ -8,14 +8,14 @@ import struct
 
 import pytest
 
-from hetero.errors import NotFound, Refused
 from hetero.model import Ask, Policy, Request
-from hetero.node import region
-from hetero.node.grant import CORE_FULL, Limit, read_limits
-from hetero.node.ledger import Hold
+from hetero.model.errors import NotFound, Refused
+from hetero.model.units import GiB
+from hetero.node.ledger import usage_region
+from hetero.node.ledger.grant_file import CORE_FULL, Limit, read_limits
+from hetero.node.ledger.ledger import Hold
 from hetero.node.node import Node
 from hetero.node.resize import resize
-from hetero.units import GiB
 
 from .conftest import MakeNode, admit, killed_at, request, taken
 
@@ -37,10 +37,12 @@ def in_ledger(node: Node, hold: Hold) -> list[tuple[int, int]]:
 def use(hold: Hold, memory: int) -> int:
     """Put a living process with that much memory on the grant's first device into its region."""
     descriptor = os.open(hold.path / "tenant/usage", os.O_RDWR)
-    header = region.HEADER.pack(region.MAGIC, region.VERSION, region.SLOTS, b"")
+    header = usage_region.HEADER.pack(
+        usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, b""
+    )
     os.pwrite(descriptor, header, 0)
-    slots = region.HEADER.size + 16 * region.DEVICE.size
-    os.pwrite(descriptor, region.SLOT.pack(memory, *[0] * 15, os.getpid()), slots)
+    slots = usage_region.HEADER.size + 16 * usage_region.DEVICE.size
+    os.pwrite(descriptor, usage_region.SLOT.pack(memory, *[0] * 15, os.getpid()), slots)
     fcntl.fcntl(
         descriptor, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     )

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from hetero.errors import BadInput
 from hetero.model import CORE, MEMORY, SLOTS, Device, Grant, Rung, Template, Templated, Whole
-from hetero.node.grant import limit_of
+from hetero.model.errors import BadInput
+from hetero.model.units import GiB
+from hetero.node.ledger.grant_file import limit_of
 from hetero.node.settings import Settings, load_settings, read_settings
-from hetero.testing import rack
-from hetero.units import GiB
+from hetero.plugin.testing import rack
 
 
 def load(tmp_path: Path, text: str) -> Settings:

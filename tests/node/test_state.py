@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hetero.errors import HeteroError
-from hetero.node.state import check, prepare, state_directory
+from hetero.model.errors import HeteroError
+from hetero.node.ledger.state import check, prepare, state_directory
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from hetero.errors import HeteroError, Refused
-from hetero.node.ledger import Ledger
+from hetero.model.errors import HeteroError, Refused
+from hetero.model.units import GiB
+from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
-from hetero.registry import Registry
-from hetero.testing import MemoryVendor, rack
-from hetero.units import GiB
+from hetero.plugin.registry import Registry
+from hetero.plugin.testing import MemoryVendor, rack
 
 from .conftest import admit, let_go, request, standing
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from hetero_limiters import fake_drivers
 
-from hetero.registry import Registry
-from hetero.testing import VendorContract
+from hetero.plugin.registry import Registry
+from hetero.plugin.testing import VendorContract
 
 
 def on_rack(command: list[str], rack: Path, **environment: str) -> str:

@@ -26,11 +26,11 @@ import hetero_nvidia
 from attrs import evolve
 from hetero_limiters import fake_drivers
 
-from hetero.fit import fit
 from hetero.model import Allocation, Ask, Choice, Device, Inventory, Refusal, Request
+from hetero.model.units import GiB
 from hetero.node.node import with_parts
-from hetero.registry import Discovery, Registry
-from hetero.units import GiB
+from hetero.placement import fit
+from hetero.plugin.registry import Discovery, Registry
 
 T = TypeVar("T")
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from racks import PLUGINS, SHARE, Machine, Rack, card, request
 
-import hetero.cards
+import hetero.plugin.discovery
 from hetero.container.edits import confine
-from hetero.container.keep import Libraries, keep
-from hetero.kube.bring import Bring
-from hetero.kube.plugin import answered
+from hetero.container.pin import Libraries, keep
+from hetero.kube.agent.device_plugin import answered
+from hetero.kube.agent.driver_injection import Bring
 from hetero.model import Allocation, Ask, Edits
-from hetero.node.ledger import Ledger, Standing
+from hetero.model.units import GiB
+from hetero.node.ledger.ledger import Ledger, Standing
 from hetero.node.node import Node
-from hetero.units import GiB
 
 CARDS = {
     "nvidia": card("nvidia", "NVIDIA L4", "24 GiB") * 2,
@@ -81,7 +81,7 @@ def graphics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         drm = tmp_path / "pci" / f"0000:0{number}:00.0" / "drm"
         (drm / f"card{number}").mkdir(parents=True)
         (drm / f"renderD{128 + number}").mkdir()
-    monkeypatch.setattr(hetero.cards, "PCI_DEVICES", tmp_path / "pci")
+    monkeypatch.setattr(hetero.plugin.discovery, "PCI_DEVICES", tmp_path / "pci")
 
 
 def second_card(directory: Path, vendor: str) -> tuple[Edits, str]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import hetero_acme
 import pytest
 
-import hetero
+from hetero import plugin
 from hetero.model import CORE, MEMORY, SLOTS, Device, Rung
-from hetero.registry import Registry
-from hetero.testing import MemoryVendor, VendorContract, rack
-from hetero.units import GiB, MiB
+from hetero.model.units import GiB, MiB
+from hetero.plugin.registry import Registry
+from hetero.plugin.testing import MemoryVendor, VendorContract, rack
 
 
 class TestMemory(VendorContract):
@@ -34,7 +34,7 @@ class TestAcme(VendorContract):
             model="Coyote",
             index=1,
             capacity={CORE: 100, MEMORY: 32768 * MiB, SLOTS: 1},
-            granularity=hetero.Whole(),
+            granularity=plugin.Whole(),
             rung=Rung.NONE,
             health="fallen",
         )

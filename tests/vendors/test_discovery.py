@@ -10,7 +10,7 @@ import hetero_iluvatar
 import pytest
 from racks import PLUGINS, Rack, card, discover
 
-import hetero.cards
+import hetero.plugin.discovery
 from hetero.model import Device, Fractional, Granularity, Link, Rung, Whole
 
 MODELS = {
@@ -46,7 +46,7 @@ def test_a_card_says_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str
 ) -> None:
     # Where a driver does not say the NUMA node, the kernel does.
-    monkeypatch.setattr(hetero.cards, "PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(hetero.plugin.discovery, "PCI_DEVICES", tmp_path)
     for address in ("0000:18:00.0", "0000:3b:00.0"):
         (tmp_path / address).mkdir()
         (tmp_path / address / "numa_node").write_text("1\n")

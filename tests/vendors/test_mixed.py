@@ -18,9 +18,9 @@ import pytest
 from attrs import evolve
 from racks import PLUGINS, Machine, Rack, card, discover, fault, request
 
-from hetero.fit import fit
 from hetero.model import MEMORY, Allocation, Ask, Choice, Inventory, Refusal, Request
-from hetero.units import GiB
+from hetero.model.units import GiB
+from hetero.placement import fit
 
 SEVEN = hetero_limiters.rack("seven").read_text()
 
@@ -231,7 +231,7 @@ def test_set_changes_a_slice_in_the_driver(tmp_path: Path) -> None:
         "run", "--memory", "4Gi", "--core", "20", "--", "sh", "-c", "echo up; exec sleep 60"
     )
     (grant,) = node.grants()
-    done = node.run("set", grant["id"], "--memory", "8Gi", "--core", "50")
+    done = node.run("resize", grant["id"], "--memory", "8Gi", "--core", "50")
 
     def quota() -> tuple[int, int]:
         import hetero_cambricon

@@ -13,19 +13,10 @@ import pytest
 from contract import contract_holds
 from racks import PLUGINS, Rack, card, discover, request
 
-from hetero.fit import fit
-from hetero.granularity import portion
-from hetero.model import (
-    CORE,
-    MEMORY,
-    SLOTS,
-    Allocation,
-    Ask,
-    Device,
-    Inventory,
-    Refusal,
-)
-from hetero.units import GiB, MiB
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Inventory, Refusal
+from hetero.model.rounding import portion
+from hetero.model.units import GiB, MiB
+from hetero.placement import fit
 
 #: vendor, the model as its driver says it, memory of the card
 CARDS = {

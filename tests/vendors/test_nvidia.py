@@ -9,9 +9,7 @@ import hetero_limiters
 import pytest
 from contract import contract_holds, on_rack
 
-import hetero
-from hetero import codec
-from hetero.fit import fit
+from hetero import plugin
 from hetero.model import (
     CORE,
     MEMORY,
@@ -25,9 +23,11 @@ from hetero.model import (
     Request,
     Rung,
     Templated,
+    codec,
 )
-from hetero.registry import Discovery
-from hetero.units import GiB, MiB
+from hetero.model.units import GiB, MiB
+from hetero.placement import fit
+from hetero.plugin.registry import Discovery
 
 LOOK = """
 import pynvml
@@ -35,8 +35,8 @@ import pynvml
 {change}
 
 import hetero_nvidia
-from hetero import codec
-from hetero.registry import Registry
+from hetero.model import codec
+from hetero.plugin.registry import Registry
 
 print(codec.dumps(Registry.of(hetero_nvidia).discover()))
 """
@@ -74,7 +74,7 @@ def test_everything_nvml_says_of_a_card_is_there(tmp_path: Path) -> None:
         model="NVIDIA H200",
         index=0,
         capacity={CORE: 100, MEMORY: 143771 * MiB, SLOTS: 10},
-        granularity=hetero.Fractional(hetero.Step(MiB), hetero.Step(1), hetero.Multi.SHARES),
+        granularity=plugin.Fractional(plugin.Step(MiB), plugin.Step(1), plugin.Multi.SHARES),
         rung=Rung.PRELOAD,
         health="ok",
         numa=1,
@@ -356,7 +356,7 @@ def test_usage_is_read_from_nvml_and_every_opening_is_closed(tmp_path: Path) -> 
         pynvml.nvmlShutdown = counted(pynvml.nvmlShutdown, -1)
 
         import hetero_nvidia
-        from hetero.registry import Registry
+        from hetero.plugin.registry import Registry
         registry = Registry.of(hetero_nvidia)
         (device,) = registry.discover().devices
         usage = registry.observe(device)

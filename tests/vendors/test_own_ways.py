@@ -16,13 +16,13 @@ import pytest
 from attrs import evolve
 from racks import CARDS, SHARE, Machine, Rack, card, die_after, registry, request, slices
 
-from hetero.driver import Library
-from hetero.errors import NotFound
 from hetero.model import MEMORY, SLOTS, Allocation, Ask, Policy, Refusal
-from hetero.node.ledger import Ledger
+from hetero.model.errors import NotFound
+from hetero.model.units import GiB, MiB
+from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
-from hetero.units import GiB, MiB
+from hetero.plugin.driver import Library
 
 
 def test_a_vnpu_is_noted_before_it_is_made(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ import hetero_metax
 import pytest
 from racks import CARDS, LIBRARIES, SHARE, Machine, Rack, die_after, registry, slices
 
-import hetero
-from hetero.driver import DriverError, Library
-from hetero.errors import NotFound
+from hetero import plugin
 from hetero.model import CORE, MEMORY, Allocation, Ask
-from hetero.node.ledger import Ledger
+from hetero.model.errors import NotFound
+from hetero.model.units import GiB, MiB
+from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
-from hetero.units import GiB, MiB
+from hetero.plugin.driver import DriverError, Library
 
 #: Those whose slices are the driver's own; Hygon's are files.
 IN_DRIVER = ["ascend", "cambricon", "metax"]
@@ -203,7 +203,7 @@ def killed_at(step: int, action: Callable[[], object]) -> bool:
 
     Library.call = counted(Library.call, changes)  # type: ignore[method-assign]
     Ledger.change = counted(Ledger.change, lambda *_: True)  # type: ignore[method-assign]
-    hetero.note = counted(hetero.note, lambda *_: True)
+    plugin.note = counted(plugin.note, lambda *_: True)
     action()
     os._exit(0)
 

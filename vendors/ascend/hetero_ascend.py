@@ -12,8 +12,8 @@ from ctypes import c_char, c_int, c_uint, sizeof
 from pathlib import Path
 from typing import Any
 
-import hetero
-from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Library, MiB, Rung
+from hetero import plugin
+from hetero.plugin import CORE, MEMORY, Allocation, Device, DriverError, Edits, Library, MiB, Rung
 
 #: Model, AI cores and AI CPUs, then the templates as name MiB/cores/CPUs: as MindCluster and HAMi's
 #: 2.10 chart list them. Memory decides which a request gets; the cores come with it.
@@ -27,17 +27,17 @@ _TABLE = """
 310P3   8/7   vir01 3072/1/1, vir02 6144/2/2, vir04 12288/4/4
 """
 #: What HAMi's users write: each model has resources of its own.
-_WORDS = hetero.Words(
+_WORDS = plugin.Words(
     count="huawei.com/Ascend{model}",
     memory=("huawei.com/Ascend{model}-memory",),
     core=("huawei.com/Ascend{model}-core",),
     only_uuid="hami.io/use-Ascend{model}-uuid",
     never_uuid="hami.io/no-use-Ascend{model}-uuid",
 )
-VENDOR = hetero.Vendor(
+VENDOR = plugin.Vendor(
     name="ascend",
     title="Huawei Ascend",
-    models=hetero.menus(_TABLE, counters=(CORE, "aicpu"), by=(MEMORY,)),
+    models=plugin.menus(_TABLE, counters=(CORE, "aicpu"), by=(MEMORY,)),
     visible=("ASCEND_RT_VISIBLE_DEVICES",),
     visible_by="index",
     # Beside the NPU itself: what Ascend's docker runtime gives and its base.list mounts
@@ -59,7 +59,7 @@ VENDOR = hetero.Vendor(
 #: What a 310P3 of 24 GiB can give out; its driver keeps the rest.
 _ALLOCATABLE = {"310P3": 21527 * MiB}
 
-_DCMI = hetero.Driver(
+_DCMI = plugin.Driver(
     names=(
         "libdcmi.so",
         "/usr/local/dcmi/libdcmi.so",
@@ -83,44 +83,44 @@ _HEALTH = {0: "ok", 1: "ok", 2: "major alarm", 3: "critical alarm"}  # 1: a mino
 _WAYS = {1: "SYS", 2: "PHB", 3: "HCCS", 4: "PXB", 5: "PIX", 6: "SIO", 7: "HCCS_SW"}
 _FASTER = {"SIO": 30, "HCCS": 20, "HCCS_SW": 20}
 
-_ChipInfo = hetero.struct(
+_ChipInfo = plugin.struct(
     "dcmi_chip_info_v2", "char type[32] name[32] version[32]; u32 aicores; char npu[32]"
 )
-_Hbm = hetero.struct("dcmi_hbm_info", "u64 size; u32 freq; u64 used; i32 temp; u32 bandwidth")
-_Ddr = hetero.struct(
+_Hbm = plugin.struct("dcmi_hbm_info", "u64 size; u32 freq; u64 used; i32 temp; u32 bandwidth")
+_Ddr = plugin.struct(
     "dcmi_get_memory_info_stru",
     "u64 size available; u32 freq; long page pages pages_free; u32 utilization; u8 rest[60]",
 )
-_Pcie = hetero.struct(
+_Pcie = plugin.struct(
     "dcmi_pcie_info_all", "u32 ids[4]; i32 domain; u32 bus device function; u8 rest[32]"
 )
-_Wish = hetero.struct("dcmi_create_vdev_res_stru", "u32 id group; char template[32]; u8 rest[64]")
-_Made = hetero.struct("dcmi_create_vdev_out", "u32 id pcie[3] group; u8 rest[32]")
+_Wish = plugin.struct("dcmi_create_vdev_res_stru", "u32 id group; char template[32]; u8 rest[64]")
+_Made = plugin.struct("dcmi_create_vdev_out", "u32 id pcie[3] group; u8 rest[32]")
 #: The facts of a vNPU are a struct of their own, aligned to 8; `resources` are three more.
-_Vnpu = hetero.struct(
+_Vnpu = plugin.struct(
     "dcmi_vdev_query_stru",
     "u32 id gap; char name[16]; u32 status in_container vf group; u64 container resources[27]",
 )
-_Vnpus = hetero.struct(
+_Vnpus = plugin.struct(
     "dcmi_soc_total_resource", "u32 count ids[32] groups bitmap gap; u64 resources[27]"
 )
 
 
-@hetero.hookimpl
-def hetero_vendor() -> hetero.Vendor:
+@plugin.hookimpl
+def hetero_vendor() -> plugin.Vendor:
     """Return the declaration: a menu of templates for each model, whole cards when several."""
     return VENDOR
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the NPUs of every card: a 910C shows its two dies, one group."""
     dcmi, count, cards = _DCMI.open(), c_int(), (c_int * 64)()
     dcmi.call("dcmi_get_card_list", count, cards, len(cards))
     places = [
         (cards[number], chip)
-        for number in hetero.counted(count.value)
-        for chip in hetero.counted(dcmi.get("dcmi_get_device_num_in_card", cards[number], c_int))
+        for number in plugin.counted(count.value)
+        for chip in plugin.counted(dcmi.get("dcmi_get_device_num_in_card", cards[number], c_int))
         if dcmi.get("dcmi_get_device_type", cards[number], chip, c_uint) == _NPU
     ]
 
@@ -128,10 +128,10 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         ends = (*_place(here), *_place(there))
         return _WAYS.get(dcmi.find("dcmi_get_topo_info_by_device_id", *ends, c_int))
 
-    return hetero.each_card(lambda place: _device(dcmi, *place), places, between, _FASTER)
+    return plugin.each_card(lambda place: _device(dcmi, *place), places, between, _FASTER)
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_enforce(
     allocation: Allocation, devices: Sequence[Device], directory: Path, container: bool
 ) -> Edits:
@@ -156,7 +156,7 @@ def hetero_enforce(
     )
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy the vNPUs we noted on this chip that no grant holds and no container runs on."""
     dcmi, place = _DCMI.open(), _place(device)
@@ -171,28 +171,28 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
             note.unlink(missing_ok=True)
 
 
-@hetero.hookimpl
-def hetero_observe(device: Device) -> hetero.Usage:
+@plugin.hookimpl
+def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use and the share of time the AI cores were busy."""
     dcmi, place = _DCMI.open(), _place(device)
     busy = dcmi.find("dcmi_get_device_utilization_rate", *place, _AICORE, c_uint)
     _, used = _memory(dcmi, *place)
-    return hetero.Usage(memory=used, core=None if busy is None else busy / 100)
+    return plugin.Usage(memory=used, core=None if busy is None else busy / 100)
 
 
 def _device(dcmi: Library, card: int, chip: int) -> Device:
     logic = dcmi.get("dcmi_get_device_logic_id", c_int, card, chip)
     physical = dcmi.get("dcmi_get_device_phyid_from_logicid", logic, c_uint)
-    name = hetero.text(dcmi.get("dcmi_get_device_chip_info_v2", card, chip, _ChipInfo).name) or ""
+    name = plugin.text(dcmi.get("dcmi_get_device_chip_info_v2", card, chip, _ChipInfo).name) or ""
     # A 910C is a module of two dies under one card number, each of which calls itself this.
     module = name == "Ascend910"
     model = "910C" if module else name
     die = dcmi.find("dcmi_get_device_die_v2", card, chip, _VDIE, c_uint * 5)
     die = die or dcmi.get("dcmi_get_device_die", card, chip, c_uint * 5)  # of older drivers
     memory, _ = _memory(dcmi, card, chip)
-    pci = hetero.pci_of(dcmi.find("dcmi_get_device_pcie_info_v2", card, chip, _Pcie))
+    pci = plugin.pci_of(dcmi.find("dcmi_get_device_pcie_info_v2", card, chip, _Pcie))
     health = dcmi.find("dcmi_get_device_health", card, chip, c_uint)
-    driver = hetero.text(dcmi.find("dcmi_get_driver_version", c_char * 64, 64))
+    driver = plugin.text(dcmi.find("dcmi_get_driver_version", c_char * 64, 64))
     return VENDOR.device(
         uuid="-".join(f"{word:X}" for word in die),
         model=model,
@@ -201,7 +201,7 @@ def _device(dcmi: Library, card: int, chip: int) -> Device:
         rung=Rung.PARTITION,
         health=None if health is None else _HEALTH.get(health, f"alarm {health}"),
         pci=pci,
-        numa=hetero.numa_of(pci),
+        numa=plugin.numa_of(pci),
         attributes={"card": card, "chip": chip, "physical": physical, "driver": driver},
         group=f"card {card}" if module else None,
     )
@@ -240,8 +240,8 @@ def _said(dcmi: Library, place: Sequence[int], what: int, answer: Any) -> Any:
 def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
     """Make a vNPU and return its number, noted before it exists: it has no name to mark."""
     place = _place(device)
-    number = hetero.free_number(_numbers(device), _vnpus(dcmi, *place), f"vNPU of card {place}")
-    hetero.note(directory / str(number))
+    number = plugin.free_number(_numbers(device), _vnpus(dcmi, *place), f"vNPU of card {place}")
+    plugin.note(directory / str(number))
     wish = _Wish(id=number, template=template.encode())
     made = dcmi.get("dcmi_create_vdevice", *place, wish, _Made)
     if made.id != number:

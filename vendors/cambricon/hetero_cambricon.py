@@ -12,14 +12,25 @@ from ctypes import c_char_p, c_int, create_string_buffer
 from pathlib import Path
 from typing import Any
 
-import hetero
-from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Grant, Library, MiB, Rung
+from hetero import plugin
+from hetero.plugin import (
+    CORE,
+    MEMORY,
+    Allocation,
+    Device,
+    DriverError,
+    Edits,
+    Grant,
+    Library,
+    MiB,
+    Rung,
+)
 
 #: sMLU counts in units of 256 MiB (the vendor's plugin runs with --min-dsmlu-unit=256) and in
 #: percent, cuts no memory without core, and allows 16 instances on a card.
-_SLICED = hetero.Fractional(memory=hetero.Step(256 * MiB), multi=hetero.Multi.WHOLE, together=True)
+_SLICED = plugin.Fractional(memory=plugin.Step(256 * MiB), multi=plugin.Multi.WHOLE, together=True)
 #: What HAMi's users write; its examples name the model in some resources.
-_WORDS = hetero.Words(
+_WORDS = plugin.Words(
     count="cambricon.com/vmlu",
     memory=("cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu370.smlu.vmemory"),
     memory_unit=256 * MiB,
@@ -29,13 +40,13 @@ _WORDS = hetero.Words(
     only_uuid="cambricon.com/use-gpuuuid",
     never_uuid="cambricon.com/nouse-gpuuuid",
 )
-VENDOR = hetero.Vendor(
+VENDOR = plugin.Vendor(
     name="cambricon",
     title="Cambricon",
     models=(
-        hetero.Model(match="MLU370*", granularity=_SLICED, slots=16),
-        hetero.Model(match="MLU590*", granularity=_SLICED, slots=16),
-        hetero.Model(match="MLU*", granularity=hetero.Whole()),
+        plugin.Model(match="MLU370*", granularity=_SLICED, slots=16),
+        plugin.Model(match="MLU590*", granularity=_SLICED, slots=16),
+        plugin.Model(match="MLU*", granularity=plugin.Whole()),
     ),
     visible=("MLU_VISIBLE_DEVICES",),
     visible_by="index",
@@ -52,7 +63,7 @@ VENDOR = hetero.Vendor(
     words=(_WORDS,),
 )
 
-_CNDEV = hetero.Driver(
+_CNDEV = plugin.Driver(
     names=("libcndev.so", "/usr/local/neuware/lib64/libcndev.so"),
     start="cndevInit",
     flags=(0,),
@@ -63,43 +74,43 @@ _CNDEV = hetero.Driver(
     other_version=3,
     explain="cndevGetErrorString",
 )
-_WAYS = hetero.ways(range(1, 7))  # cndevTopologyRelationshipEnum_t
+_WAYS = plugin.ways(range(1, 7))  # cndevTopologyRelationshipEnum_t
 
-_Count = hetero.struct("cndevCardInfo_t", "i32 version; u32 number")
-_Uuid = hetero.struct("cndevUUID_t", "i32 version; char uuid[37]; u64 ncs")
-_Memory = hetero.struct(
+_Count = plugin.struct("cndevCardInfo_t", "i32 version; u32 number")
+_Uuid = plugin.struct("cndevUUID_t", "i32 version; char uuid[37]; u64 ncs")
+_Memory = plugin.struct(
     "cndevMemoryInfoV2_t", "i64 total used reserved virtual virtual_used; u64 smt rest[16]"
 )
-_Pcie = hetero.struct(
+_Pcie = plugin.struct(
     "cndevPCIeInfoV2_t",
     "u32 subsystem id; u16 vendor subvendor; u32 domain bus device function; u16 module slot; "
     "u32 rest[8]",
 )
-_Numa = hetero.struct("cndevNUMANodeId_t", "i32 version node")
-_Health = hetero.struct("cndevCardHealthState_t", "i32 version health device driver")
-_Busy = hetero.struct("cndevUtilizationInfo_t", "i32 version average core[80]")
-_Way = hetero.struct("cndevTopologyRelationship_t", "i32 version relation")
-_Mode = hetero.struct("cndevSMLUMode_t", "i32 version on")
-_Quota = hetero.struct("cndevSMluSet_t", "i32 version; u32 core; u64 memory")
-_Ids = hetero.struct("cndevSMluProfileIdInfo_t", "i32 version count ids[128]")
-_Profile = hetero.struct(
+_Numa = plugin.struct("cndevNUMANodeId_t", "i32 version node")
+_Health = plugin.struct("cndevCardHealthState_t", "i32 version health device driver")
+_Busy = plugin.struct("cndevUtilizationInfo_t", "i32 version average core[80]")
+_Way = plugin.struct("cndevTopologyRelationship_t", "i32 version relation")
+_Mode = plugin.struct("cndevSMLUMode_t", "i32 version on")
+_Quota = plugin.struct("cndevSMluSet_t", "i32 version; u32 core; u64 memory")
+_Ids = plugin.struct("cndevSMluProfileIdInfo_t", "i32 version count ids[128]")
+_Profile = plugin.struct(
     "cndevSMluProfileInfo_t",
     "i32 version id; char name[100]; u32 total left core[2]; u64 memory[2]",
 )
-_Instance = hetero.struct(
+_Instance = plugin.struct(
     "cndevSMluInfo_t",
     "i32 version profile id; char uuid[37]; i32 domain bus device function; "
     "char profile_name[100] name[100] node[100]; u32 core[2]; u64 memory[2]; u32 rest[128]",
 )
 
 
-@hetero.hookimpl
-def hetero_vendor() -> hetero.Vendor:
+@plugin.hookimpl
+def hetero_vendor() -> plugin.Vendor:
     """Return the declaration: 1 % and 256 MiB on cards that know sMLU, whole cards when several."""
     return VENDOR
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards; one whose sMLU mode is off is given as a whole."""
     cndev = _CNDEV.open()
@@ -110,28 +121,28 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         way = cndev.find("cndevTopologyGetRelationship", _Way, *ends)
         return _WAYS.get(way.relation) if way else None
 
-    indices = hetero.counted(count.number)
-    return hetero.each_card(lambda index: _device(cndev, index), indices, between)
+    indices = plugin.counted(count.number)
+    return plugin.each_card(lambda index: _device(cndev, index), indices, between)
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
     """Make an instance for every share, or bring the one it has to its size."""
     nodes, parts = [], {}
-    for grant, device in hetero.shares(allocation, devices):
+    for grant, device in plugin.shares(allocation, devices):
         instance = _instance(_CNDEV.open(), device, grant, directory)
         parts[device.uuid] = instance.name.decode()
         nodes.append(instance.node.decode())
     return Edits(device_nodes=tuple(nodes), parts=parts)
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy our instances that no grant holds, and our profiles that nothing is made from."""
     cndev = _CNDEV.open()
     card = _handle(cndev, device.index)
     for instance in _instances(cndev, card):
-        if hetero.orphaned(instance.name.decode(), parts, directory):
+        if plugin.orphaned(instance.name.decode(), parts, directory):
             cndev.destroy("cndevDestroySMluInstanceByInstanceName", card, instance.name)
     used = {instance.profile for instance in _instances(cndev, card)}
     for note in directory.glob(f"{device.uuid}-*"):
@@ -144,14 +155,14 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
             note.unlink()
 
 
-@hetero.hookimpl
-def hetero_observe(device: Device) -> hetero.Usage:
+@plugin.hookimpl
+def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use and the mean utilization of the cores."""
     cndev = _CNDEV.open()
     card = _handle(cndev, device.index)
     used = cndev.get("cndevGetMemoryUsageV2", _Memory, card).used * MiB
     busy = cndev.find("cndevGetDeviceUtilizationInfo", _Busy, card)
-    return hetero.Usage(memory=used, core=busy.average / 100 if busy else None)
+    return plugin.Usage(memory=used, core=busy.average / 100 if busy else None)
 
 
 def _handle(cndev: Library, index: int) -> int:
@@ -167,15 +178,15 @@ def _device(cndev: Library, index: int) -> Device:
     mode = cndev.find("cndevGetSMLUMode", _Mode, card)
     sliced = mode and mode.on == 1
     return VENDOR.device(
-        uuid=f"MLU-{hetero.text(uuid.uuid)}",
-        model=hetero.text(name),
+        uuid=f"MLU-{plugin.text(uuid.uuid)}",
+        model=plugin.text(name),
         index=index,
         memory=cndev.get("cndevGetMemoryUsageV2", _Memory, card).total * MiB,
         rung=Rung.PARTITION if sliced else Rung.NONE,
-        granularity=None if sliced else hetero.Whole(),
+        granularity=None if sliced else plugin.Whole(),
         health=("ok" if health.health == 1 else "the driver reports a problem") if health else None,
         numa=numa.node if numa and numa.node >= 0 else None,
-        pci=hetero.pci_of(cndev.find("cndevGetPCIeInfoV2", _Pcie, card)),
+        pci=plugin.pci_of(cndev.find("cndevGetPCIeInfoV2", _Pcie, card)),
         attributes={"smlu": None if sliced else "off"},
     )
 
@@ -192,7 +203,7 @@ def _instance(cndev: Library, device: Device, grant: Grant, directory: Path) -> 
     card = _handle(cndev, device.index)
     core = grant.takes[CORE] * 100 // device.capacity[CORE]
     quota = _Quota(core=core, memory=grant.takes[MEMORY])
-    name = hetero.slice_name(grant, directory).encode()
+    name = plugin.slice_name(grant, directory).encode()
     if any(instance.name == name for instance in _instances(cndev, card)):
         cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name, quota)
     else:
@@ -226,5 +237,5 @@ def _profile(cndev: Library, device: Device, quota: Any, directory: Path) -> int
         if profile.left:
             return int(profile.id)
     if not (directory / name).exists():
-        hetero.note(directory / name, " ".join(str(profile.id) for profile in found))
+        plugin.note(directory / name, " ".join(str(profile.id) for profile in found))
     return int(cndev.get("cndevCreateSMluProfileInfo", quota, c_int, card))

@@ -17,11 +17,22 @@ from pathlib import Path
 
 from attrs import frozen
 
-import hetero
-from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, Grant, Library, MiB, Rung
+from hetero import plugin
+from hetero.plugin import (
+    CORE,
+    MEMORY,
+    Allocation,
+    Device,
+    DriverError,
+    Edits,
+    Grant,
+    Library,
+    MiB,
+    Rung,
+)
 
 #: Core is counted in compute units, since that is what a mask is made of: 1 % is rounded up to one.
-_SLICED = hetero.Fractional(multi=hetero.Multi.WHOLE, together=True)
+_SLICED = plugin.Fractional(multi=plugin.Multi.WHOLE, together=True)
 #: PCI device id, model and compute units of each card that can be cut.
 _CARDS = {
     0x54B7: ("Z100", 60),
@@ -32,7 +43,7 @@ _CARDS = {
     0x6212: ("K100-AI-LC", 120),
 }
 #: What HAMi's users write.
-_WORDS = hetero.Words(
+_WORDS = plugin.Words(
     count="hygon.com/dcunum",
     memory=("hygon.com/dcumem",),
     core=("hygon.com/dcucores",),
@@ -42,15 +53,15 @@ _WORDS = hetero.Words(
     only_uuid="hygon.com/use-gpuuuid",
     never_uuid="hygon.com/nouse-gpuuuid",
 )
-VENDOR = hetero.Vendor(
+VENDOR = plugin.Vendor(
     name="hygon",
     title="Hygon DCU",
     models=(
         *(
-            hetero.Model(match=model, granularity=_SLICED, core=units, slots=4)
+            plugin.Model(match=model, granularity=_SLICED, core=units, slots=4)
             for model, units in _CARDS.values()
         ),
-        hetero.Model(match="*", granularity=hetero.Whole()),
+        plugin.Model(match="*", granularity=plugin.Whole()),
     ),
     visible=("HIP_VISIBLE_DEVICES",),
     visible_by="index",
@@ -60,7 +71,7 @@ VENDOR = hetero.Vendor(
     words=(_WORDS,),
 )
 
-_RSMI = hetero.Driver(
+_RSMI = plugin.Driver(
     names=("librocm_smi64.so", "/opt/hyhal/lib/librocm_smi64.so", "/opt/dtk/lib/librocm_smi64.so"),
     start="rsmi_init",
     flags=(0,),
@@ -68,10 +79,10 @@ _RSMI = hetero.Driver(
     unsupported=(2, 9),  # not supported, not yet implemented
     meanings={1: "invalid arguments", 3: "a file of the driver", 4: "permission", 16: "busy"},
 )
-_HYDMI = hetero.Driver(names=("libhydmi.so", "/opt/hyhal/lib/libhydmi.so"), unsupported=(6, 14))
+_HYDMI = plugin.Driver(names=("libhydmi.so", "/opt/hyhal/lib/libhydmi.so"), unsupported=(6, 14))
 _VRAM, _MEMORY_BLOCK = 0, 1  # rsmi_memory_type_t; rsmi_gpu_block_t
-_Errors = hetero.struct("rsmi_error_count_t", "u64 corrected uncorrected")
-_Info = hetero.struct(
+_Errors = plugin.struct("rsmi_error_count_t", "u64 corrected uncorrected")
+_Info = plugin.struct(
     "dmiDeviceInfo", "char name[256]; i32 units; u64 memory used container; i32 device"
 )
 _PCIE, _XGMI, _ACROSS = 1, 2, 3  # RSMI_IO_LINK_TYPE; hops of a way between NUMA nodes
@@ -80,13 +91,13 @@ _MOST_VDEVS, _MOST_PIPES, _MASK_BITS = 200, 20, 64
 HOST, RUNTIME = Path("/etc/vdev"), "/etc/vdev/docker"
 
 
-@hetero.hookimpl
-def hetero_vendor() -> hetero.Vendor:
+@plugin.hookimpl
+def hetero_vendor() -> plugin.Vendor:
     """Return the declaration: compute units and 1 MiB, 4 slots, whole cards when several."""
     return VENDOR
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards ROCm SMI monitors."""
     rsmi = _RSMI.open()
@@ -99,24 +110,24 @@ def hetero_discover() -> Iterator[Device | DriverError]:
             return None
         return "XGMI" if kind == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
 
-    indices = hetero.counted(count)
-    return hetero.each_card(lambda index: _device(rsmi, index), indices, between, {"XGMI": 20})
+    indices = plugin.counted(count)
+    return plugin.each_card(lambda index: _device(rsmi, index), indices, between, {"XGMI": 20})
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
     """Write a vdev for every share and mount it where the runtime looks."""
     mounts, parts = [], {}
-    for grant, device in hetero.shares(allocation, devices):
+    for grant, device in plugin.shares(allocation, devices):
         part = _write(device, grant, directory)
         parts[device.uuid] = part
-        mounts.append(hetero.Mount(str(directory / part), f"{RUNTIME}/{part}"))
+        mounts.append(plugin.Mount(str(directory / part), f"{RUNTIME}/{part}"))
     # A process that was given vdevs counts those, and else the cards of the machine.
     env = dict.fromkeys(VENDOR.visible, ",".join(map(str, range(len(parts))))) if parts else {}
     return Edits(env=env, mounts=tuple(mounts), parts=parts)
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Remove the vdev files of this card that no grant holds; its units are then free again."""
     for vdev in _vdevs(directory):
@@ -124,23 +135,23 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
             vdev.path.unlink(missing_ok=True)
 
 
-@hetero.hookimpl
-def hetero_observe(device: Device) -> hetero.Usage:
+@plugin.hookimpl
+def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use and the share of time the card was busy."""
     rsmi = _RSMI.open()
     used = rsmi.find("rsmi_dev_memory_usage_get", device.index, _VRAM, c_uint64)
     busy = rsmi.find("rsmi_dev_busy_percent_get", device.index, c_uint32)
-    return hetero.Usage(memory=used, core=None if busy is None else busy / 100)
+    return plugin.Usage(memory=used, core=None if busy is None else busy / 100)
 
 
 def _device(rsmi: Library, index: int) -> Device:
     kind = rsmi.get("rsmi_dev_id_get", index, c_uint16)
-    serial = hetero.text(rsmi.get("rsmi_dev_serial_number_get", index, c_char * 256, 256))
-    name = hetero.text(rsmi.find("rsmi_dev_name_get", index, c_char * 256, 256))
+    serial = plugin.text(rsmi.get("rsmi_dev_serial_number_get", index, c_char * 256, 256))
+    name = plugin.text(rsmi.find("rsmi_dev_name_get", index, c_char * 256, 256))
     model, _ = _CARDS.get(kind, (name, 0))
     # domain << 32 | bus << 8 | device << 3 | function
     at = rsmi.find("rsmi_dev_pci_id_get", index, c_uint64)
-    pci = None if at is None else hetero.pci_address(at >> 32, at >> 8 & 255, at >> 3 & 31, at & 7)
+    pci = None if at is None else plugin.pci_address(at >> 32, at >> 8 & 255, at >> 3 & 31, at & 7)
     numa = rsmi.find("rsmi_topo_numa_affinity_get", index, c_int32)
     units = _units(index) if kind in _CARDS else None
     return VENDOR.device(
@@ -153,7 +164,7 @@ def _device(rsmi: Library, index: int) -> Device:
         health=_health(rsmi, index),
         numa=None if numa is None or numa < 0 else numa,
         pci=pci,
-        attributes=hetero.drm_of(pci),
+        attributes=plugin.drm_of(pci),
     )
 
 
@@ -161,7 +172,7 @@ def _units(index: int) -> int | None:
     """Return how many compute units the card has, where the virtualization library is there."""
     try:
         info = _HYDMI.open().find("dmiGetDeviceInfo", index, _Info)
-    except hetero.DriverAbsent:
+    except plugin.DriverAbsent:
         return None
     return int(info.units) if info else None
 
@@ -217,9 +228,9 @@ def _write(device: Device, grant: Grant, directory: Path) -> str:
     units = [unit for unit in range(device.capacity[CORE]) if not taken >> unit & 1]
     named = re.findall(r"\d+", grant.part or "")
     numbers = map(int, named) if named else range(_MOST_VDEVS + 1)
-    number = hetero.free_number(numbers, (vdev.number for vdev in others), "vdev number")
+    number = plugin.free_number(numbers, (vdev.number for vdev in others), "vdev number")
     pipes, taken_pipes = range(_MOST_PIPES), (vdev.pipe for vdev in beside)
-    pipe = hetero.free_number(pipes, taken_pipes, f"pipe of card {device.index}")
+    pipe = plugin.free_number(pipes, taken_pipes, f"pipe of card {device.index}")
     if len(units) < count:
         free = f"{len(units)} of {count} compute units are free"
         raise DriverError(f"card {device.index}: {free}")
@@ -228,5 +239,5 @@ def _write(device: Device, grant: Grant, directory: Path) -> str:
     masks = "".join(f"cu_mask: 0x{word:016x}\n" for word in words)
     ids = f"device_id: {device.index}\nvdev_id: {number}\npipe_id: {pipe}\n"
     name = f"vdev{number}.conf"
-    hetero.note(directory / name, f"PciBusId: {device.pci}\n{masks}{size}{ids}enable: 1\n")
+    plugin.note(directory / name, f"PciBusId: {device.pci}\n{masks}{size}{ids}enable: 1\n")
     return name

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from ctypes import c_char, c_int, c_uint, c_uint64, c_void_p
 
-import hetero
-from hetero import Device, DriverError, Library, MiB, Rung
+from hetero import plugin
+from hetero.plugin import Device, DriverError, Library, MiB, Rung
 
 #: What HAMi's users write: each model has resources of its own.
-_WORDS = hetero.Words(
+_WORDS = plugin.Words(
     count="iluvatar.ai/{model}-vgpu",
     memory=("iluvatar.ai/{model}.vMem",),
     memory_unit=256 * MiB,
@@ -23,14 +23,14 @@ _WORDS = hetero.Words(
     only_uuid="hami.io/use-{model}-uuid",
     never_uuid="hami.io/no-use-{model}-uuid",
 )
-VENDOR = hetero.Vendor(
+VENDOR = plugin.Vendor(
     name="iluvatar",
     title="Iluvatar",
     models=(
-        hetero.Model(
+        plugin.Model(
             match="*",
             # 256 MiB units and 100 grants a card, as the vendor's gpu-manager counts.
-            granularity=hetero.Fractional(memory=hetero.Step(256 * MiB), multi=hetero.Multi.WHOLE),
+            granularity=plugin.Fractional(memory=plugin.Step(256 * MiB), multi=plugin.Multi.WHOLE),
             slots=100,
         ),
     ),
@@ -43,7 +43,7 @@ VENDOR = hetero.Vendor(
     words=_WORDS.each("MR-V100", "MR-V50", "BI-V150", "BI-V100"),
 )
 
-_IXML = hetero.Driver(
+_IXML = plugin.Driver(
     names=("libixml.so", "/usr/local/corex/lib64/libixml.so", "/usr/local/corex/lib/libixml.so"),
     start="nvmlInit_v2",
     absent=(9,),  # driver not loaded
@@ -51,29 +51,29 @@ _IXML = hetero.Driver(
 )
 #: The driver whose calls the limiter stands in front of.
 _CUDA = ("/usr/local/corex/lib64/libcuda.so.1", "libcuda.so.1")
-_WAYS = hetero.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
+_WAYS = plugin.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
 #: ixmlDeviceGetHealth is a set of these.
 _HEALTH = ("hub", "memory controller", "over temperature", "over voltage", "ECC", "memory", "PCIe")
 
-_Memory = hetero.struct("nvmlMemory_t", "u64 total free used")
-_Pci = hetero.struct(
+_Memory = plugin.struct("nvmlMemory_t", "u64 total free used")
+_Pci = plugin.struct(
     "nvmlPciInfo_t", "char legacy[16]; u32 domain bus device id subsystem; char address[32]"
 )
-_Rates = hetero.struct("nvmlUtilization_t", "u32 core memory")
+_Rates = plugin.struct("nvmlUtilization_t", "u32 core memory")
 
 
-@hetero.hookimpl
-def hetero_vendor() -> hetero.Vendor:
+@plugin.hookimpl
+def hetero_vendor() -> plugin.Vendor:
     """Return the declaration: 1 % and 256 MiB, whole cards when several."""
     return VENDOR
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards ixml lists."""
     ixml = _IXML.open()
     count = ixml.get("nvmlDeviceGetCount_v2", c_uint)
-    version = hetero.text(ixml.find("nvmlSystemGetDriverVersion", c_char * 80, 80))
+    version = plugin.text(ixml.find("nvmlSystemGetDriverVersion", c_char * 80, 80))
     rung = _rung()
 
     def between(here: Device, there: Device) -> str | None:
@@ -83,17 +83,17 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     def read(index: int) -> Device:
         return _device(ixml, index, rung, version)
 
-    return hetero.each_card(read, hetero.counted(count), between)
+    return plugin.each_card(read, plugin.counted(count), between)
 
 
-@hetero.hookimpl
-def hetero_observe(device: Device) -> hetero.Usage:
+@plugin.hookimpl
+def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use and the share of the last sample in which a kernel ran."""
     ixml = _IXML.open()
     card = _handle(ixml, device.index)
     rates = ixml.find("nvmlDeviceGetUtilizationRates", card, _Rates)
     used = ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).used
-    return hetero.Usage(memory=used, core=rates.core / 100 if rates else None)
+    return plugin.Usage(memory=used, core=rates.core / 100 if rates else None)
 
 
 def _handle(ixml: Library, index: int) -> int:
@@ -103,15 +103,15 @@ def _handle(ixml: Library, index: int) -> int:
 def _device(ixml: Library, index: int, rung: Rung, version: str | None) -> Device:
     card = _handle(ixml, index)
     minor = ixml.find("nvmlDeviceGetMinorNumber", card, c_uint)
-    pci = hetero.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", card, _Pci))
+    pci = plugin.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", card, _Pci))
     return VENDOR.device(
-        uuid=hetero.text(ixml.get("nvmlDeviceGetUUID", card, c_char * 96, 96)),
-        model=hetero.text(ixml.get("nvmlDeviceGetName", card, c_char * 96, 96)),
+        uuid=plugin.text(ixml.get("nvmlDeviceGetUUID", card, c_char * 96, 96)),
+        model=plugin.text(ixml.get("nvmlDeviceGetName", card, c_char * 96, 96)),
         index=index,
         memory=ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).total,
         rung=rung,
         health=_health(ixml, card),
-        numa=hetero.numa_of(pci),
+        numa=plugin.numa_of(pci),
         pci=pci,
         attributes={"driver": version, "minor": index if minor is None else minor},
     )

@@ -14,11 +14,22 @@ from typing import Any
 
 from attrs import evolve
 
-import hetero
-from hetero import CORE, MEMORY, SLOTS, Allocation, Device, DriverError, Grant, Library, MiB, Policy
+from hetero import plugin
+from hetero.plugin import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Allocation,
+    Device,
+    DriverError,
+    Grant,
+    Library,
+    MiB,
+    Policy,
+)
 
 #: What HAMi's users write: whole cards, and slices whose memory is in GiB.
-_WHOLE = hetero.Words(
+_WHOLE = plugin.Words(
     count="metax-tech.com/gpu",
     whole=True,
     only_uuid="metax-tech.com/use-gpuuuid",
@@ -27,7 +38,7 @@ _WHOLE = hetero.Words(
 _SHARES = evolve(
     _WHOLE,
     count="metax-tech.com/sgpu",
-    rungs=hetero.Choice(only=("partition",)),  # cards whose sGPU mode is on
+    rungs=plugin.Choice(only=("partition",)),  # cards whose sGPU mode is on
     whole=False,
     memory=("metax-tech.com/vmemory",),
     memory_unit=1024 * MiB,
@@ -43,10 +54,10 @@ _SHARES = evolve(
     grades={"": ("",), "online": ("online", "offline"), "offline": ("offline",)},
     first=("online",),
 )
-VENDOR = hetero.Vendor(
+VENDOR = plugin.Vendor(
     name="metax",
     title="MetaX",
-    models=(hetero.Model(match="*", granularity=hetero.Whole()),),
+    models=(plugin.Model(match="*", granularity=plugin.Whole()),),
     visible=("MACA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
     visible_by="index",
     # After gpustack/runtime (deployer/cdi/metax.py); images bring the libraries.
@@ -54,10 +65,10 @@ VENDOR = hetero.Vendor(
     words=(_WHOLE, _SHARES),
 )
 #: What a card whose sGPU mode is on divides into: 1 % and 128 MiB, at most 16.
-_SLICED = hetero.Fractional(memory=hetero.Step(128 * MiB), multi=hetero.Multi.WHOLE, together=True)
+_SLICED = plugin.Fractional(memory=plugin.Step(128 * MiB), multi=plugin.Multi.WHOLE, together=True)
 _MOST_SLICES = 16
 
-_MXSML = hetero.Driver(
+_MXSML = plugin.Driver(
     names=("libmxsml.so", "/opt/mxdriver/lib/libmxsml.so", "/opt/maca/lib/libmxsml.so"),
     start="mxSmlInit",
     absent=(2,),  # no device
@@ -67,28 +78,28 @@ _MXSML = hetero.Driver(
 )
 _XCORE = 4
 _PHYSICAL = 1  # a card whose virtual functions are given out in its place
-_WAYS = {**hetero.ways((0, 1, 2, 3, 4, 6)), 5: "MetaXLink"}
+_WAYS = {**plugin.ways((0, 1, 2, 3, 4, 6)), 5: "MetaXLink"}
 #: How slices of one card share it: all alike.
 _CLASSES = {Policy.OFF: 0, Policy.FIXED: 1, Policy.ELASTIC: 2}
 
-_Info = hetero.struct(
+_Info = plugin.struct(
     "mxSmlDeviceInfo_t",
     "u32 id type; char pci[32]; u32 gpu node; char uuid[96]; u32 brand mode; char name[32]",
 )
-_Memory = hetero.struct("mxSmlMemoryInfo_t", "long visible visible_used total used xtt xtt_used")
-_Reason = hetero.struct("mxSmlDeviceUnavailableReasonInfo_t", "i32 code; char said[64]")
-_Slice = hetero.struct(
+_Memory = plugin.struct("mxSmlMemoryInfo_t", "long visible visible_used total used xtt xtt_used")
+_Reason = plugin.struct("mxSmlDeviceUnavailableReasonInfo_t", "i32 code; char said[64]")
+_Slice = plugin.struct(
     "mxSmlSgpuInfo_t", "u32 card id memory priority core minor device_priority; char uuid[96]"
 )
 
 
-@hetero.hookimpl
-def hetero_vendor() -> hetero.Vendor:
+@plugin.hookimpl
+def hetero_vendor() -> plugin.Vendor:
     """Return the declaration: whole cards; discovery says which of them are sliced."""
     return VENDOR
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards; one whose sGPU mode is on comes out divisible."""
     mxsml = _MXSML.open()
@@ -100,13 +111,13 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     def read(index: int) -> Device:
         return _device(mxsml, index)
 
-    return hetero.each_card(read, hetero.counted(count), between, {"MetaXLink": 20})
+    return plugin.each_card(read, plugin.counted(count), between, {"MetaXLink": 20})
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_enforce(
     allocation: Allocation, devices: Sequence[Device], directory: Path
-) -> hetero.Edits:
+) -> plugin.Edits:
     """Make a slice on every sliced card, or bring the one it has to its size."""
     slices, parts = [], {}
     for grant, device in zip(allocation.grants, devices, strict=True):
@@ -118,10 +129,10 @@ def hetero_enforce(
         slices.append(
             f"sgpu={device.pci}#{found.id};compute={found.core};vram={found.memory};alias={alias}"
         )
-    return hetero.Edits(env={"METAX_SGPUS": ",".join(slices)} if slices else {}, parts=parts)
+    return plugin.Edits(env={"METAX_SGPUS": ",".join(slices)} if slices else {}, parts=parts)
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Remove our slices that no grant holds, and one that was not yet named when we were killed."""
     if device.capacity[SLOTS] == 1:
@@ -131,39 +142,39 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
     for identity in _slices(mxsml, device.index):
         alias = _alias(mxsml, device.index, identity)
         unnamed = not alias and before is not None and str(identity) not in before
-        if hetero.orphaned(alias, parts, directory) or unnamed:
+        if plugin.orphaned(alias, parts, directory) or unnamed:
             mxsml.destroy("mxSmlRemoveSgpu", device.index, identity)
     note.unlink(missing_ok=True)
 
 
-@hetero.hookimpl
-def hetero_observe(device: Device) -> hetero.Usage:
+@plugin.hookimpl
+def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use and the utilization of the compute cores."""
     mxsml = _MXSML.open()
     used = mxsml.get("mxSmlGetMemoryInfo", device.index, _Memory).used * 1024
     busy = mxsml.find("mxSmlGetDeviceIpUsage", device.index, _XCORE, c_int)
-    return hetero.Usage(memory=used, core=None if busy is None else busy / 100)
+    return plugin.Usage(memory=used, core=None if busy is None else busy / 100)
 
 
 def _device(mxsml: Library, index: int) -> Device:
     info = mxsml.get("mxSmlGetDeviceInfo", index, _Info)
     memory = mxsml.get("mxSmlGetMemoryInfo", index, _Memory)
     nodes = mxsml.find("mxSmlGetNodeAffinity", index, 1, c_uint)
-    pci = hetero.text(info.pci)
+    pci = plugin.text(info.pci)
     on = mxsml.find("mxSmlGetSgpuToggle", index, c_uint) == 1
     virtual = "its virtual functions are given out instead"
     return VENDOR.device(
-        uuid=hetero.text(info.uuid),
-        model=hetero.text(info.name),
+        uuid=plugin.text(info.uuid),
+        model=plugin.text(info.name),
         index=index,
         memory=memory.total * 1024,
-        rung=hetero.Rung.PARTITION if on else hetero.Rung.NONE,
+        rung=plugin.Rung.PARTITION if on else plugin.Rung.NONE,
         granularity=_SLICED if on else None,
-        capacity={SLOTS: _MOST_SLICES, **hetero.ONE_POLICY} if on else None,
+        capacity={SLOTS: _MOST_SLICES, **plugin.ONE_POLICY} if on else None,
         health=virtual if info.mode == _PHYSICAL else _health(mxsml, index),
-        numa=hetero.first_node(nodes or 0),
+        numa=plugin.first_node(nodes or 0),
         pci=pci,
-        attributes=hetero.drm_of(pci),
+        attributes=plugin.drm_of(pci),
     )
 
 
@@ -172,7 +183,7 @@ def _health(mxsml: Library, index: int) -> str | None:
     if state != 0:
         return "ok" if state else None
     reason = mxsml.find("mxSmlGetDeviceUnavailableReason", index, _Reason)
-    return (hetero.text(reason.said) if reason else None) or "not available"
+    return (plugin.text(reason.said) if reason else None) or "not available"
 
 
 # --- sGPU -----------------------------------------------------------------------------------
@@ -184,7 +195,7 @@ def _slices(mxsml: Library, card: int) -> list[int]:
 
 def _alias(mxsml: Library, card: int, identity: int) -> str:
     return (
-        hetero.text(mxsml.get("mxSmlGetSgpuAlias", card, identity, c_char * 32, c_uint(32))) or ""
+        plugin.text(mxsml.get("mxSmlGetSgpuAlias", card, identity, c_char * 32, c_uint(32))) or ""
     )
 
 
@@ -193,7 +204,7 @@ def _slice(mxsml: Library, device: Device, grant: Grant, policy: Policy, directo
     memory = grant.takes[MEMORY] // MiB // 128 * 128  # all of a card may be no multiple
     core = grant.takes[CORE]
     slices = _slices(mxsml, device.index)
-    alias = hetero.slice_name(grant, directory)
+    alias = plugin.slice_name(grant, directory)
     identity = next((n for n in slices if _alias(mxsml, device.index, n) == alias), None)
     if identity is not None:
         mxsml.call("mxSmlSetSgpuVramQuota", device.index, identity, memory)
@@ -202,7 +213,7 @@ def _slice(mxsml: Library, device: Device, grant: Grant, policy: Policy, directo
         _share_as(mxsml, device, policy, alone=not slices)
         # A slice gets its name only once it exists: until then the note tells it from others.
         note = directory / device.uuid
-        hetero.note(note, " ".join(map(str, slices)))
+        plugin.note(note, " ".join(map(str, slices)))
         identity = mxsml.get("mxSmlCreateSgpu", device.index, memory, core, c_uint)
         name = create_string_buffer(alias.encode())
         mxsml.call("mxSmlSetSgpuAlias", device.index, identity, name)

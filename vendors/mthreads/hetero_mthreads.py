@@ -13,17 +13,17 @@ from typing import Any
 
 import pymtml as mtml
 
-import hetero
-from hetero import CORE, MEMORY, Allocation, Device, DriverError, Edits, MiB, Policy, Rung
+from hetero import plugin
+from hetero.plugin import CORE, MEMORY, Allocation, Device, DriverError, Edits, MiB, Policy, Rung
 
 #: An S4000 has 16 core groups and gives memory in these multiples of 512 MiB.
-_S4000 = hetero.Fractional(
-    memory=hetero.Ladder(tuple(units * 512 * MiB for units in (2, 4, 8, 16, 32, 64, 96))),
-    multi=hetero.Multi.WHOLE,
+_S4000 = plugin.Fractional(
+    memory=plugin.Ladder(tuple(units * 512 * MiB for units in (2, 4, 8, 16, 32, 64, 96))),
+    multi=plugin.Multi.WHOLE,
     together=True,
 )
 #: What HAMi's users write, in units of 512 MiB and of one core group.
-_WORDS = hetero.Words(
+_WORDS = plugin.Words(
     count="mthreads.com/vgpu",
     memory=("mthreads.com/sgpu-memory",),
     memory_unit=512 * MiB,
@@ -32,12 +32,12 @@ _WORDS = hetero.Words(
     only_uuid="mthreads.ai/use-gpuuuid",
     never_uuid="mthreads.ai/nouse-gpuuuid",
 )
-VENDOR = hetero.Vendor(
+VENDOR = plugin.Vendor(
     name="mthreads",
     title="Moore Threads",
     models=(
-        hetero.Model(match="MTT S4000*", granularity=_S4000, core=16, slots=16),
-        hetero.Model(match="*", granularity=hetero.Whole()),
+        plugin.Model(match="MTT S4000*", granularity=_S4000, core=16, slots=16),
+        plugin.Model(match="*", granularity=plugin.Whole()),
     ),
     visible=("MUSA_VISIBLE_DEVICES",),
     visible_by="index",
@@ -54,7 +54,7 @@ SGPU = Path("/proc/sgpu_km")
 #: What the module calls what a grant's policy means: strong, weak and no bounds between tenants.
 _POLICIES = {Policy.FIXED: "2", Policy.ELASTIC: "1", Policy.OFF: "0"}
 
-_MTML = hetero.Binding(
+_MTML = plugin.Binding(
     library="libmtml.so",
     start=mtml.mtmlLibraryInit,
     stop=mtml.mtmlLibraryShutDown,
@@ -64,25 +64,25 @@ _MTML = hetero.Binding(
     hint="see `mthreads-gmi -q` and the kernel log",
 )
 _get, _find = _MTML.get, _MTML.find
-_WAYS = hetero.ways(range(mtml.MTML_TOPOLOGY_INTERNAL, mtml.MTML_TOPOLOGY_SYSTEM + 1))
+_WAYS = plugin.ways(range(mtml.MTML_TOPOLOGY_INTERNAL, mtml.MTML_TOPOLOGY_SYSTEM + 1))
 _MTLINK = "MtLink"
 
 
-@hetero.hookimpl
-def hetero_vendor() -> hetero.Vendor:
+@plugin.hookimpl
+def hetero_vendor() -> plugin.Vendor:
     """Return the declaration: core groups and a ladder of sizes, whole cards when several."""
     return VENDOR
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards MTML lists."""
     with _MTML.open():
-        indices = hetero.counted(_get(mtml.mtmlLibraryCountDevice))
-        yield from hetero.each_card(_device, indices, _between, {_MTLINK: 20})
+        indices = plugin.counted(_get(mtml.mtmlLibraryCountDevice))
+        yield from plugin.each_card(_device, indices, _between, {_MTLINK: 20})
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
     """Say the limits of shares, which the vendor's runtime makes instances of.
 
@@ -90,7 +90,7 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
     core groups serve as well as any unit.
     """
     env = {}
-    for grant, device in hetero.shares(allocation, devices):
+    for grant, device in plugin.shares(allocation, devices):
         policy = SGPU / str(device.index) / "policy"
         if policy.exists():
             policy.write_text(_POLICIES[allocation.policy])
@@ -99,15 +99,15 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
     return Edits(env=env)
 
 
-@hetero.hookimpl
-def hetero_observe(device: Device) -> hetero.Usage:
+@plugin.hookimpl
+def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use and the utilization of the card."""
     with _MTML.open(), _card(device.index) as card:
         with mtml.mtmlMemoryContext(card) as memory:
             used = _get(mtml.mtmlMemoryGetUsed, memory)
         with mtml.mtmlGpuContext(card) as gpu:
             busy = _find(mtml.mtmlGpuGetUtilization, gpu)
-    return hetero.Usage(memory=used, core=None if busy is None else busy / 100)
+    return plugin.Usage(memory=used, core=None if busy is None else busy / 100)
 
 
 @contextmanager
@@ -136,8 +136,8 @@ def _device(index: int) -> Device:
             memory=total,
             rung=Rung.PARTITION if SGPU.exists() else Rung.NONE,
             health=None if pending is None else "memory repair pending" if pending else "ok",
-            numa=hetero.first_node(nodes[0]) if nodes else None,
-            pci=hetero.pci_address(pci.segment, pci.bus, pci.device) if pci else None,
+            numa=plugin.first_node(nodes[0]) if nodes else None,
+            pci=plugin.pci_address(pci.segment, pci.bus, pci.device) if pci else None,
             attributes={
                 "node": _find(mtml.mtmlDeviceGetGpuPath, card) or None,
                 "card": _find(mtml.mtmlDeviceGetPrimaryPath, card) or None,

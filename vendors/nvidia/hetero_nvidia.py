@@ -14,12 +14,12 @@ from typing import Any
 import pynvml
 from attrs import evolve
 
-import hetero
-from hetero import CORE, MEMORY, Device, DriverError, MiB, Policy, Rung, Template
+from hetero import plugin
+from hetero.plugin import CORE, MEMORY, Device, DriverError, MiB, Policy, Rung, Template
 
 #: What users of NVIDIA's own plugin write for a MIG instance, with the annotations of HAMi's users,
 #: who write the words below it for a share; Volcano's are the last.
-_INSTANCE = hetero.Words(
+_INSTANCE = plugin.Words(
     count="nvidia.com/mig-{shape}",
     only_model="nvidia.com/use-gputype",
     never_model="nvidia.com/nouse-gputype",
@@ -30,9 +30,9 @@ _INSTANCE = hetero.Words(
     policies={"force": Policy.FIXED, "disable": None},
     mode="nvidia.com/vgpu-mode",
     modes={
-        "hami-core": hetero.Choice(never=("partition",)),
-        "mig": hetero.Choice(only=("partition",)),
-        "mps": hetero.Choice(only=("service",)),
+        "hami-core": plugin.Choice(never=("partition",)),
+        "mig": plugin.Choice(only=("partition",)),
+        "mps": plugin.Choice(only=("service",)),
     },
 )
 _HAMI = evolve(
@@ -58,10 +58,10 @@ _PROFILES = """
 4g.20gb 4g.24gb 4g.40gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb
 7g.40gb 7g.79gb 7g.80gb 7g.94gb 7g.96gb 7g.141gb 7g.180gb
 """
-VENDOR = hetero.Vendor(
+VENDOR = plugin.Vendor(
     name="nvidia",
     title="NVIDIA",
-    models=(hetero.Model(match="*", granularity=hetero.Fractional(), core=100, slots=10),),
+    models=(plugin.Model(match="*", granularity=plugin.Fractional(), core=100, slots=10),),
     visible=("CUDA_VISIBLE_DEVICES",),
     limiter="cuda",
     # Where no spec of NVIDIA's toolkit has them: what its container library mounts for compute and
@@ -84,7 +84,7 @@ VENDOR = hetero.Vendor(
     words=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
 )
 
-_NVML = hetero.Binding(
+_NVML = plugin.Binding(
     library="libnvidia-ml.so.1",
     start=pynvml.nvmlInit,
     stop=pynvml.nvmlShutdown,
@@ -99,18 +99,18 @@ _NVML = hetero.Binding(
 )
 _get, _find = _NVML.get, _NVML.find
 _LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
-_LEVELS = hetero.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
+_LEVELS = plugin.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
 _NVLINKS = {f"NV{count}": 10 * count for count in range(1, pynvml.NVML_NVLINK_MAX_LINKS + 1)}
 _SWITCH = "switch"  # the far end of an NVLink that leads to every card on the same switches
 
 
-@hetero.hookimpl
-def hetero_vendor() -> hetero.Vendor:
+@plugin.hookimpl
+def hetero_vendor() -> plugin.Vendor:
     """Return the declaration: 1 % of core and 1 MiB, and several cards stay shares."""
     return VENDOR
 
 
-@hetero.hookimpl
+@plugin.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards NVML lists, with the links between those that answer."""
     card = cache(lambda index: _get(pynvml.nvmlDeviceGetHandleByIndex, index))
@@ -132,19 +132,19 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         return _LEVELS.get(_find(pynvml.nvmlDeviceGetTopologyCommonAncestor, *pair))
 
     with _NVML.open():
-        indices = hetero.counted(_get(pynvml.nvmlDeviceGetCount))
-        yield from hetero.each_card(read, indices, between, _NVLINKS)
+        indices = plugin.counted(_get(pynvml.nvmlDeviceGetCount))
+        yield from plugin.each_card(read, indices, between, _NVLINKS)
 
 
-@hetero.hookimpl
-def hetero_observe(device: Device) -> hetero.Usage:
+@plugin.hookimpl
+def hetero_observe(device: Device) -> plugin.Usage:
     """Return the bytes in use, also by process, and the share of the last sample that was busy."""
     with _NVML.open():
         handle = _get(pynvml.nvmlDeviceGetHandleByUUID, device.uuid)
         busy = _find(pynvml.nvmlDeviceGetUtilizationRates, handle)
         running = _find(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
         known = None if running is None else {p.pid: p.usedGpuMemory for p in running}
-        return hetero.Usage(
+        return plugin.Usage(
             memory=_memory(handle).used,
             core=busy.gpu / 100 if busy else None,
             processes=None if known is None or None in known.values() else known,
@@ -166,12 +166,12 @@ def _device(handle: Any, index: int) -> Device:
         memory=_memory(handle).total,
         # Limits of the kernel's, which drivers offer from r615 on, are not set by anybody here yet.
         rung=Rung.PARTITION if mig else Rung.PRELOAD,
-        granularity=hetero.Templated(menu, whole=False) if mig else None,
+        granularity=plugin.Templated(menu, whole=False) if mig else None,
         # A partitioned card counts its core in slices.
         capacity={CORE: _get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)} if mig else None,
         health="MIG is on without an instance" if mig and not menu else _health(handle),
-        numa=hetero.first_node(nodes[0]) if nodes else None,
-        pci=hetero.pci_of(_find(pynvml.nvmlDeviceGetPciInfo, handle)),
+        numa=plugin.first_node(nodes[0]) if nodes else None,
+        pci=plugin.pci_of(_find(pynvml.nvmlDeviceGetPciInfo, handle)),
         attributes={
             "driver": _get(pynvml.nvmlSystemGetDriverVersion),
             "minor": index if minor is None else minor,
@@ -244,7 +244,7 @@ def _nvlinks(handle: Any) -> Counter[str | None]:
         if not active:
             continue
         kind = _find(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-        remote = hetero.pci_of(_find(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
+        remote = plugin.pci_of(_find(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
         ends[_SWITCH if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else remote] += 1
     ends.pop(None, None)  # a link whose other end NVML does not name
     return ends

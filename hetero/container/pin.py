@@ -1,0 +1,161 @@
+"""Keeps a grant for a container that somebody else starts, as the kubelet does, until let go."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from hetero.container.edits import confine
+from hetero.container.preload import PLACE, TARGET, preloading
+from hetero.model import Allocation, Edits, Mount
+from hetero.model.errors import HeteroError, NotFound, Refused
+from hetero.node.ledger.ledger import Look, Standing
+from hetero.node.node import Node, expect_readable, inventory_of, user, with_parts
+from hetero.plugin.registry import Discovery
+
+
+@frozen
+class Libraries:
+    """The directory on the machine that limiters are copied to, for containers to mount.
+
+    A program's own copy may be in an image that the machine does not see. It must not be on a file
+    system mounted noexec, as /run often is.
+    """
+
+    path: Path
+
+    def put(self, sources: Sequence[Path]) -> tuple[Mount, ...]:
+        """Copy limiters there and return their mounts, with the preload file that names them.
+
+        Names carry a digest of what is inside: a running container keeps the version it started
+        with. Raises `HeteroError` when the directory cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            mounts = []
+            for source in sources:
+                at = source.stat()
+                digest = _digest(source, at.st_ino, at.st_size, at.st_mtime_ns)
+                copy = self._put(f"{digest}-{source.name}", source.read_bytes, mode=0o755)
+                mounts.append(Mount(str(copy), f"{PLACE}/{source.name}"))
+            preload = preloading((mount.target for mount in mounts), ()).encode()
+            if mounts:
+                name = f"{_named(preload)}-preload"
+                mounts.append(Mount(str(self._put(name, lambda: preload, mode=0o644)), TARGET))
+            return tuple(mounts)
+        except OSError as error:
+            raise HeteroError(f"limiters for containers: {self.path}: {error.strerror}") from None
+
+    def _put(self, name: str, contents: Callable[[], bytes], *, mode: int) -> Path:
+        path = self.path / name
+        if not path.exists():
+            draft = path.with_name(f".{path.name}.{os.getpid()}")
+            draft.write_bytes(contents())
+            draft.chmod(mode)
+            draft.replace(path)
+        return path
+
+
+@lru_cache
+def _digest(path: Path, *_identity: int) -> str:
+    """Return the digest of what is in a file, read again when it is another one."""
+    return _named(path.read_bytes())
+
+
+def _named(contents: bytes) -> str:
+    return hashlib.sha256(contents).hexdigest()[:12]
+
+
+def keep(
+    node: Node,
+    allocation: Allocation,
+    *,
+    discovery: Discovery,
+    identity: str,
+    label: str,
+    keeper: Mapping[str, str],
+    libraries: Libraries,
+    beside: Callable[[Standing], bool] = lambda _: False,
+    bring: Callable[[Edits], Edits] | None = None,
+) -> Standing:
+    """Make an allocation stand for a container until it is let go, and say what confines it.
+
+    One that stands already is answered as it is. `beside` says of a grant that it is
+    not used while this one is, `bring` how the driver comes in (`without_driver` unless set).
+    Raises `Refused` when what is free does not cover it.
+    """
+    devices = {device.uuid: device for device in discovery.devices}
+    with node.ledger.admission() as own:
+        look = node.with_system(own)
+        for entry in look.standing:
+            if entry.id == identity:
+                node.ledger.keep_on(identity)
+                return entry
+        expect_readable(look)
+        _expect_room(allocation, discovery, look, beside=beside)
+        try:
+            edits = node.enforce(allocation, devices, container=True)
+            allocation = with_parts(allocation, edits.parts)
+            standing = Standing(
+                id=identity,
+                allocation=allocation,
+                limits=node.limits_of(allocation, devices),
+                command=(),
+                user=user(),
+                since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                label=label,
+                keeper=keeper,
+            )
+            limiters = libraries.put(node.limiters(allocation))
+            edits = _real(node, edits, bring or without_driver)
+            confined = confine(node, standing, evolve(edits, cdi=()), limiters=limiters)
+            standing = evolve(standing, edits=evolve(confined, cdi=edits.cdi))
+            node.ledger.keep(standing, beside=own.standing)
+        except BaseException:
+            node.reconcile(discovery, look)  # what was cut for it is nobody's now
+            raise
+    return standing
+
+
+def _expect_room(
+    allocation: Allocation, discovery: Discovery, look: Look, *, beside: Callable[[Standing], bool]
+) -> None:
+    """Raise `Refused` unless every grant fits into what is free of its device."""
+    counted = evolve(look, standing=tuple(e for e in look.standing if not beside(e)))
+    free = inventory_of(discovery, counted).free()
+    for grant in allocation.grants:
+        if grant.device not in free:
+            raise NotFound(f"device {grant.device} is not on this node (any more)")
+        left = free[grant.device]
+        short = [name for name, amount in grant.takes.items() if left.get(name, 0) < amount]
+        if short:
+            raise Refused(
+                f"device {grant.device} has not enough {' and '.join(short)} left for this grant"
+            )
+
+
+def without_driver(edits: Edits) -> Edits:
+    """Return the edits for a container whose runtime brings the driver: the nodes that are here."""
+    return evolve(edits, cdi=(), files=())
+
+
+def _real(node: Node, edits: Edits, bring: Callable[[Edits], Edits]) -> Edits:
+    """Return what a container can be given of a vendor's edits: simulated cards have no nodes."""
+    if node.simulation is None:
+        return bring(edits)
+    there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
+    drivers = str(node.simulation.drivers)
+    return evolve(
+        edits,
+        env={**edits.env, **node.simulation.environment({})},
+        mounts=(*there, Mount(drivers, drivers)),
+        device_nodes=(),
+        cdi=(),
+        files=(),
+    )

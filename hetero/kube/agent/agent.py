@@ -1,0 +1,309 @@
+"""The node agent: offers this node's devices to its kubelet and publishes them to the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from aiohttp import web
+from attrs import define, evolve, field, frozen
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from hetero.container.log import tell
+from hetero.container.pin import Libraries
+from hetero.kube.agent.allocator import Shares
+from hetero.kube.agent.device_plugin import Plugin
+from hetero.kube.agent.driver_injection import Bring, Way
+from hetero.kube.agent.kubelet import Kubelet
+from hetero.kube.agent.metrics import Metrics
+from hetero.kube.api import settings
+from hetero.kube.api.annotations import INVENTORY, Key, inventory_text
+from hetero.kube.api.client import Access, Api, Plain
+from hetero.model import SLOTS, Device
+from hetero.model.errors import BadInput, HeteroError
+from hetero.node.node import Node
+from hetero.node.settings import load_settings
+from hetero.node.view.bypass import PERIOD, Lookout, Uncovered, end
+from hetero.plugin.registry import Discovery
+from hetero.plugin.resource_names import Words
+
+log = logging.getLogger(__name__)
+
+#: Seconds. A device's health is known to the kubelet within the first; a kubelet that started anew
+#: is met within the second; a change that no event told of is found within the last.
+LOOK, ATTEND, RECONCILE = 2.0, 0.5, 30.0
+#: Seconds for which a thread that looks at cards or makes grants may keep the interpreter from
+#: answering the kubelet.
+SWITCH = 0.0005
+#: A container's variable, of HAMi's: "true" has processes killed that are past their limiter.
+KILLER = "ACTIVE_OOM_KILLER"
+#: What of a pod is kept, by the part it is in.
+_NEEDED = {
+    "metadata": ("annotations", "deletionTimestamp", "name", "namespace", "resourceVersion", "uid"),
+    "spec": ("containers", "initContainers", "nodeName", "runtimeClassName"),
+    "status": ("conditions", "phase"),
+}
+
+
+@frozen(kw_only=True)
+class Options:
+    """Where the agent finds what it needs of its node."""
+
+    name: str
+    kubelet: Path
+    libraries: Path
+    key_file: str
+    metrics: int | None = None  # the port, on every address of the node
+    config: Path | None = None  # the cluster's settings
+    driver: Way = Way.FILES
+    host: Path = Path("/")  # where the node's files are seen
+
+    def __attrs_post_init__(self) -> None:
+        if not self.name:
+            raise BadInput("the node's name is not said: set NODE_NAME (the pod's spec.nodeName)")
+        Key.read(self.key_file)
+
+
+@define(eq=False)
+class Agent:
+    """One node's agent."""
+
+    node: Node
+    options: Options
+    api: Api
+    discovery: Discovery
+    shares: Shares = field(init=False)
+    metrics: Metrics = field(init=False)
+    plugins: dict[str, Plugin] = field(init=False, factory=dict)
+    _words: dict[str, tuple[Words, ...]] = field(init=False)  # by vendor, as the cluster says them
+    _lookout: Lookout = field(init=False)
+    _published: str | None = field(init=False, default=None)  # what the API has
+
+    def __attrs_post_init__(self) -> None:
+        said = settings.load(self.options.config).vocabulary(self.node.registry)
+        self._words = {vendor.name: vendor.words for vendor in said.vendors}
+        self.shares = Shares(
+            node=self.node,
+            name=self.options.name,
+            key_file=self.options.key_file,
+            api=self.api,
+            kubelet=Kubelet(self.options.kubelet),
+            libraries=Libraries(self.options.libraries),
+            discovery=self.discovery,
+            driver=Bring(way=self.options.driver, root=self.options.host),
+        )
+        self.metrics = Metrics(self.shares)
+        self._lookout = Lookout(self.node)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        name = self.options.name
+        tasks = [
+            self._forever(self._look, LOOK),
+            self._forever(self._attend, ATTEND),
+            self._forever(self._guard, PERIOD),
+            self._reconcile(),
+            self.api.follow(
+                "/api/v1/pods",
+                query={"fieldSelector": f"spec.nodeName={name}"},
+                listed=self._pods_listed,
+                changed=self._pod_changed,
+                lost=_lost("pods"),
+            ),
+            self.api.follow(
+                "/api/v1/nodes",
+                query={"fieldSelector": f"metadata.name={name}"},
+                listed=self._nodes_listed,
+                changed=self._node_changed,
+                lost=_lost("node"),
+            ),
+        ]
+        try:
+            async with self._metrics():
+                await asyncio.gather(*tasks)
+        finally:
+            for plugin in self.plugins.values():
+                await plugin.close()
+
+    @asynccontextmanager
+    async def _metrics(self) -> AsyncIterator[None]:
+        """Answer Prometheus meanwhile."""
+        if self.options.metrics is None:
+            yield
+            return
+
+        async def answer(_: web.Request) -> web.Response:
+            text = await asyncio.to_thread(generate_latest, self.metrics.registry)
+            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+        app = web.Application()
+        app.router.add_get("/metrics", answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, port=self.options.metrics).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+    # --- devices ----------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Discover; offer and publish what changed."""
+        found = await asyncio.to_thread(self.node.discover)
+        self.discovery = self.shares.discovery = remembered(found, self.discovery)
+        for name, devices in self._resources().items():
+            plugin = self.plugins.get(name)
+            if plugin is None:
+                plugin = self.plugins[name] = Plugin(
+                    name, self.shares.kubelet, self.shares, self.metrics.observe
+                )
+            plugin.offer(devices)
+        await self._publish()
+
+    async def _guard(self) -> None:
+        """Tell of processes that are past their limiter, in the agent's log and in the node's."""
+        for found in await asyncio.to_thread(self._lookout.look, self.discovery.devices):
+            log.warning("%s", found)
+            tell(self.node, f"process {found.pid}", str(found))
+            if self._kills(found) and await asyncio.to_thread(end, self.node, found):
+                log.warning("process %d is killed: its container sets %s", found.pid, KILLER)
+
+    def _kills(self, found: Uncovered) -> bool:
+        """Return whether the container whose process that is asked for its end."""
+        for entry in self.node.look().standing:
+            if entry.id == found.grant:
+                return self.shares.variable(entry, KILLER) in ("true", "1")
+        return False
+
+    def _resources(self) -> dict[str, list[Device]]:
+        """Return the devices that each kubelet resource counts; what was offered once stays."""
+        found: dict[str, list[Device]] = {name: [] for name in self.plugins}
+        for device in self.discovery.devices:
+            for words in self._words.get(device.vendor, ()):
+                if words.mean(device):
+                    found.setdefault(words.count, []).append(_counted(device, words.shape))
+        return found
+
+    async def _publish(self) -> None:
+        """Write the inventory, if the API has another."""
+        text = inventory_text(self.discovery.devices)
+        if self._published is None or self._published == text:
+            return
+        path = f"/api/v1/nodes/{self.options.name}"
+        await self.api.patch(path, {"metadata": {"annotations": {INVENTORY: text}}})
+        self._published = text
+        log.info("published %d devices", len(self.discovery.devices))
+
+    async def _attend(self) -> None:
+        for plugin in self.plugins.values():
+            await plugin.attend()
+
+    # --- what the API says ------------------------------------------------------------------------
+
+    def _pods_listed(self, items: list[Plain]) -> None:
+        self.shares.meet_all(map(_needed, items))
+
+    def _pod_changed(self, event: str, pod: Plain) -> None:
+        if event == "DELETED":
+            self.shares.forget(pod["metadata"]["uid"])
+        else:
+            self.shares.meet(_needed(pod))
+
+    def _nodes_listed(self, items: list[Plain]) -> None:
+        for node in items:
+            self._node_changed("ADDED", node)
+
+    def _node_changed(self, event: str, node: Plain) -> None:
+        if event != "DELETED":
+            about = node["metadata"].get("annotations") or {}
+            self._published = about.get(INVENTORY, "")
+            self.shares.driver.meet((node.get("status") or {}).get("nodeInfo") or {})
+
+    async def _reconcile(self) -> None:
+        while True:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.shares.stir.wait(), RECONCILE)
+            self.shares.stir.clear()
+            try:
+                await self.shares.reconcile()
+            except HeteroError as error:
+                log.warning("reconcile: %s", error)
+
+    async def _forever(self, act: Callable[[], Awaitable[None]], seconds: float) -> None:
+        """Act again and again; what fails is said once, and tried again."""
+        said = ""
+        while True:
+            try:
+                await act()
+                said = ""
+            except HeteroError as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("%s", said)
+            await asyncio.sleep(seconds)
+
+
+def remembered(now: Discovery, before: Discovery) -> Discovery:
+    """Return `now` with the devices of vendors that failed at this look, unhealthy for that reason.
+
+    A driver that does not answer has not lost its cards: what stands on them still does.
+    """
+    broken = {row.name: row.reason or row.state for row in now.rows if row.state == "broken"}
+    known = {device.uuid for device in now.devices}
+    lost = (
+        evolve(device, health=broken[device.vendor])
+        for device in before.devices
+        if device.vendor in broken and device.uuid not in known
+    )
+    return evolve(now, devices=(*now.devices, *lost))
+
+
+def _needed(pod: Plain) -> Plain:
+    """Return what shares are given by of a pod: of hundreds, all of it would take megabytes."""
+    return {
+        part: {name: pod[part][name] for name in names if name in (pod.get(part) or ())}
+        for part, names in _NEEDED.items()
+    }
+
+
+def _counted(device: Device, shape: str | None) -> Device:
+    """Return the device with as many slots as it has parts of a shape."""
+    if shape is None:
+        return device
+    return evolve(device, capacity={**device.capacity, SLOTS: device.capacity.get(shape, 0)})
+
+
+def _lost(what: str) -> Callable[[Exception], None]:
+    return lambda error: log.warning("%s: the API does not answer: %s", what, error)
+
+
+def node_of(options: Options) -> Node:
+    """Return the node this program runs on, as the cluster and then the node itself set it up."""
+    cluster = settings.load(options.config).of_node(options.name)
+    return evolve(Node.here(), settings=load_settings(os.environ, cluster))
+
+
+def run(options: Options) -> None:
+    """Run the agent of this node until it is told to end."""
+    sys.setswitchinterval(SWITCH)
+    asyncio.run(_run(options))
+
+
+async def _run(options: Options) -> None:
+    node = node_of(options)
+    async with Api(Access.here()).open() as api:
+        agent = Agent(node, options, api, await asyncio.to_thread(node.discover))
+        main = asyncio.ensure_future(agent.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+        try:
+            await main
+        except asyncio.CancelledError:
+            log.info("told to end: grants stay, and the next agent takes over")

@@ -1,0 +1,360 @@
+"""Finds out whose share the kubelet is asking for, gives it, and takes it back with its pod.
+
+The kubelet's Allocate names no pod. But its list of what pods hold has every pod it knows, also the
+one it is admitting at this moment, and it admits one at a time: whoever is on that list, on this
+node by the API's word, has a signed allocation and holds nothing yet is the one. When the container
+starts, the same list says who got the devices, and a start that does not match is stopped.
+
+A kubelet waits for each answer before it goes on to the next pod. So a pod's grants are made when
+the API says that it is on this node, which the kubelet hears at the same moment: Allocate hands out
+what stands by then, and notes in the grant for which devices it did. Whose a share is and whether
+it stands must agree at every step, which is why both are in this one file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+
+from attrs import define, field
+
+from hetero.container.pin import Libraries, keep
+from hetero.kube.agent.driver_injection import Bring
+from hetero.kube.agent.kubelet import Kubelet
+from hetero.kube.api.annotations import ALLOCATION, Key, device_of
+from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.pod import (
+    Wanted,
+    active,
+    asking,
+    containers_of,
+    ended,
+    ending,
+    full_name,
+    identity_of,
+    initialized,
+    named,
+    signed,
+)
+from hetero.model.errors import BadInput, HeteroError, Refused
+from hetero.node.ledger.ledger import Standing
+from hetero.node.node import Node
+from hetero.plugin.registry import Discovery
+
+log = logging.getLogger(__name__)
+
+#: How long Allocate waits for a share whose pod is gone and whose processes are about to be. The
+#: kubelet admits pods one by one: whoever waits here lets all others wait.
+_PATIENCE = 2.0
+_PAUSE = 0.1
+#: Seconds within which Allocate follows upon a preference: no kubelet starts anew as fast.
+_AT_ONCE = 1.0
+
+
+@define(eq=False)
+class Shares:
+    """The shares of one node's pods."""
+
+    node: Node
+    name: str
+    key_file: str
+    api: Api
+    kubelet: Kubelet
+    libraries: Libraries
+    discovery: Discovery
+    driver: Bring = field(factory=Bring)
+    pods: dict[str, Plain] = field(init=False, factory=dict)  # on this node, by UID
+    stir: asyncio.Event = field(init=False, factory=asyncio.Event)  # a share may have to go
+    # By a pod's UID, its grants by container as they are made or were: one pod after the other, as
+    # the API tells of them, since each making needs the ledger for itself.
+    _making: dict[str, asyncio.Future[dict[str, Standing]]] = field(init=False, factory=dict)
+    _maker: ThreadPoolExecutor = field(init=False, factory=partial(ThreadPoolExecutor, 1))
+    # The resource and the ids last preferred, for whom and when.
+    _preferred: tuple[str, frozenset[str], Wanted, float] | None = field(init=False, default=None)
+
+    # --- what the API says ------------------------------------------------------------------------
+
+    def meet(self, pod: Plain) -> None:
+        """Note what the API says of a pod of this node; give it what is signed, ahead of its start.
+
+        What cannot be given is the kubelet's to hear, when it asks.
+        """
+        self.pods[pod["metadata"]["uid"]] = pod
+        if ended(pod):  # then alone: while pods start, their admission has the processor
+            self.stir.set()
+        elif active(pod) and ALLOCATION in (pod["metadata"].get("annotations") or ()):
+            with suppress(HeteroError):
+                self._made(pod)
+
+    def forget(self, uid: str) -> None:
+        """Note that a pod is gone."""
+        self.pods.pop(uid, None)
+        self._making.pop(uid, None)
+        self.stir.set()
+
+    def meet_all(self, pods: Iterable[Plain]) -> None:
+        """Note all the pods of this node."""
+        known = {pod["metadata"]["uid"]: pod for pod in pods}
+        for uid in self.pods.keys() - known.keys():
+            self.forget(uid)
+        for pod in known.values():
+            self.meet(pod)
+        self.stir.set()
+
+    # --- what the kubelet asks ------------------------------------------------------------------
+
+    async def prefer(
+        self, resource: str, available: list[str], must: list[str], size: int
+    ) -> list[str]:
+        """Return the ids that are slots of the very cards the container was given."""
+        wanted = await self._wanted(resource, size)
+        chosen = list(must)
+        left = [name for name in available if name not in chosen]
+        for grant in wanted.allocation.grants:
+            if any(device_of(name) == grant.device for name in chosen):
+                continue
+            slot = next((name for name in left if device_of(name) == grant.device), None)
+            if slot is not None:
+                chosen.append(slot)
+                left.remove(slot)
+        ids = (chosen + left)[:size]
+        self._preferred = (resource, frozenset(ids), wanted, monotonic())
+        return ids
+
+    async def allocate(self, resource: str, ids: Iterable[str]) -> Standing:
+        """Give the container that is being admitted its share. Raises `Refused`."""
+        names = frozenset(ids)
+        wanted = self._just_preferred(resource, names) or await self._wanted(resource, len(names))
+        standing = await self._give(wanted, _line(resource, names))
+        log.info("%s: given grant %s", wanted, standing.id)
+        return standing
+
+    async def confirm(self, resource: str, ids: Iterable[str]) -> None:
+        """Make sure that the container about to start got these ids for its own share.
+
+        Raises `Refused` when it did not. A share that was lost, as at a reboot, is given again.
+        """
+        names = frozenset(ids)
+        line = _line(resource, names)
+        owners = [
+            (await self._pod(*pod), container)
+            for pod, containers in (await self.kubelet.held()).items()
+            for container, resources in containers.items()
+            if names <= resources.get(resource, frozenset())
+        ]
+        (pod, container), *others = owners or [(None, "")]
+        if pod is not None and not others and line in self._notes(pod, container):
+            return
+        served = [e for e in await self._standing() if line in self.node.ledger.notes(e.id)]
+        if not owners:
+            # Kubelets before 1.29 do not list init containers.
+            (pod, container), *others = [
+                (self.pods.get(entry.keeper["uid"]), entry.keeper["container"]) for entry in served
+            ] or [(None, "")]
+        if pod is None or others:
+            raise Refused(f"the kubelet does not say which container got {_list(names)}")
+        for entry in served:
+            # An init container's devices are handed on to a later container of the same pod.
+            if entry.keeper["uid"] != pod["metadata"]["uid"]:
+                raise Refused(
+                    f"{named(pod)}, container {container}, got {_list(names)}, which was given "
+                    f"for {entry.label}: it is not started (delete the pod and create it anew)"
+                )
+        if not any(entry.keeper["container"] == container for entry in served):
+            await self._give(self._signed(pod, container), line)
+
+    # --- whose it is ----------------------------------------------------------------------------
+
+    async def _wanted(self, resource: str, count: int) -> Wanted:
+        """Return the container that is being admitted. Raises `Refused` when there is none."""
+        held = await self.kubelet.held()
+        known = {full_name(pod): pod for pod in self.pods.values()}
+        found: list[Wanted] = []
+        faults: list[str] = []
+        for (namespace, name), containers in held.items():
+            pod = known.get((namespace, name)) or await self._ask(namespace, name)
+            if pod is None or not active(pod):
+                continue
+            try:
+                wanted = self._next(pod, resource, held=containers)
+            except HeteroError as error:
+                faults.append(str(error))
+                continue
+            if wanted is not None and len(wanted.allocation.grants) == count:
+                found.append(wanted)
+        if not found:
+            why = "; ".join(faults) or "the scheduler gave none on this node what it asks"
+            raise Refused(f"no pod waits for {count} {resource}: {why}")
+        # Of two, one was refused by the kubelet for another reason, and the API has not heard yet:
+        # the one being admitted is the one that was bound last.
+        return max(found, key=lambda one: int(one.pod["metadata"]["resourceVersion"]))
+
+    def _just_preferred(self, resource: str, ids: frozenset[str]) -> Wanted | None:
+        """Return whom these very ids were chosen for by the call before this one, if they were.
+
+        A kubelet that asks for a preference goes on to Allocate with the same container, and waits
+        for each of our answers: it need not be asked a second time who that is.
+        """
+        preferred, self._preferred = self._preferred, None
+        if preferred is None or preferred[:2] != (resource, ids):
+            return None
+        _, _, wanted, at = preferred
+        return wanted if monotonic() - at < _AT_ONCE else None
+
+    def _next(
+        self, pod: Plain, resource: str, *, held: Mapping[str, Mapping[str, frozenset[str]]]
+    ) -> Wanted | None:
+        """Return the pod's first container that asks for `resource` and does not hold it yet."""
+        for container in asking(pod, resource):
+            if held.get(container, {}).get(resource):
+                continue
+            wanted = self._signed(pod, container)
+            # An init container, which older kubelets do not list, may be served all the same.
+            if container in held or not self._notes(pod, container):
+                return wanted
+        return None
+
+    def _signed(self, pod: Plain, container: str) -> Wanted:
+        """Return what the scheduler gave the container. Raises `BadInput` on a forgery."""
+        for wanted in signed(pod, Key.read(self.key_file), node=self.name):
+            if wanted.container == container:
+                return wanted
+        raise BadInput(
+            f"{named(pod)}: the scheduler gave container {container} no share: is its "
+            "schedulerName the one of hetero? (if it started before hetero came, delete it and "
+            "create it anew)"
+        )
+
+    async def _pod(self, namespace: str, name: str) -> Plain | None:
+        """Return the pod if the API says that it is on this node."""
+        for pod in self.pods.values():
+            about = pod["metadata"]
+            if (about["namespace"], about["name"]) == (namespace, name):
+                return pod
+        return await self._ask(namespace, name)
+
+    async def _ask(self, namespace: str, name: str) -> Plain | None:
+        try:
+            pod = await self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return pod if pod["spec"].get("nodeName") == self.name else None
+
+    def variable(self, entry: Standing, name: str) -> str | None:
+        """Return a variable of the container a grant is for, as its pod sets it."""
+        pod = self.pods.get(entry.keeper.get("uid", ""))
+        for container in containers_of(pod) if pod else ():
+            if container["name"] == entry.keeper["container"]:
+                variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
+                return variables.get(name)
+        return None
+
+    # --- the ledger -----------------------------------------------------------------------------
+
+    async def _standing(self) -> tuple[Standing, ...]:
+        """Return the grants of pods that stand."""
+        look = await asyncio.to_thread(self.node.ledger.look)
+        return tuple(entry for entry in look.standing if entry.keeper.get("uid"))
+
+    def _notes(self, pod: Plain, container: str) -> tuple[str, ...]:
+        """Return for which devices a container was given its grant."""
+        return self.node.ledger.notes(identity_of(pod["metadata"]["uid"], container))
+
+    async def _give(self, wanted: Wanted, line: str) -> Standing:
+        """Return the grant of a container, and note for which devices it is given."""
+        began = monotonic()
+        while True:
+            try:
+                made = await asyncio.shield(self._made(wanted.pod))
+                standing = made.get(wanted.container)
+                if standing and self.node.ledger.note(standing.id, line):
+                    return standing
+                self._making.pop(wanted.pod["metadata"]["uid"], None)
+                why = "its grant was let go"
+            except Refused as error:
+                why = str(error)
+            if monotonic() - began > _PATIENCE:
+                raise Refused(f"{wanted}: {why}")
+            await self.reconcile()
+            await asyncio.sleep(_PAUSE)
+
+    def _made(self, pod: Plain) -> asyncio.Future[dict[str, Standing]]:
+        """Return the making of a pod's grants, begun now unless it was. Raises `BadInput`."""
+        uid = pod["metadata"]["uid"]
+        making = self._making.get(uid)
+        if making is None:
+            given = signed(pod, Key.read(self.key_file), node=self.name)
+            making = asyncio.get_running_loop().run_in_executor(self._maker, self._keep, given)
+            self._making[uid] = making
+            making.add_done_callback(partial(self._done, uid))
+        return making
+
+    def _done(self, uid: str, making: asyncio.Future[dict[str, Standing]]) -> None:
+        """Have what failed made anew when it is asked for; see whether the pod is still here."""
+        if (making.cancelled() or making.exception()) and self._making.get(uid) is making:
+            del self._making[uid]
+        pod = self.pods.get(uid)
+        if pod is None or ended(pod):
+            self.stir.set()
+
+    def _keep(self, given: Iterable[Wanted]) -> dict[str, Standing]:
+        """Make the grants of a pod stand."""
+        return {
+            wanted.container: keep(
+                self.node,
+                wanted.allocation,
+                discovery=self.discovery,
+                identity=wanted.identity,
+                label="/".join((*full_name(wanted.pod), wanted.container)),
+                keeper=wanted.keeper,
+                libraries=self.libraries,
+                beside=partial(self._rests, wanted.pod),
+                bring=partial(self.driver.into, wanted.pod),
+            )
+            for wanted in given
+        }
+
+    def _rests(self, pod: Plain, entry: Standing) -> bool:
+        """Whether a grant is an init container's that has ended, or will have when `pod` runs."""
+        uid = entry.keeper.get("uid")
+        own = uid == pod["metadata"]["uid"]
+        owner = pod if own else self.pods.get(uid or "")
+        if owner is None or entry.keeper["container"] not in ending(owner):
+            return False
+        return own or initialized(owner)
+
+    async def reconcile(self) -> None:
+        """Take back the shares of pods that ended or are not on this node any more."""
+        gone = False
+        for entry in await self._standing():
+            about = entry.keeper
+            pod = self.pods.get(about["uid"])
+            if pod is None:
+                # Not in our copy: only the API itself can say that it is gone.
+                try:
+                    pod = await self._ask(about["namespace"], about["pod"])
+                except ApiError:
+                    continue
+            if pod is not None and pod["metadata"]["uid"] == about["uid"] and not ended(pod):
+                continue
+            await asyncio.to_thread(self.node.ledger.let_go, entry.id)
+            log.info("%s: its pod is gone, grant %s is let go", entry.label, entry.id)
+            gone = True
+        if gone:
+            await asyncio.to_thread(self.node.sweep)
+
+
+def _line(resource: str, ids: Iterable[str]) -> str:
+    """Return what is noted in a grant when it is given for devices."""
+    return f"{resource} {','.join(sorted(ids))}"
+
+
+def _list(ids: Iterable[str]) -> str:
+    return ", ".join(sorted(ids))

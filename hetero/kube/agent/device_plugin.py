@@ -1,0 +1,202 @@
+"""One kubelet resource: the gRPC service that offers a vendor's devices and hands out shares."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import NoReturn
+
+import grpc
+from attrs import define, field
+
+from hetero.kube.agent.allocator import Shares
+from hetero.kube.agent.kubelet import OPTIONS, Kubelet
+from hetero.kube.agent.proto import deviceplugin_pb2 as wire
+from hetero.kube.agent.proto.deviceplugin_pb2_grpc import (
+    DevicePluginServicer,
+    add_DevicePluginServicer_to_server,
+)
+from hetero.kube.api.annotations import device_id
+from hetero.model import SLOTS, Device, Edits
+from hetero.model.errors import HeteroError
+
+log = logging.getLogger(__name__)
+
+#: The kubelet's ids have at most this many characters.
+_LONGEST = 63
+
+#: Called with the call's name, "ok" or "refused", and the seconds it took.
+Observe = Callable[[str, str, float], None]
+
+
+def listed(devices: Iterable[Device]) -> wire.ListAndWatchResponse:
+    """Return what the kubelet is told: each slot of each device, with its health and NUMA node."""
+    answer = wire.ListAndWatchResponse()
+    for device in devices:
+        for slot in range(device.capacity[SLOTS]):
+            one = answer.devices.add(
+                ID=device_id(device.uuid, slot), health="Healthy" if device.usable else "Unhealthy"
+            )
+            if device.numa is not None:
+                one.topology.nodes.add(ID=device.numa)
+    return answer
+
+
+def answered(edits: Edits) -> wire.ContainerAllocateResponse:
+    """Return edits as the kubelet takes them."""
+    answer = wire.ContainerAllocateResponse(envs=dict(edits.env))
+    for mount in edits.mounts:
+        answer.mounts.add(
+            host_path=mount.source, container_path=mount.target, read_only=not mount.writable
+        )
+    for path in edits.device_nodes:
+        answer.devices.add(host_path=path, container_path=path, permissions="rw")
+    for name in edits.cdi:
+        answer.cdi_devices.add(name=name)
+    return answer
+
+
+@define(eq=False)
+class Plugin(DevicePluginServicer):
+    """Serves one resource on a socket of its own, for as long as the kubelet that knows it runs."""
+
+    resource: str
+    kubelet: Kubelet
+    shares: Shares
+    observe: Observe
+    _devices: wire.ListAndWatchResponse = field(init=False, factory=wire.ListAndWatchResponse)
+    _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
+    _server: grpc.aio.Server | None = field(init=False, default=None)
+    _serving: tuple[object, object] | None = field(init=False, default=None)
+
+    @property
+    def endpoint(self) -> str:
+        """The name of the plugin's socket."""
+        return f"hetero-{self.resource.replace('/', '_')}.sock"
+
+    def offer(self, devices: Iterable[Device]) -> None:
+        """Tell the kubelet of these devices, unless it knows them so already."""
+        now = listed(devices)
+        for one in now.devices:
+            if len(one.ID) > _LONGEST:
+                log.error(
+                    "%s: device id %s is longer than the kubelet takes", self.resource, one.ID
+                )
+        if now != self._devices:
+            self._devices = now
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def attend(self) -> None:
+        """Serve and register anew when the kubelet started anew; cheap when nothing changed.
+
+        Raises `HeteroError` when the kubelet does not take the registration (yet).
+        """
+        kubelet = self.kubelet.started()
+        socket = self.kubelet.plugins / self.endpoint
+        if kubelet is None or self._serving == (kubelet, _identity(socket)):
+            return
+        await self.close()
+        socket.unlink(missing_ok=True)
+        self._server = grpc.aio.server()
+        add_DevicePluginServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        self._server.add_insecure_port(f"unix://{socket}")
+        await self._server.start()
+        await self.kubelet.register(self.resource, self.endpoint)
+        self._serving = (kubelet, _identity(socket))
+        log.info("%s: registered with the kubelet", self.resource)
+
+    async def close(self) -> None:
+        """Stop serving."""
+        self._serving = None
+        if self._server is not None:
+            await self._server.stop(grace=None)
+            self._server = None
+
+    # --- the service; its names are the protocol's ------------------------------------------------
+
+    async def GetDevicePluginOptions(  # noqa: N802
+        self,
+        request: wire.Empty,  # noqa: ARG002
+        context: grpc.aio.ServicerContext,  # noqa: ARG002
+    ) -> wire.DevicePluginOptions:
+        """Say that containers are looked at before they start, and that ids are not alike."""
+        return OPTIONS
+
+    async def ListAndWatch(  # noqa: N802
+        self,
+        request: wire.Empty,  # noqa: ARG002
+        context: grpc.aio.ServicerContext,  # noqa: ARG002
+    ) -> AsyncIterator[wire.ListAndWatchResponse]:
+        """Tell the devices now, and again at each change."""
+        while True:
+            changed = self._changed
+            yield self._devices
+            await changed.wait()
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self,
+        request: wire.PreferredAllocationRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> wire.PreferredAllocationResponse:
+        """Choose slots of the cards that the scheduler chose."""
+        answer, began = wire.PreferredAllocationResponse(), monotonic()
+        for asked in request.container_requests:
+            try:
+                ids = await self.shares.prefer(
+                    self.resource,
+                    list(asked.available_deviceIDs),
+                    list(asked.must_include_deviceIDs),
+                    asked.allocation_size,
+                )
+            except HeteroError as error:
+                self.observe("prefer", "refused", monotonic() - began)
+                await self._refuse(context, error)
+            answer.container_responses.add(deviceIDs=ids)
+        self.observe("prefer", "ok", monotonic() - began)
+        return answer
+
+    async def Allocate(  # noqa: N802
+        self, request: wire.AllocateRequest, context: grpc.aio.ServicerContext
+    ) -> wire.AllocateResponse:
+        """Give the container that is being admitted what the scheduler gave it."""
+        answer, began = wire.AllocateResponse(), monotonic()
+        for asked in request.container_requests:
+            try:
+                standing = await self.shares.allocate(self.resource, asked.devices_ids)
+            except HeteroError as error:
+                self.observe("allocate", "refused", monotonic() - began)
+                await self._refuse(context, error)
+            answer.container_responses.append(answered(standing.edits))
+        self.observe("allocate", "ok", monotonic() - began)
+        return answer
+
+    async def PreStartContainer(  # noqa: N802
+        self, request: wire.PreStartContainerRequest, context: grpc.aio.ServicerContext
+    ) -> wire.PreStartContainerResponse:
+        """Stop a start whose devices are not those the container was given."""
+        began = monotonic()
+        try:
+            await self.shares.confirm(self.resource, request.devices_ids)
+        except HeteroError as error:
+            self.observe("start", "refused", monotonic() - began)
+            await self._refuse(context, error)
+        self.observe("start", "ok", monotonic() - began)
+        return wire.PreStartContainerResponse()
+
+    async def _refuse(self, context: grpc.aio.ServicerContext, error: HeteroError) -> NoReturn:
+        log.warning("%s: %s", self.resource, error)
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        raise AssertionError  # abort raises
+
+
+def _identity(socket: Path) -> tuple[int, int] | None:
+    with suppress(FileNotFoundError):
+        found = os.stat(socket)
+        return found.st_ino, found.st_ctime_ns
+    return None

@@ -1,0 +1,112 @@
+"""The kubelet of this node: where its sockets are, registering with it, asking what pods hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import grpc
+from attrs import define, field
+
+from hetero.kube.agent.proto.deviceplugin_pb2 import DevicePluginOptions, RegisterRequest
+from hetero.kube.agent.proto.deviceplugin_pb2_grpc import RegistrationStub
+from hetero.kube.agent.proto.podresources_pb2 import (
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+)
+from hetero.kube.agent.proto.podresources_pb2_grpc import PodResourcesListerStub
+from hetero.model.errors import HeteroError
+
+VERSION = "v1beta1"
+OPTIONS = DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+#: (namespace, pod name) -> container name -> resource name -> device ids
+Held = Mapping[tuple[str, str], Mapping[str, Mapping[str, frozenset[str]]]]
+
+_SECONDS = 5.0
+#: Above the answer about any node's pods.
+_LARGEST = 64 * 1024 * 1024
+
+
+@define(eq=False)
+class Kubelet:
+    """The kubelet whose directory is `path`, /var/lib/kubelet on most nodes."""
+
+    path: Path
+    # It waits for us while we ask it, pod after pod: the connection is kept. None: not connected.
+    _asked: PodResourcesListerStub | None = field(init=False, default=None)
+
+    @property
+    def plugins(self) -> Path:
+        """The directory of the sockets of the kubelet and its device plugins."""
+        return self.path / "device-plugins"
+
+    def started(self) -> tuple[int, int] | None:
+        """Return what changes when the kubelet starts anew: its socket; None without one."""
+        try:
+            found = (self.plugins / "kubelet.sock").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_ctime_ns
+
+    async def register(self, resource: str, endpoint: str) -> None:
+        """Offer `resource` to the kubelet by the plugin that listens on the socket `endpoint`."""
+        request = RegisterRequest(
+            version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS
+        )
+        socket = self.plugins / "kubelet.sock"
+        try:
+            async with _channel(socket) as channel:
+                stub = RegistrationStub(channel)  # type: ignore[no-untyped-call]
+                await stub.Register(request, timeout=_SECONDS)
+        except grpc.RpcError as error:
+            raise HeteroError(f"kubelet {socket}: {_why(error)}") from None
+
+    async def held(self) -> Held:
+        """Return what every container the kubelet knows holds, those being admitted too."""
+        answer = await self._listed()
+        held: dict[tuple[str, str], dict[str, dict[str, frozenset[str]]]] = {}
+        for pod in answer.pod_resources:
+            containers = held.setdefault((pod.namespace, pod.name), {})
+            for container in pod.containers:
+                of = containers.setdefault(container.name, {})
+                for devices in container.devices:
+                    # A resource may be listed several times, once for each NUMA node.
+                    before = of.get(devices.resource_name, frozenset())
+                    of[devices.resource_name] = before | frozenset(devices.device_ids)
+        return held
+
+    async def _listed(self) -> ListPodResourcesResponse:
+        """Ask what pods hold, by a new connection if the kubelet started anew since the last."""
+        socket = self.path / "pod-resources" / "kubelet.sock"
+        while True:
+            fresh = self._asked is None
+            stub = self._asked
+            if stub is None:
+                made = PodResourcesListerStub(_channel(socket))  # type: ignore[no-untyped-call]
+                stub = self._asked = made
+            try:
+                answer: ListPodResourcesResponse = await stub.List(
+                    ListPodResourcesRequest(), timeout=_SECONDS
+                )
+                return answer
+            except grpc.RpcError as error:
+                if self._asked is stub:
+                    self._asked = None  # not closed: others may be asking by it at this moment
+                if fresh or error.code() != grpc.StatusCode.UNAVAILABLE:
+                    raise HeteroError(f"kubelet {socket}: {_why(error)}") from None
+
+
+def _channel(socket: Path) -> grpc.aio.Channel:
+    options = [
+        # The authority that gRPC makes of a socket's path is one that Go's servers refuse.
+        ("grpc.default_authority", "localhost"),
+        ("grpc.max_receive_message_length", _LARGEST),
+        # The kubelet may have started anew since the last connection.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    return grpc.aio.insecure_channel(f"unix://{socket}", options=options)
+
+
+def _why(error: grpc.RpcError) -> str:
+    return f"{error.code().name.lower()}: {error.details()}"

@@ -1,0 +1,160 @@
+"""What the agent tells Prometheus: each device, each container's share of it, and its own work.
+
+Units and suffixes are Prometheus's; the labels UUID, modelName, Hostname, namespace, pod and
+container are the ones other exporters of accelerators use, so that dashboards join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import define, field
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from hetero.kube.agent.allocator import Shares
+from hetero.model import CORE, MEMORY, SLOTS, Device, Policy, Rung
+from hetero.node.ledger.grant_dir import USAGE
+from hetero.node.ledger.grant_file import CORE_FULL
+from hetero.node.ledger.ledger import Standing
+from hetero.node.ledger.usage_region import Counts, read_counts
+from hetero.node.node import inventory_of
+
+_DEVICE = ("UUID", "vendor", "modelName", "Hostname")
+_SHARE = (*_DEVICE, "namespace", "pod", "container")
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+@define(eq=False)
+class Metrics(Collector):
+    """One agent's metrics: its own work as it happens, the node's state when it is asked for."""
+
+    shares: Shares
+    registry: CollectorRegistry = field(init=False, factory=CollectorRegistry)
+    _calls: Counter = field(init=False)
+    _seconds: Histogram = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._calls = Counter(
+            "hetero_agent_calls",
+            "Calls of the kubelet, by what came of them",
+            ("call", "result"),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "hetero_agent_call_seconds",
+            "How long the kubelet waited for an answer",
+            ("call",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.registry.register(self)
+
+    def observe(self, call: str, result: str, seconds: float) -> None:
+        """Note one call of the kubelet."""
+        self._calls.labels(call, result).inc()
+        self._seconds.labels(call).observe(seconds)
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield the state of the node's devices and shares as it is now."""
+        look = self.shares.node.look()
+        yield from self._devices(inventory_of(self.shares.discovery, look).free())
+        yield from self._shares(look.standing)
+        up = GaugeMetricFamily("hetero_vendor_up", "Whether the driver answers", labels=("vendor",))
+        for row in self.shares.discovery.rows:
+            if row.state != "absent":
+                up.add_metric((row.name,), row.state == "ok")
+        yield up
+        yield GaugeMetricFamily(
+            "hetero_ledger_unreadable",
+            "Grants that stand and cannot be read",
+            value=len(look.unreadable),
+        )
+
+    def _devices(self, free: dict[str, dict[str, int]]) -> Iterator[GaugeMetricFamily]:
+        def gauge(name: str, says: str, *more: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"hetero_device_{name}", says, labels=(*_DEVICE, *more))
+
+        total = gauge("memory_total_bytes", "Memory this node promises of the device")
+        given = gauge("memory_allocated_bytes", "Memory given to grants")
+        used = gauge("memory_used_bytes", "Memory in use, as the driver says")
+        core = gauge("core_allocated_ratio", "Share of the core given to grants")
+        busy = gauge(
+            "utilization_ratio", "Share of its time the device is busy, as the driver says"
+        )
+        slots = gauge("slots_total", "How many grants may share the device")
+        taken = gauge("slots_allocated", "How many slots are taken")
+        healthy = gauge("healthy", "Whether the device may be given out")
+        rung = gauge("enforcement_info", "How the device's promise is kept", "rung")
+        for device in self.shares.discovery.devices:
+            labels, left = self._labels(device), free[device.uuid]
+            total.add_metric(labels, device.capacity[MEMORY])
+            given.add_metric(labels, device.capacity[MEMORY] - left[MEMORY])
+            slots.add_metric(labels, device.capacity[SLOTS])
+            taken.add_metric(labels, device.capacity[SLOTS] - left[SLOTS])
+            if device.capacity[CORE]:
+                core.add_metric(labels, 1 - left[CORE] / device.capacity[CORE])
+            usage = self.shares.node.registry.observe(device)
+            if usage.memory is not None:
+                used.add_metric(labels, usage.memory)
+            if usage.core is not None:
+                busy.add_metric(labels, usage.core)
+            healthy.add_metric(labels, device.usable)
+            rung.add_metric((*labels, device.rung.value), 1)
+        yield from (total, given, used, core, busy, slots, taken, healthy, rung)
+
+    def _shares(
+        self, standing: tuple[Standing, ...]
+    ) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        def gauge(name: str, says: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
+
+        def counter(name: str, says: str) -> CounterMetricFamily:
+            return CounterMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
+
+        limit = gauge("memory_limit_bytes", "Memory the container may hold of the device")
+        used = gauge("memory_used_bytes", "Memory the container holds of the device")
+        core = gauge("core_limit_ratio", "Share of the device's core the container may use")
+        spent = counter("core_seconds", "Device time the container was given, where it is limited")
+        denied = counter("denied", "Allocations of device memory that were refused")
+        rung = GaugeMetricFamily(
+            "hetero_share_enforcement_info",
+            "How the container is held to its share",
+            labels=(*_SHARE, "rung"),
+        )
+        devices = {device.uuid: device for device in self.shares.discovery.devices}
+        for entry in standing:
+            about = entry.keeper
+            if "container" not in about:
+                continue  # a program of this machine, not a pod's
+            counts = self._counts(entry)
+            for position, (grant, bound) in enumerate(
+                zip(entry.allocation.grants, entry.limits, strict=True)
+            ):
+                if grant.device not in devices:
+                    continue
+                labels = (
+                    *self._labels(devices[grant.device]),
+                    *(about[name] for name in ("namespace", "pod", "container")),
+                )
+                held = entry.allocation.policy is not Policy.OFF
+                how = devices[grant.device].rung if held else Rung.NONE
+                rung.add_metric((*labels, how.value), 1)
+                limit.add_metric(labels, bound.memory)
+                core.add_metric(labels, bound.core / CORE_FULL)
+                if position < len(counts):
+                    used.add_metric(labels, counts[position].memory)
+                    spent.add_metric(labels, counts[position].device_ns / 1e9)
+                    denied.add_metric(labels, counts[position].denied)
+        yield from (limit, used, core, spent, denied, rung)
+
+    def _counts(self, entry: Standing) -> tuple[Counts, ...]:
+        path = self.shares.node.directory(entry.id) / USAGE
+        try:
+            return read_counts(path, devices=len(entry.limits))
+        except (OSError, ValueError):
+            return ()  # it ended, or its tenant scribbled on it
+
+    def _labels(self, device: Device) -> tuple[str, ...]:
+        return device.uuid, device.vendor, device.model, self.shares.name

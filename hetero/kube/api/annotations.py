@@ -1,0 +1,250 @@
+"""What agent and scheduler tell each other through the API: a node's devices, a pod's allocation.
+
+Both are annotations. The inventory says how cards divide once per model, so that a node of eight
+cards stays small. An allocation is bound to its pod and node and signed with a key that no tenant
+has: whoever can annotate a pod still cannot give it a card.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from hetero.model import Allocation, Counters, Device, Granularity, Link, Rung, codec
+from hetero.model.errors import BadInput
+
+#: On a node, written by its agent, and only when it changes.
+INVENTORY = "hetero.io/inventory"
+#: On a pod, written by the scheduler just before it binds the pod.
+ALLOCATION = "hetero.io/allocation"
+SIGNATURE = "hetero.io/signature"
+#: Names the file that holds the signing key, in both.
+KEY_FILE = "HETERO_KEY_FILE"
+
+#: Between a card's UUID and the slot in the ids of kubelet devices: `<uuid>::<slot>`.
+_BETWEEN = "::"
+_SHORTEST_KEY = 16
+
+
+def device_id(uuid: str, slot: int) -> str:
+    """Return the kubelet's id of one slot of a card."""
+    return f"{uuid}{_BETWEEN}{slot}"
+
+
+def device_of(device_id: str) -> str:
+    """Return the UUID of the card that a kubelet device id is a slot of."""
+    return device_id.rpartition(_BETWEEN)[0]
+
+
+# --- inventory ------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class _Kind:
+    """What cards of one model have in common."""
+
+    vendor: str
+    model: str
+    capacity: Counters
+    granularity: Granularity
+    rung: Rung
+    attributes: Mapping[str, str] = field(factory=dict)  # as older agents write them
+    card: Counters = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class _Card:
+    """What a card has of its own; a link's peer is a position in the list of cards."""
+
+    uuid: str
+    kind: int
+    index: int
+    health: str | None = None
+    numa: int | None = None
+    pci: str | None = None
+    group: str | None = None
+    links: tuple[tuple[int, str, int], ...] = ()
+    attributes: Mapping[str, str] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class _Rack:
+    kinds: tuple[_Kind, ...]
+    cards: tuple[_Card, ...]
+
+
+def inventory_text(devices: tuple[Device, ...]) -> str:
+    """Return the text of `INVENTORY` for a node's devices."""
+    kinds: list[_Kind] = []
+    cards = []
+    position = {device.uuid: number for number, device in enumerate(devices)}
+    for device in devices:
+        kind = _Kind(
+            vendor=device.vendor,
+            model=device.model,
+            capacity=device.capacity,
+            granularity=device.granularity,
+            rung=device.rung,
+            card=device.card,
+        )
+        if kind not in kinds:
+            kinds.append(kind)
+        cards.append(
+            _Card(
+                uuid=device.uuid,
+                kind=kinds.index(kind),
+                index=device.index,
+                health=device.health,
+                numa=device.numa,
+                pci=device.pci,
+                group=device.group,
+                links=tuple(
+                    (position[link.peer], link.kind, link.weight)
+                    for link in device.links
+                    if link.peer in position
+                ),
+                attributes=device.attributes,
+            )
+        )
+    return _compact(codec.to_plain(_Rack(kinds=tuple(kinds), cards=tuple(cards))))
+
+
+def published_devices(text: str, *, node: str) -> tuple[Device, ...]:
+    """Return the devices in the text of `INVENTORY`. Raises `BadInput`."""
+    rack = codec.loads(text, _Rack, source=f"node {node}: {INVENTORY}")
+    try:
+        return tuple(_device(card, rack) for card in rack.cards)
+    except IndexError:
+        raise BadInput(f"node {node}: {INVENTORY}: a card refers to one that is missing") from None
+
+
+def _device(card: _Card, rack: _Rack) -> Device:
+    kind = rack.kinds[card.kind]
+    return Device(
+        uuid=card.uuid,
+        vendor=kind.vendor,
+        model=kind.model,
+        index=card.index,
+        capacity=kind.capacity,
+        granularity=kind.granularity,
+        rung=kind.rung,
+        health=card.health,
+        numa=card.numa,
+        pci=card.pci,
+        group=card.group,
+        links=tuple(Link(rack.cards[p].uuid, way, weight) for p, way, weight in card.links),
+        attributes={**kind.attributes, **card.attributes},
+        card=kind.card,
+    )
+
+
+# --- allocation -----------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Assignment:
+    """What one pod holds on its node: an allocation for each container that asked for cards."""
+
+    node: str
+    uid: str
+    containers: tuple[tuple[str, Allocation], ...]
+
+
+@frozen(kw_only=True)
+class Key:
+    """The secret that scheduler and agents share."""
+
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, path: str) -> Key:
+        """Return the key in a file. Raises `BadInput` when it is missing or too short."""
+        try:
+            secret = Path(path).read_bytes().strip()
+        except OSError as error:
+            raise BadInput(
+                f"signing key {path}: {error.strerror} (is the Secret mounted?)"
+            ) from None
+        if len(secret) < _SHORTEST_KEY:
+            raise BadInput(f"signing key {path}: shorter than {_SHORTEST_KEY} bytes")
+        return cls(secret=secret)
+
+    def sign(self, text: str, *, uid: str, node: str) -> str:
+        """Return the signature of an allocation's text for this pod on this node, in hex."""
+        # Lengths go first: no part can pass for the end of the one before it.
+        parts = [part.encode() for part in (text, uid, node)]
+        message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+        return hmac.new(self.secret, message, sha256).hexdigest()
+
+
+def signed_assignment(assignment: Assignment, key: Key) -> dict[str, str]:
+    """Return the annotations that give a pod its allocation."""
+    text = _compact(codec.to_plain(assignment))
+    signature = key.sign(text, uid=assignment.uid, node=assignment.node)
+    return {ALLOCATION: text, SIGNATURE: signature}
+
+
+def read_assignment(
+    annotations: Mapping[str, str], key: Key, *, pod: str, uid: str, node: str
+) -> Assignment | None:
+    """Return what a pod was given, None if nothing was. Raises `BadInput` on a forgery.
+
+    `uid` and `node` are the pod's own, as the API has them; `pod` names it in errors.
+    """
+    text = annotations.get(ALLOCATION)
+    if text is None:
+        return None
+    expected = key.sign(text, uid=uid, node=node)
+    if not hmac.compare_digest(expected, annotations.get(SIGNATURE, "")):
+        raise BadInput(
+            f"pod {pod}: {ALLOCATION} is not signed by this cluster's scheduler for this pod on "
+            f"node {node}: it is ignored (delete the pod and create it anew)"
+        )
+    given = _read(text, f"pod {pod}: {ALLOCATION}")
+    if (given.uid, given.node) != (uid, node):
+        raise BadInput(f"pod {pod}: {ALLOCATION} is for pod {given.uid} on node {given.node}")
+    return given
+
+
+@lru_cache(maxsize=256)
+def _read(text: str, source: str) -> Assignment:
+    """Return what an allocation's text says; an agent reads the same ones again and again."""
+    return codec.loads(text, Assignment, source=source)
+
+
+def meant_for(annotations: Mapping[str, str]) -> str:
+    """Return the node that an allocation says it is for; its signature must bear that out."""
+    try:
+        return str(json.loads(annotations[ALLOCATION])["node"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def without_core_limit(allocation: Allocation) -> Allocation:
+    """Return the allocation with its core counted as before but limiting nobody."""
+    return evolve(allocation, grants=tuple(evolve(g, core=None) for g in allocation.grants))
+
+
+def _compact(plain: dict[str, Any]) -> str:
+    """Return the canonical text: sorted, without spaces, nothing that is at its default."""
+    lean = _lean({"version": codec.VERSION, **plain})
+    return json.dumps(lean, separators=(",", ":"), sort_keys=True)
+
+
+def _lean(plain: Any) -> Any:
+    """Return the same without entries that are empty or null: a reader has them as defaults."""
+    match plain:
+        case dict():
+            kept = {name: _lean(value) for name, value in plain.items()}
+            return {n: v for n, v in kept.items() if v is not None and v != {} and v != []}
+        case list() | tuple():
+            return [_lean(value) for value in plain]
+        case _:
+            return plain

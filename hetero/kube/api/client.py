@@ -1,0 +1,242 @@
+"""The Kubernetes API over one HTTP session: plain JSON, and lists that are followed for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+from attrs import define, field, frozen
+
+from hetero.model.errors import BadInput, HeteroError
+
+Plain = dict[str, Any]
+_T = TypeVar("_T")
+
+MERGE = "application/merge-patch+json"
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_TIMEOUT = aiohttp.ClientTimeout(total=10)
+#: Seconds the server keeps a watch open; a little more and a silent connection is given up.
+_WATCH = 290
+_PAGE = 500
+_SLOWEST_RETRY = 15.0
+
+
+class ApiError(HeteroError):
+    """The API said no; `status` is HTTP's."""
+
+    def __init__(self, what: str, status: int, reason: str) -> None:
+        super().__init__(f"{what}: {status} {reason}")
+        self.status = status
+
+
+@frozen(kw_only=True)
+class Access:
+    """Where the API is and how it is entered; `token` names a file where it is renewed."""
+
+    server: str
+    tls: ssl.SSLContext | None = None
+    token: str | None = None
+    token_file: Path | None = None
+
+    @classmethod
+    def here(cls) -> Access:
+        """Return the access of this pod, or else of $KUBECONFIG. Raises `BadInput`."""
+        try:
+            return cls._of_pod() if _SERVICE_ACCOUNT.exists() else cls._of_kubeconfig()
+        except OSError as error:
+            raise BadInput(f"Kubernetes: no access ({error}); set KUBECONFIG") from None
+
+    @classmethod
+    def _of_pod(cls) -> Access:
+        host, port = (os.environ[f"KUBERNETES_SERVICE_{name}"] for name in ("HOST", "PORT"))
+        return cls(
+            server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+            tls=ssl.create_default_context(cafile=_SERVICE_ACCOUNT.with_name("ca.crt")),
+            token_file=_SERVICE_ACCOUNT,
+        )
+
+    @classmethod
+    def _of_kubeconfig(cls) -> Access:
+        # Here alone: it is 25 MiB, and a pod on every node does without.
+        from kubernetes import client, config
+
+        settings = client.Configuration()
+        try:
+            config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        except config.ConfigException as error:
+            raise BadInput(f"Kubernetes: no access ({error}); set KUBECONFIG") from None
+        tls = None
+        if settings.host.startswith("https"):
+            tls = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+            if not settings.verify_ssl:
+                tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+            if settings.cert_file:
+                tls.load_cert_chain(settings.cert_file, settings.key_file)
+        bearer = settings.api_key.get("BearerToken", "")
+        token = bearer.removeprefix("bearer ").removeprefix("Bearer ")
+        return cls(server=settings.host, tls=tls, token=token or None)
+
+
+@define(eq=False)
+class Api:
+    """One session with the API."""
+
+    access: Access
+    _session: aiohttp.ClientSession = field(init=False)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Api]:
+        """Hold the session open."""
+        connector = aiohttp.TCPConnector(ssl=self.access.tls or True, limit=100)
+        # The API server's audit log and metrics then tell our requests from kube-scheduler's.
+        said = {"User-Agent": "hetero"}
+        async with aiohttp.ClientSession(connector=connector, headers=said) as self._session:
+            yield self
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Plain:
+        """Return an object or a list. Raises `ApiError`."""
+        return await self._call("GET", path, _plain, query=query)
+
+    async def text(self, path: str) -> str:
+        """Return what is served there as it stands, by a pod behind the API. Raises `ApiError`."""
+        return await self._call("GET", path, str)
+
+    async def post(self, path: str, body: Plain) -> Plain:
+        """Create an object. Raises `ApiError`."""
+        return await self._call("POST", path, _plain, body=body)
+
+    async def put(self, path: str, body: Plain) -> Plain:
+        """Replace an object. Raises `ApiError`."""
+        return await self._call("PUT", path, _plain, body=body)
+
+    async def patch(self, path: str, body: Plain) -> Plain:
+        """Merge into an object. Raises `ApiError`."""
+        return await self._call("PATCH", path, _plain, body=body, kind=MERGE)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[str], _T],
+        *,
+        body: Plain | None = None,
+        query: Mapping[str, str] | None = None,
+        kind: str = "application/json",
+    ) -> _T:
+        """Return what `read` makes of the answer."""
+        what = f"{method} {path}"
+        try:
+            async with self._session.request(
+                method,
+                self.access.server + path,
+                data=None if body is None else json.dumps(body),
+                params=query,
+                headers={**self._headers(), "Content-Type": kind},
+                timeout=_TIMEOUT,
+            ) as answer:
+                said = await answer.text()
+                if answer.status >= 400:
+                    raise ApiError(what, answer.status, _message(said) or answer.reason or "")
+                return read(said)
+        except (aiohttp.ClientError, asyncio.TimeoutError, json.JSONDecodeError) as error:
+            raise ApiError(what, 0, str(error) or type(error).__name__) from None
+
+    def _headers(self) -> dict[str, str]:
+        token = self.access.token
+        if self.access.token_file is not None:
+            token = self.access.token_file.read_text().strip()  # the kubelet renews it
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def follow(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        listed: Callable[[list[Plain]], None],
+        changed: Callable[[str, Plain], None],
+        lost: Callable[[Exception], None],
+    ) -> None:
+        """List, then watch, for ever: `listed` gets all there is, `changed` every event after it.
+
+        After a failure (told to `lost`) the list is read anew, later each time and never at a
+        beat that others share.
+        """
+        wait = 0.5
+        while True:
+            try:
+                items, version = await self._list(path, query or {})
+                listed(items)
+                wait = 0.5
+                upto: str | None = version
+                while upto is not None:
+                    upto = await self._watch(path, query or {}, upto, changed)
+            except (ApiError, aiohttp.ClientError, asyncio.TimeoutError, ValueError) as error:
+                lost(error)
+            await asyncio.sleep(wait * random.uniform(0.5, 1.5))
+            wait = min(wait * 2, _SLOWEST_RETRY)
+
+    async def _list(self, path: str, query: Mapping[str, str]) -> tuple[list[Plain], str]:
+        items: list[Plain] = []
+        more = ""
+        while True:
+            page = {**query, "limit": str(_PAGE), **({"continue": more} if more else {})}
+            answer = await self.get(path, page)
+            items += answer["items"]
+            more = answer["metadata"].get("continue", "")
+            if not more:
+                return items, answer["metadata"]["resourceVersion"]
+
+    async def _watch(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        version: str,
+        changed: Callable[[str, Plain], None],
+    ) -> str | None:
+        """Tell of changes until the server ends the watch; None if the list must be read anew."""
+        async with self._session.get(
+            self.access.server + path,
+            params={
+                **query,
+                "watch": "true",
+                "resourceVersion": version,
+                "timeoutSeconds": str(_WATCH),
+                "allowWatchBookmarks": "true",
+            },
+            headers=self._headers(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_WATCH + 30),
+        ) as answer:
+            if answer.status >= 400:
+                raise ApiError(f"watch {path}", answer.status, answer.reason or "")
+            rest = b""
+            async for chunk in answer.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in filter(None, lines):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        return None  # what we know is too old
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    if event["type"] != "BOOKMARK":
+                        changed(event["type"], event["object"])
+        return version
+
+
+def _plain(said: str) -> Plain:
+    made: Plain = json.loads(said or "{}")
+    return made
+
+
+def _message(said: str) -> str:
+    """Return what an answer that is an error says about it, as far as it is the API's."""
+    try:
+        return str(json.loads(said)["message"])
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return ""

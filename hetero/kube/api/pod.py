@@ -1,0 +1,107 @@
+"""What a pod of this node is to its agent: who asks for devices, and what was signed for whom."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from hetero.kube.api.annotations import Key, read_assignment
+from hetero.kube.api.client import Plain
+from hetero.model import Allocation
+
+
+@frozen(kw_only=True)
+class Wanted:
+    """A container that was given an allocation."""
+
+    pod: Plain
+    container: str
+    allocation: Allocation
+
+    @property
+    def identity(self) -> str:
+        """The id of its grant."""
+        return identity_of(self.pod["metadata"]["uid"], self.container)
+
+    @property
+    def keeper(self) -> dict[str, str]:
+        """What the ledger notes of it."""
+        about = self.pod["metadata"]
+        names = (about["namespace"], about["name"], about["uid"], self.container)
+        return dict(zip(("namespace", "pod", "uid", "container"), names, strict=True))
+
+    def __str__(self) -> str:
+        return f"{named(self.pod)}, container {self.container}"
+
+
+def signed(pod: Plain, key: Key, *, node: str) -> list[Wanted]:
+    """Return what the scheduler gave the pod's containers, in the order they are admitted.
+
+    Raises `BadInput` on a forgery.
+    """
+    about = pod["metadata"]
+    given = read_assignment(
+        about.get("annotations") or {},
+        key,
+        pod="/".join(full_name(pod)),
+        uid=about["uid"],
+        node=node,
+    )
+    of = dict(given.containers if given else ())
+    return [
+        Wanted(pod=pod, container=one["name"], allocation=of[one["name"]])
+        for one in containers_of(pod)
+        if one["name"] in of
+    ]
+
+
+def containers_of(pod: Plain) -> tuple[Plain, ...]:
+    """Return the containers of a pod in the order the kubelet admits them."""
+    return (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
+
+
+def asking(pod: Plain, resource: str) -> Iterator[str]:
+    """Yield the containers that ask for the resource, in the order the kubelet admits them."""
+    for container in containers_of(pod):
+        limits = (container.get("resources") or {}).get("limits") or {}
+        if limits.get(resource, "0") != "0":
+            yield container["name"]
+
+
+def ending(pod: Plain) -> set[str]:
+    """Return the init containers that end before the others start."""
+    starting = pod["spec"].get("initContainers") or ()
+    return {one["name"] for one in starting if one.get("restartPolicy") != "Always"}
+
+
+def initialized(pod: Plain) -> bool:
+    """Return whether those containers have ended."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(one["type"] == "Initialized" and one["status"] == "True" for one in conditions)
+
+
+def ended(pod: Plain) -> bool:
+    """Return whether a pod's containers have ended for good."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def active(pod: Plain) -> bool:
+    """Return whether a pod may still start containers."""
+    return not ended(pod) and "deletionTimestamp" not in pod["metadata"]
+
+
+def identity_of(uid: str, container: str) -> str:
+    """Return the id of a container's grant: the same whenever it is asked for."""
+    return hashlib.sha256(f"{uid}/{container}".encode()).hexdigest()[:12]
+
+
+def full_name(pod: Plain) -> tuple[str, str]:
+    """Return a pod's namespace and name."""
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+
+def named(pod: Plain) -> str:
+    """Return a pod's name, for people."""
+    return f"pod {'/'.join(full_name(pod))}"

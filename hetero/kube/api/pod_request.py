@@ -1,0 +1,297 @@
+"""Reads what a pod asks for: resources and annotations in the words that vendors declare."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from attrs import evolve, field, frozen
+
+from hetero.kube.api.quantity import bytes_of, quantity
+from hetero.model import Ask, Choice, Company, Policy, Priority, Request
+from hetero.model.errors import BadInput
+from hetero.model.units import parse_count
+from hetero.placement import Container, Pod
+from hetero.plugin.resource_names import Words
+from hetero.plugin.vendor import Vendor
+
+#: How nodes and devices are ordered, whoever made the devices: our own name comes first, then
+#: HAMi's, which is a pattern since it calls all devices what one kind of them is called.
+NODE_ORDER = ("hetero.io/node-order", "hami.io/node-scheduler-policy")
+DEVICE_ORDER = ("hetero.io/device-order", "hami.io/?pu-scheduler-policy")
+POLICY = "hetero.io/policy"
+
+#: What asks for the cluster's own way in so many words.
+_DEFAULT = "default"
+_T = TypeVar("_T")
+
+Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
+
+
+@frozen(kw_only=True)
+class Defaults:
+    """What a pod gets that does not say: cards, bytes and percent of each, and a policy.
+
+    `unlimited` counts core but does not hold anybody to it.
+    """
+
+    count: int = 1
+    memory: int | None = None
+    core: int | None = None
+    policy: Policy = Policy.FIXED
+    unlimited: bool = False
+
+
+@frozen(kw_only=True)
+class Asked:
+    """What one container asks for, and in whose words; `unlimited` as in `Defaults`."""
+
+    container: str
+    words: Words
+    count: int
+    request: Request
+    unlimited: bool
+
+
+@frozen(kw_only=True)
+class Wish:
+    """What a pod wants: `pod` as the packing core sees it, and which of its containers are
+    `unlimited`, as in `Defaults`. Nodes and devices are ordered so; None: as the cluster does.
+    """
+
+    pod: Pod
+    unlimited: frozenset[str]
+    node_order: str | None
+    device_order: str | None
+
+
+@frozen(kw_only=True)
+class Vocabulary:
+    """All words that mean something in this cluster."""
+
+    vendors: tuple[Vendor, ...]
+    defaults: Defaults = field(default=Defaults())
+    _spoken: tuple[tuple[frozenset[str], Words, Vendor], ...] = field(init=False)
+    _resources: frozenset[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        spoken = tuple((frozenset(w.resources), w, v) for v in self.vendors for w in v.words)
+        names = frozenset[str]().union(*(names for names, _, _ in spoken))
+        object.__setattr__(self, "_spoken", spoken)
+        object.__setattr__(self, "_resources", names)
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """Every resource name with a meaning."""
+        return self._resources
+
+    def asked(self, pod: Plain) -> tuple[Asked, ...]:
+        """Return what the pod's containers ask of us, init containers last. Raises `BadInput`."""
+        notes = pod["metadata"].get("annotations") or {}
+        found = []
+        for container in (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())):
+            resources = container.get("resources") or {}
+            amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+            if self._resources.isdisjoint(amounts):
+                continue
+            try:
+                asked = self._container(container, amounts, notes)
+            except BadInput as error:
+                raise BadInput(f"container {container['name']}: {error}") from None
+            if asked is not None:
+                found.append(asked)
+        return tuple(found)
+
+    def wish(self, pod: Plain, given: Mapping[str, Sequence[str]] | None = None) -> Wish | None:
+        """Return what the pod wants, None if it asks nothing of us. Raises `BadInput`.
+
+        `given` are the UUIDs of the devices that containers hold already, and so ask for.
+        """
+        asked = self.asked(pod)
+        if not asked:
+            return None
+        held = given or {}
+        requests = {
+            one.container: _pinned(one.request, held.get(one.container, ())) for one in asked
+        }
+        spec, metadata = pod["spec"], pod["metadata"]
+        first = spec.get("initContainers") or ()
+        beside = [one for one in first if one.get("restartPolicy") == "Always"]
+
+        def containers(plain: Iterable[Plain]) -> tuple[Container, ...]:
+            return tuple(Container(request=requests.get(one["name"])) for one in plain)
+
+        notes = metadata.get("annotations") or {}
+        orders = names(_first(notes, DEVICE_ORDER))
+        return Wish(
+            pod=Pod(
+                name=metadata["name"],
+                namespace=metadata.get("namespace", "default"),
+                containers=containers(spec["containers"]),
+                init=containers(one for one in first if one not in beside),
+                sidecars=containers(beside),
+                priority=spec.get("priority") or 0,
+            ),
+            unlimited=frozenset(one.container for one in asked if one.unlimited),
+            node_order=_first(notes, NODE_ORDER),
+            device_order=next((name for name in orders if name in ("binpack", "spread")), None),
+        )
+
+    def _container(
+        self, container: Plain, amounts: Mapping[str, str], notes: Mapping[str, str]
+    ) -> Asked | None:
+        spoken = [(w, v) for names, w, v in self._spoken if not names.isdisjoint(amounts)]
+        meant = [(w, v) for w, v in spoken if quantity(amounts, w.count) or w.count not in amounts]
+        if not meant:
+            return None  # counts are there and are 0
+        if len(meant) > 1:
+            counts = " and ".join(words.count for words, _ in meant)
+            raise BadInput(f"asks for {counts}: a container has cards of one kind")
+        words, vendor = meant[0]
+        ask = self._ask(words, amounts)
+        count = _count(words, ask, quantity(amounts, words.count) or self.defaults.count)
+        _expect_no_contradiction(words, notes)
+        wanted = names(_first(notes, DEVICE_ORDER))
+        policy = self._policy(container, words, notes)
+        grade = _grade(words, notes, count)
+        first = quantity(amounts, words.priority) == 0 or grade in words.first
+        return Asked(
+            container=container["name"],
+            words=words,
+            count=count,
+            unlimited=policy is None,
+            request=Request(
+                asks=(ask,) * count,
+                exclusive=words.whole or ask.core == 100,
+                empty="mutex" in wanted,
+                numa="numa" in wanted or _true(notes, words.numa),
+                links="topology-aware" in wanted or _true(notes, words.links),
+                policy=policy or Policy.FIXED,
+                priority=Priority.HIGH if first else Priority.LOW,
+                vendor=Choice(only=(vendor.name,)),
+                model=Choice(
+                    only=_models(notes, words.only_model, words) or words.models.only,
+                    never=(*_models(notes, words.never_model, words), *words.models.never),
+                ),
+                uuid=Choice(
+                    only=names(notes.get(words.only_uuid or "")),
+                    never=names(notes.get(words.never_uuid or "")),
+                ),
+                rung=_said(notes, words.mode, words.modes) or words.rungs,
+                company=_company(words, grade),
+            ),
+        )
+
+    def _ask(self, words: Words, amounts: Mapping[str, str]) -> Ask:
+        if words.shape is not None:
+            return Ask(shape=words.shape)
+        sizes = (bytes_of(amounts, name, words.memory_unit) for name in words.memory)
+        memory = next((size for size in sizes if size), None)
+        percent = quantity(amounts, words.memory_percent) or None
+        core = next((c for name in words.core if (c := quantity(amounts, name))), None)
+        if core is not None:
+            if core > words.core_whole:
+                raise BadInput(
+                    f"{words.core[0]} {core} is more than a card has: it is at most "
+                    f"{words.core_whole}, per card"
+                )
+            core = max(core * 100 // words.core_whole, 1)
+        if percent is not None and percent > 100:
+            raise BadInput(f"{words.memory_percent} {percent} is over 100 percent of a card")
+        if memory is None and percent is None:
+            memory = self.defaults.memory
+        return Ask(memory=memory, memory_percent=percent, core=core or self.defaults.core)
+
+    def _policy(self, container: Plain, words: Words, notes: Mapping[str, str]) -> Policy | None:
+        """Return the container's policy, None if nobody is to hold it to its core."""
+        said = notes.get(POLICY)
+        if said is not None:
+            if said not in [policy.value for policy in Policy]:
+                raise BadInput(f"{POLICY} {said!r} is not fixed, elastic or off")
+            return Policy(said)
+        variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
+        default = None if self.defaults.unlimited else self.defaults.policy
+        return _said({**variables, **notes}, words.policy, {_DEFAULT: default, **words.policies})
+
+
+def _pinned(request: Request, uuids: Sequence[str]) -> Request:
+    """Return the request for these very devices, or as it is if they are not as many as asked."""
+    if len(uuids) != len(request.asks):
+        return request
+    asks = (evolve(ask, device=uuid) for ask, uuid in zip(request.asks, uuids, strict=True))
+    return evolve(request, asks=tuple(asks))
+
+
+def _count(words: Words, ask: Ask, count: int) -> int:
+    """Return how many cards are meant: whole ones come in modules."""
+    size = words.module
+    parse_count(str(count), of=words.count)
+    if size == 1 or (count == 1 and ask != Ask()):
+        return count
+    if count != 1 and count % size:
+        raise BadInput(
+            f"{words.count} {count}: cards come in modules of {size}, so ask for a multiple of "
+            f"{size} (1 means one module)"
+        )
+    return max(count, size)
+
+
+def _grade(words: Words, notes: Mapping[str, str], count: int) -> str:
+    """Return the class of the pod, "" if it is in none."""
+    grade = notes.get(words.grade or "", "")
+    if grade not in words.grades and grade:
+        raise BadInput(f"{words.grade} {grade!r} is none of {_list(words.grades)}")
+    if grade and count != 1:
+        raise BadInput(f"{words.count} {count}: a pod with {words.grade} has one card")
+    return grade
+
+
+def _company(words: Words, grade: str) -> tuple[Company, ...]:
+    """Return whom the container's cards may be shared with."""
+    if words.grade is None:
+        return ()
+    return (Company(what=words.grade, name=grade, beside=words.grades[grade]),)
+
+
+def _said(notes: Mapping[str, Any], name: str | None, meanings: Mapping[str, _T]) -> _T | None:
+    """Return what the value of a note means; without one, or without a note, the default."""
+    value = (notes.get(name) if name else None) or _DEFAULT
+    if value not in meanings and value != _DEFAULT:
+        raise BadInput(f"{name} {value!r} is none of {_list(meanings)}")
+    return meanings.get(value)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(filter(None, names)))
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """Return the names in a list separated by commas."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _first(notes: Mapping[str, str], patterns: Iterable[str]) -> str | None:
+    said = (notes[name] for pattern in patterns for name in fnmatch.filter(sorted(notes), pattern))
+    return next(filter(None, said), None)
+
+
+def _models(notes: Mapping[str, str], name: str | None, words: Words) -> tuple[str, ...]:
+    """Return the models an annotation lists, spelt as the driver does."""
+    listed = (notes.get(name) if name else None) or ""
+    for theirs, ours in words.spelling.items():
+        listed = listed.replace(theirs, ours)
+    return names(listed)
+
+
+def _expect_no_contradiction(words: Words, notes: Mapping[str, str]) -> None:
+    """Raise `BadInput` if annotations choose and exclude the same."""
+    pairs = ((words.only_model, words.never_model), (words.only_uuid, words.never_uuid))
+    for only, never in pairs:
+        both = set(names(notes.get(only or ""))) & set(names(notes.get(never or "")))
+        if both:
+            raise BadInput(f"{only} and {never} both name {min(both)}: leave one of them out")
+
+
+def _true(notes: Mapping[str, str], name: str | None) -> bool:
+    return name is not None and notes.get(name, "").lower() == "true"

@@ -1,0 +1,47 @@
+"""Reads the quantities of the API: whole numbers, with the suffixes it allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+from hetero.model.errors import BadInput
+
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_DECIMAL: Mapping[str, Decimal | int] = {
+    "m": Decimal("0.001"),
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+}
+#: The API's own quantities end below this.
+_MOST = 2**63
+
+
+def quantity(amounts: Mapping[str, str], name: str | None) -> int | None:
+    """Return a resource's whole number, None if it is not there. Raises `BadInput`."""
+    return None if name is None or name not in amounts else _number(name, amounts[name])
+
+
+def bytes_of(amounts: Mapping[str, str], name: str, unit: int) -> int | None:
+    """Return a memory resource in bytes: with a binary suffix as it stands, else by its unit."""
+    if name not in amounts:
+        return None
+    suffixed = str(amounts[name])[-2:] in _BINARY
+    return _number(name, amounts[name]) * (1 if suffixed else unit)
+
+
+def _number(name: str, said: object) -> int:
+    text = str(said)
+    digits, suffix = (text[:-2], text[-2:]) if text[-2:] in _BINARY else (text, "")
+    factor: Decimal | int = _BINARY.get(suffix, 1)
+    if not suffix and text[-1:] in _DECIMAL:
+        digits, factor = text[:-1], _DECIMAL[text[-1:]]
+    try:
+        number = Decimal(digits) * factor
+        if not 0 <= number < _MOST or number != int(number):
+            raise BadInput(f"{name} {text!r} is not a whole number")
+    except ArithmeticError:
+        raise BadInput(f"{name} {text!r} is not a number") from None
+    return int(number)

@@ -1,0 +1,119 @@
+"""What namespaces may hold by their ResourceQuotas, against what their pods hold of the cards.
+
+A quota's `limits.<resource>` counts memory or core over all cards, in that resource's unit: what
+was given of the cards its word means, whichever words a pod asked in. Kubernetes itself counts no
+`limits.` of such resources, so nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import define, field
+
+from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.api.quantity import quantity
+from hetero.model import CORE, MEMORY, Counters, Device
+from hetero.model.errors import BadInput
+from hetero.placement.cluster import Container, Pod
+from hetero.placement.offer import cut_of
+
+log = logging.getLogger(__name__)
+
+PREFIX = "limits."
+
+
+def limits(hard: Mapping[str, Any], known: Iterable[str]) -> dict[str, int]:
+    """Return what a quota's `spec.hard` allows of each resource that we know and it limits."""
+    most = {}
+    for name in known:
+        try:
+            allowed = quantity(hard, f"{PREFIX}{name}")
+        except BadInput as error:
+            log.warning("quota: %s: it limits nothing", error)
+            continue
+        if allowed is not None:
+            most[name] = allowed
+    return most
+
+
+@define(eq=False)
+class Quotas:
+    """The quotas of all namespaces, and what counts against them. One caller at a time."""
+
+    vocabulary: Vocabulary
+    #: By namespace and quota, what it allows of each resource.
+    most: dict[str, dict[str, dict[str, int]]] = field(factory=dict)
+    used: dict[str, Counter[str]] = field(factory=dict)  # by namespace
+
+    def allow(self, namespace: str, name: str, most: dict[str, int]) -> bool:
+        """Note what a quota allows, nothing if it is gone; return whether that is news."""
+        mine = self.most.setdefault(namespace, {})
+        if mine.get(name, {}) == most:
+            return False
+        mine[name] = most
+        if not most:
+            del mine[name]
+        if not mine:
+            del self.most[namespace]
+        return True
+
+    def charge(self, device: Device, takes: Counters) -> Counter[str]:
+        """Return what these counters of a device are in the units of every word that means it."""
+        made: Counter[str] = Counter()
+        for vendor in self.vocabulary.vendors:
+            for words in vendor.words if vendor.name == device.vendor else ():
+                if not (words.memory or words.core) or not words.mean(device):
+                    continue
+                for name in words.memory:
+                    made[name] = -(-takes.get(MEMORY, 0) // words.memory_unit)
+                for name in words.core:
+                    units = takes.get(CORE, 0) * words.core_whole
+                    made[name] = -(-units // max(device.of_card(CORE), 1))
+        return made
+
+    def move(self, namespace: str, charge: Counter[str], *, times: int) -> None:
+        """Count a charge (`times` 1) or give it back (-1)."""
+        used = self.used.setdefault(namespace, Counter())
+        for name, amount in charge.items():
+            used[name] += times * amount
+
+    def over(self, namespace: str, charge: Mapping[str, int]) -> str | None:
+        """Return which quota so much more would pass, None if none."""
+        used = self.used.get(namespace, Counter())
+        for quota, most in self.most.get(namespace, {}).items():
+            for name, allowed in most.items():
+                if used[name] + charge.get(name, 0) > allowed and charge.get(name):
+                    held = f"{used[name]} used, " if used[name] else ""
+                    return (
+                        f"over quota {quota} of namespace {namespace} ({name}: {allowed} allowed, "
+                        f"{held}{charge[name]} asked)"
+                    )
+        return None
+
+    def least(self, pod: Pod, kinds: Iterable[Device]) -> Counter[str]:
+        """Return the least a pod is charged on a node whose cards are of these kinds."""
+        devices = list(kinds)
+
+        def of(containers: Iterable[Container]) -> list[Counter[str]]:
+            return [self._least(container, devices) for container in containers]
+
+        main, first, beside = of(pod.containers), of(pod.init), of(pod.sidecars)
+        held = sum(main, Counter())
+        for one in first:
+            held |= one  # name by name the larger
+        return sum(beside, held)
+
+    def _least(self, container: Container, devices: list[Device]) -> Counter[str]:
+        request, made = container.request, Counter[str]()
+        if request is None:
+            return made
+        for ask in request.asks:
+            cuts = ((d, cut_of(d, ask, request, d.capacity)) for d in devices)
+            charges = [self.charge(d, cut.takes) for d, cut in cuts if not isinstance(cut, str)]
+            for name in set().union(*charges):
+                made[name] += min(charge[name] for charge in charges)
+        return made

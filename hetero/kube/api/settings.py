@@ -1,0 +1,165 @@
+"""What all services of a cluster share: one small TOML file, checked word by word."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from hetero.kube.api.pod_request import Defaults, Vocabulary
+from hetero.model import Policy
+from hetero.model.errors import BadInput
+from hetero.model.units import parse_memory, parse_percent
+from hetero.node.settings import Settings as NodeSettings
+from hetero.node.settings import read_settings
+from hetero.plugin.registry import Registry
+from hetero.plugin.resource_names import Words
+from hetero.plugin.vendor import Vendor
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: What orders nodes and devices by default may be called.
+_NODE_ORDERS = ("binpack", "spread", "waste")
+_DEVICE_ORDERS = ("binpack", "spread")
+_TABLES = ("defaults", "resources", "runtime-classes", "nodes")
+
+
+@frozen(kw_only=True)
+class Settings:
+    """How this cluster schedules.
+
+    node-order = "binpack"        # binpack, spread, or waste: whatever leaves the least useless
+    device-order = "binpack"      # binpack or spread
+
+    [defaults]                    # for pods that do not say
+    count = 1
+    memory = "4Gi"                # of each card; not given: all of it
+    core = 30                     # percent of each card; not given: no limit
+    policy = "fixed"              # fixed or elastic
+    core-limit = true             # false: core is counted and limits nobody
+
+    [resources]                   # other names for resources
+    "vendor.com/cards" = "example.com/cards"
+
+    [runtime-classes]             # what a vendor's pods get that name no runtimeClassName
+    vendor = "vendor-runtime"
+
+    [nodes."*".cards]             # what nodes give out, by patterns of their names: the tables of
+    split = 10                    # `hetero.node.settings`; what a later pattern says, it says
+    [nodes."old-*".scale]         # instead of an earlier one
+    memory = 1.5
+    """
+
+    node_order: str = "binpack"
+    device_order: str = "binpack"
+    defaults: Defaults = field(default=Defaults())
+    resources: Mapping[str, str] = field(factory=dict)
+    runtime_classes: Mapping[str, str] = field(factory=dict)
+    nodes: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+
+    def of_node(self, name: str) -> NodeSettings:
+        """Return what the cluster says of a node."""
+        chosen = NodeSettings()
+        for pattern, document in self.nodes.items():
+            if fnmatchcase(name, pattern):
+                chosen = read_settings(document, chosen)
+        return chosen
+
+    def vocabulary(self, registry: Registry) -> Vocabulary:
+        """Return the words of all vendors, by the names this cluster uses."""
+        declared = registry.declarations()
+        known = {name for vendor in declared for words in vendor.words for name in words.resources}
+        for name in self.resources:
+            if name not in known:
+                raise BadInput(f"settings: no vendor knows the resource {name!r}")
+        for name in self.runtime_classes:
+            if name not in [vendor.name for vendor in declared]:
+                raise BadInput(f"settings: runtime-classes: there is no vendor {name!r}")
+        vendors = tuple(self._renamed(vendor) for vendor in declared)
+        return Vocabulary(vendors=vendors, defaults=self.defaults)
+
+    def _renamed(self, vendor: Vendor) -> Vendor:
+        def new(name: str | None) -> str | None:
+            return None if name is None else self.resources.get(name, name)
+
+        def renamed(words: Words) -> Words:
+            return evolve(
+                words,
+                count=self.resources.get(words.count, words.count),
+                memory=tuple(self.resources.get(name, name) for name in words.memory),
+                memory_percent=new(words.memory_percent),
+                core=tuple(self.resources.get(name, name) for name in words.core),
+                priority=new(words.priority),
+            )
+
+        return evolve(vendor, words=tuple(map(renamed, vendor.words)))
+
+
+def load(path: Path | None) -> Settings:
+    """Return the settings in a file, the defaults without one. Raises `BadInput`."""
+    if path is None:
+        return Settings()
+    try:
+        document = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"settings {path}: {error}") from None
+    try:
+        return _settings(document)
+    except BadInput as error:
+        raise BadInput(f"settings {path}: {error}") from None
+
+
+def _settings(document: dict[str, Any]) -> Settings:
+    _known(document, "node-order", "device-order", *_TABLES)
+    said = document.get("defaults", {})
+    _known(said, "count", "memory", "core", "policy", "core-limit")
+    names = document.get("resources", {})
+    classes = document.get("runtime-classes", {})
+    for table, what in ((names, "resources"), (classes, "runtime-classes")):
+        if not all(isinstance(name, str) for name in table.values()):
+            raise BadInput(f"{what}: a name is a text")
+    nodes = document.get("nodes", {})
+    if not isinstance(nodes, dict) or not all(isinstance(one, dict) for one in nodes.values()):
+        raise BadInput('nodes is a table of tables: write [nodes."*".cards]')
+    for pattern, table in nodes.items():
+        try:
+            read_settings(table)
+        except BadInput as error:
+            raise BadInput(f"nodes.{pattern!r}: {error}") from None
+    count = said.get("count", 1)
+    if not isinstance(count, int) or count < 1:
+        raise BadInput(f"defaults.count {count!r} is not a positive whole number")
+    return Settings(
+        node_order=_one_of(document, "node-order", _NODE_ORDERS),
+        device_order=_one_of(document, "device-order", _DEVICE_ORDERS),
+        defaults=Defaults(
+            count=count,
+            memory=parse_memory(str(said["memory"])) if "memory" in said else None,
+            core=parse_percent(str(said["core"]), of="defaults.core") if "core" in said else None,
+            policy=Policy(_one_of(said, "policy", ("fixed", "elastic"))),
+            unlimited=said.get("core-limit", True) is False,
+        ),
+        resources=names,
+        runtime_classes=classes,
+        nodes=nodes,
+    )
+
+
+def _known(table: dict[str, Any], *names: str) -> None:
+    for name in table:
+        if name not in names:
+            raise BadInput(f"{name!r} is not known: there are {', '.join(names)}")
+
+
+def _one_of(table: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:
+    said = str(table.get(name, choices[0]))
+    if said not in choices:
+        raise BadInput(f"{name} {said!r} is none of {', '.join(choices)}")
+    return said

@@ -1,0 +1,246 @@
+"""A cluster as its API tells it: every node's devices, the pods that hold of them, and their use.
+
+Use is what the agents tell Prometheus, read through the API: whoever may see the pods of the agents
+and reach into them sees it, from anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from time import monotonic
+
+from attrs import evolve, field, frozen
+from prometheus_client.parser import text_string_to_metric_families
+
+from hetero.kube.api.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
+from hetero.kube.api.client import Access, Api, ApiError, Plain
+from hetero.model import CORE, MEMORY, Allocation, Device, Grant, Inventory, Usage, codec
+from hetero.model.errors import BadInput
+from hetero.node.view.observe import DeviceView, Share
+
+#: How the agents' pods are known, and the name of the port their metrics are on.
+_AGENTS, _PORT = {"app": "hetero-agent"}, "metrics"
+_LABELS = ("UUID", "namespace", "pod", "container")
+
+
+@frozen(kw_only=True)
+class PodView:
+    """A container that holds devices, as the scheduler noted; `phase` is its pod's."""
+
+    namespace: str
+    pod: str
+    container: str
+    node: str
+    phase: str
+    allocation: Allocation
+    shares: tuple[Share, ...] = ()  # of the device of each grant
+
+
+@frozen(kw_only=True)
+class MemberView:
+    """One node of a cluster; `fault` says why its inventory cannot be read, `silent` why what is
+    used there is not known.
+    """
+
+    name: str
+    devices: tuple[DeviceView, ...]
+    fault: str | None = None
+    silent: str | None = None
+
+
+@frozen(kw_only=True)
+class ClusterView:
+    """All nodes that published devices, and all pods that hold some."""
+
+    nodes: tuple[MemberView, ...]
+    pods: tuple[PodView, ...]
+
+
+@frozen(kw_only=True)
+class _Heard:
+    """What one agent said: values by metric and labels, at a time; or why it said nothing."""
+
+    at: float = 0.0
+    values: Mapping[tuple[str, ...], float] = field(factory=dict)
+    silent: str | None = None
+
+
+def survey(*, seconds: float | None = None) -> ClusterView:
+    """Return the cluster of this pod or of $KUBECONFIG. Raises `HeteroError` without one.
+
+    What is used is looked up if `seconds` says over how long.
+    """
+
+    async def asked() -> ClusterView:
+        async with Api(Access.here()).open() as api:
+            return await look(api, seconds=seconds)
+
+    return asyncio.run(asked())
+
+
+async def look(api: Api, *, seconds: float | None = None) -> ClusterView:
+    """Return the cluster behind an API, as `survey`."""
+    nodes, pods = await asyncio.gather(api.get("/api/v1/nodes"), api.get("/api/v1/pods"))
+    holding = tuple(view for pod in pods["items"] for view in _holding(pod))
+    members = tuple(
+        _member(node, holding)
+        for node in nodes["items"]
+        if INVENTORY in (node["metadata"].get("annotations") or {})
+    )
+    before: dict[str, _Heard] = {}
+    now: dict[str, _Heard] = {}
+    if seconds is not None:
+        agents = dict(filter(None, map(_agent, pods["items"])))
+        before = await _hear(api, agents)
+        await asyncio.sleep(seconds)
+        now = await _hear(api, agents)
+        members = tuple(_used(member, now.get(member.name)) for member in members)
+    rows = {row.device.uuid: row for member in members for row in member.devices}
+    known = partial(_share, rows=rows, before=before, now=now)
+    return ClusterView(
+        nodes=members,
+        pods=tuple(
+            evolve(view, shares=tuple(known(view, grant) for grant in view.allocation.grants))
+            for view in holding
+        ),
+    )
+
+
+# --- what is used -----------------------------------------------------------------------------
+
+
+def _agent(pod: Plain) -> tuple[str, str] | None:
+    """Return an agent's node and where the API serves its metrics; None for any other pod."""
+    about, node = pod["metadata"], pod["spec"].get("nodeName")
+    labels = about.get("labels") or {}
+    if node is None or not _AGENTS.items() <= labels.items():
+        return None
+    ports = (port for one in pod["spec"]["containers"] for port in one.get("ports") or ())
+    port = next((port["containerPort"] for port in ports if port.get("name") == _PORT), 80)
+    where = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}:{port}/proxy/metrics"
+    return node, where
+
+
+async def _hear(api: Api, agents: Mapping[str, str]) -> dict[str, _Heard]:
+    async def one(path: str) -> _Heard:
+        try:
+            text = await api.text(path)
+        except ApiError as error:
+            return _Heard(silent=str(error))
+        values = {
+            (sample.name, *(sample.labels.get(label, "") for label in _LABELS)): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if "UUID" in sample.labels
+        }
+        return _Heard(at=monotonic(), values=values)
+
+    heard = await asyncio.gather(*map(one, agents.values()))
+    return dict(zip(agents, heard, strict=True))
+
+
+def _used(member: MemberView, heard: _Heard | None) -> MemberView:
+    """Return the node with what its devices are used now."""
+    if heard is None or heard.silent:
+        return evolve(member, silent="no agent runs there" if heard is None else heard.silent)
+
+    def usage(uuid: str) -> Usage:
+        memory, busy = (
+            heard.values.get((f"hetero_device_{name}", uuid, "", "", ""))
+            for name in ("memory_used_bytes", "utilization_ratio")
+        )
+        return Usage(memory=None if memory is None else int(memory), core=busy)
+
+    devices = (evolve(view, usage=usage(view.device.uuid)) for view in member.devices)
+    return evolve(member, devices=tuple(devices))
+
+
+def _share(
+    view: PodView,
+    grant: Grant,
+    *,
+    rows: Mapping[str, DeviceView],
+    before: Mapping[str, _Heard],
+    now: Mapping[str, _Heard],
+) -> Share:
+    """Return what a container has and uses of the device of a grant."""
+    row, nothing = rows.get(grant.device), _Heard()
+    old, new = before.get(view.node, nothing), now.get(view.node, nothing)
+    whose = (grant.device, view.namespace, view.pod, view.container)
+    memory = new.values.get(("hetero_share_memory_used_bytes", *whose))
+    spent, core, used = ("hetero_share_core_seconds_total", *whose), None, None
+    if row is not None and grant.core is not None:
+        core = 100 * grant.core / row.device.of_card(CORE)
+        if spent in old.values and spent in new.values:
+            used = 100 * max(new.values[spent] - old.values[spent], 0) / (new.at - old.at)
+    return Share(
+        device=grant.device,
+        number=row.number if row else None,
+        memory=grant.takes[MEMORY],
+        core=core,
+        rung=row.device.rung if row else None,
+        memory_used=None if memory is None else int(memory),
+        core_used=used,
+    )
+
+
+# --- what stands ------------------------------------------------------------------------------
+
+
+def _member(node: Plain, holding: tuple[PodView, ...]) -> MemberView:
+    name = node["metadata"]["name"]
+    try:
+        devices = published_devices(node["metadata"]["annotations"][INVENTORY], node=name)
+    except BadInput as error:
+        return MemberView(name=name, devices=(), fault=str(error))
+    here = tuple(view for view in holding if view.node == name)
+    free = Inventory(devices, tuple(view.allocation for view in here)).free()
+
+    def held(device: Device) -> dict[str, int]:
+        return {name: all_ - free[device.uuid][name] for name, all_ in device.capacity.items()}
+
+    return MemberView(
+        name=name,
+        devices=tuple(
+            DeviceView(
+                number=number,
+                device=device,
+                held=held(device),
+                usage=Usage(),
+                grants=tuple(
+                    f"{view.namespace}/{view.pod}/{view.container}"
+                    for view in here
+                    if any(grant.device == device.uuid for grant in view.allocation.grants)
+                ),
+            )
+            for number, device in enumerate(devices)
+        ),
+    )
+
+
+def _holding(pod: Plain) -> tuple[PodView, ...]:
+    """Return what the pod's containers hold; nothing when it ended or is not bound."""
+    about, phase = pod["metadata"], (pod.get("status") or {}).get("phase", "Unknown")
+    text = (about.get("annotations") or {}).get(ALLOCATION)
+    node = pod["spec"].get("nodeName")
+    if text is None or node is None or phase in ("Succeeded", "Failed"):
+        return ()
+    view = PodView(
+        namespace=about["namespace"],
+        pod=about["name"],
+        container="",
+        node=node,
+        phase=phase,
+        allocation=Allocation(grants=()),
+    )
+    try:
+        # Not verified here, where there is no key: what is shown decides nothing.
+        given = codec.loads(text, Assignment, source=f"pod {about['name']}")
+    except BadInput:
+        return ()
+    return tuple(
+        evolve(view, container=container, allocation=allocation)
+        for container, allocation in given.containers
+    )

@@ -1,0 +1,518 @@
+"""The extender of the stock kube-scheduler: which nodes serve a pod, how well, and the binding.
+
+Nothing is taken when nodes are filtered: a pod that lands elsewhere, or nowhere, has cost nobody
+anything. The share is reserved when kube-scheduler binds the pod, written to the pod signed, and
+only then is the pod bound. The names of the verbs' fields are those of
+k8s.io/kube-scheduler/extender/v1; Go reads them whatever their case, and so do we.
+
+What the API says and what kube-scheduler asks are in one file, longer than most, because they
+change one state between two awaits: where one may be interrupted is to be seen at a glance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from aiohttp import web
+from attrs import define, field, frozen
+from msgspec import Raw, json
+
+from hetero.kube.api.annotations import (
+    ALLOCATION,
+    INVENTORY,
+    SIGNATURE,
+    Assignment,
+    Key,
+    meant_for,
+    published_devices,
+    read_assignment,
+    signed_assignment,
+    without_core_limit,
+)
+from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.events import Events, timestamp
+from hetero.kube.api.lease import Lease
+from hetero.kube.api.pod_request import Vocabulary, Wish
+from hetero.kube.api.quota import Quotas, limits
+from hetero.kube.scheduler import hami_migration
+from hetero.kube.scheduler.cache import BEST, Roster
+from hetero.kube.scheduler.scheduler_metrics import Tally
+from hetero.model import Refusal
+from hetero.model.errors import BadInput, HeteroError
+from hetero.placement import Pod
+
+log = logging.getLogger(__name__)
+
+#: On a pod that is to be tried again soon, and since when.
+AGAIN = "hetero.io/tried-again"
+#: The largest request taken: names of some 100,000 nodes.
+_MOST_BYTES = 16 * 2**20
+#: Seconds an allocation counts that was written for a pod which was then not bound.
+_UNBOUND = 30.0
+#: Seconds a caller waits for a scheduler that is starting, and between looks.
+_PATIENCE, _PAUSE = 5.0, 0.05
+#: Pods remembered between being filtered and being bound.
+_MOST_FILTERED = 1024
+_OVER, _RUNS = ("Succeeded", "Failed"), "Running"
+
+_ARGS = json.Decoder(dict[str, Raw])
+_NAMES = json.Decoder(list[str])
+_NULL = Raw(b"null")
+
+
+@frozen(eq=False)
+class _Names:
+    """Names of nodes beside their text: of thousands, most of a decision is reading and writing."""
+
+    text: Raw
+    each: list[str]
+
+
+@define(eq=False)
+class Scheduler:
+    """Answers kube-scheduler from what the API says about nodes and pods."""
+
+    api: Api
+    vocabulary: Vocabulary
+    key: Key
+    lease: Lease | None = None
+    node_order: str = "binpack"
+    device_order: str = "binpack"
+    roster: Roster = field(init=False)
+    _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
+    _ours: set[str] = field(factory=set)  # those of them that this process reserved for
+    _former: dict[str, Plain] = field(factory=dict)  # pods that were there before us
+    # Pods that may be bound next, oldest first, and what they want.
+    _filtered: dict[str, tuple[Plain, Wish]] = field(factory=dict)
+    _named: _Names = _Names(_NULL, [])  # that came or went last
+    _ready: set[str] = field(factory=set)
+    _tasks: set[asyncio.Task[None]] = field(factory=set)
+    tally: Tally = field(init=False)
+    events: Events = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.roster = Roster(Quotas(self.vocabulary))
+        self.tally = Tally(self.roster)
+        self.events = Events(self.api)
+
+    # --- what the API says ----------------------------------------------------------------------
+
+    async def follow_nodes(self) -> None:
+        """Keep the roster's nodes as the API has them."""
+        await self.api.follow(
+            "/api/v1/nodes",
+            listed=self._nodes_listed,
+            changed=self._node_changed,
+            lost=lambda error: log.warning("nodes: %s", error),
+        )
+
+    async def follow_pods(self) -> None:
+        """Keep what stands on the nodes as the pods say."""
+        await self.api.follow(
+            "/api/v1/pods",
+            listed=self._pods_listed,
+            changed=self._pod_changed,
+            lost=lambda error: log.warning("pods: %s", error),
+        )
+
+    async def follow_quotas(self) -> None:
+        """Keep what namespaces may hold as their quotas say."""
+        await self.api.follow(
+            "/api/v1/resourcequotas",
+            listed=self._quotas_listed,
+            changed=self._quota_changed,
+            lost=lambda error: log.warning("quotas: %s", error),
+        )
+
+    def _quotas_listed(self, quotas: list[Plain]) -> None:
+        listed = {(_full_name(quota)) for quota in quotas}
+        for namespace, mine in list(self.roster.quotas.most.items()):
+            for name in set(mine) - {name for space, name in listed if space == namespace}:
+                self._quota_allows(namespace, name, {})
+        for quota in quotas:
+            self._quota_changed("ADDED", quota)
+        self._ready.add("quotas")
+
+    def _quota_changed(self, event: str, quota: Plain) -> None:
+        hard = quota["spec"].get("hard") or {} if event != "DELETED" else {}
+        self._quota_allows(*_full_name(quota), limits(hard, self.vocabulary.resources))
+
+    def _quota_allows(self, namespace: str, name: str, most: dict[str, int]) -> None:
+        """Note what a quota allows; pods that wait for it are tried again."""
+        if not self.roster.quotas.allow(namespace, name, most):
+            return
+        for uid, (pod, _) in self._filtered.items():
+            if pod["metadata"]["namespace"] == namespace:
+                self._later(self._again(_path(pod), uid))
+
+    def _nodes_listed(self, nodes: list[Plain]) -> None:
+        names = {node["metadata"]["name"] for node in nodes}
+        for name in set(self.roster.nodes()) - names:
+            self.roster.leave(name)
+        for node in nodes:
+            self._node_changed("ADDED", node)
+        self.roster.settle()
+        # Thousands of nodes' devices live as long as this process: walking them at every full
+        # collection would hold up one decision in a hundred for tens of milliseconds.
+        gc.collect()
+        gc.freeze()
+        self._ready.add("nodes")
+
+    def _node_changed(self, event: str, node: Plain) -> None:
+        name = node["metadata"]["name"]
+        text = (node["metadata"].get("annotations") or {}).get(INVENTORY)
+        if event == "DELETED" or text is None:
+            self.roster.leave(name)
+            return
+        was = self.roster.devices(name)
+        try:
+            self.roster.enter(name, published_devices(text, node=name))
+        except BadInput as error:
+            log.error("%s", error)
+            self.roster.enter(name, (), fault="publish an inventory that this version cannot read")
+        if self.roster.devices(name) != was:
+            for uid, pod in self._former.items():
+                if pod["spec"]["nodeName"] == name and uid not in self.roster.standing:
+                    self._count(uid, pod)
+
+    def _pods_listed(self, pods: list[Plain]) -> None:
+        uids = {pod["metadata"]["uid"] for pod in pods}
+        for uid in {*self.roster.standing, *self._former} - uids:
+            self._forget(uid)
+        for pod in pods:
+            self._pod_changed("ADDED", pod)
+        if "pods" not in self._ready:
+            self._later(self._wake())
+        self._ready.add("pods")
+
+    def _pod_changed(self, event: str, pod: Plain) -> None:
+        uid, metadata = pod["metadata"]["uid"], pod["metadata"]
+        if event == "DELETED" or (pod.get("status") or {}).get("phase") in _OVER:
+            self._forget(uid)
+            return
+        notes = metadata.get("annotations") or {}
+        node = pod["spec"].get("nodeName")
+        known = self._pods.get(uid)
+        if known is not None:
+            self._pods[uid] = pod
+        if uid in self._ours:
+            return
+        if ALLOCATION not in notes:
+            runs = node and (pod.get("status") or {}).get("phase") == _RUNS
+            if runs and uid not in self._former and hami_migration.given(pod):
+                self._former[uid] = pod
+                self._count(uid, pod)
+            return
+        if known is not None and _given(known) == _given(pod):
+            return
+        name = f"{metadata['namespace']}/{metadata['name']}"
+        try:
+            # Before it is bound, only the allocation itself says for which node it was made.
+            given = read_assignment(
+                notes, self.key, pod=name, uid=uid, node=node or meant_for(notes)
+            )
+            wish = self.vocabulary.wish(pod)
+        except BadInput as error:
+            log.warning("%s", error)
+            return
+        if given is None or wish is None:
+            return
+        self.roster.adopt(uid, wish.pod, given, _names(pod))
+        self._pods[uid] = pod
+        if not node:
+            self._later(self._expire(uid))
+
+    def _count(self, uid: str, pod: Plain) -> None:
+        """Count what HAMi gave a pod that runs: its cards are not empty, until it ends."""
+        node = pod["spec"]["nodeName"]
+        if not self.roster.devices(node):
+            return  # not known yet
+        try:
+            wish = self.vocabulary.wish(pod, hami_migration.given(pod))
+            answer = self.roster.reserve(uid, wish.pod, node) if wish else None
+            fault = answer.sentence if isinstance(answer, Refusal) else None
+        except BadInput as error:
+            fault = str(error)
+        if fault:
+            log.warning("pod %s/%s, which HAMi started: not counted: %s", *_full_name(pod), fault)
+
+    def _forget(self, uid: str) -> None:
+        self._pods.pop(uid, None)
+        self._former.pop(uid, None)
+        self._ours.discard(uid)
+        self.roster.release(uid)
+
+    async def _expire(self, uid: str) -> None:
+        """Give back what a leader before us gave to a pod that it then did not bind."""
+        await asyncio.sleep(_UNBOUND)
+        pod = self._pods.get(uid)
+        if pod is not None and uid not in self._ours and not pod["spec"].get("nodeName"):
+            self._forget(uid)
+
+    # --- what kube-scheduler asks ---------------------------------------------------------------
+
+    def app(self) -> web.Application:
+        """Return the HTTP service."""
+        app = web.Application(client_max_size=_MOST_BYTES)
+        for verb in (self.filter, self.prioritize, self.bind, self.preempt):
+            app.router.add_post(f"/{verb.__name__}", self._answer(verb))
+        return app
+
+    def _answer(
+        self, verb: Callable[[Plain], Awaitable[Any]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(request: web.Request) -> web.Response:
+            started, result = monotonic(), "error"
+            try:
+                said = await request.read()
+                await self._until_ready()
+                made = _response(await verb(self._read(said)))
+                result = "ok"
+                return made
+            except HeteroError as error:
+                log.warning("%s: %s", verb.__name__, error)
+                return _response({"Error": str(error)})
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                sentence = f"{verb.__name__}: not what kube-scheduler sends: {error!r}"
+                log.warning("%s", sentence)
+                return _response({"Error": sentence}, status=400)
+            finally:
+                self.tally.decided(verb.__name__, result, monotonic() - started)
+
+        return answer
+
+    def _read(self, said: bytes) -> Plain:
+        """Return the arguments of a call, by their names in lower case."""
+        given = {name.lower(): text for name, text in _ARGS.decode(said).items() if text != _NULL}
+        names = given.pop("nodenames", None)
+        args = {name: json.decode(text) for name, text in given.items()}
+        if names is not None:
+            if names != self._named.text:  # they are when scored right after they were filtered
+                self._named = _Names(names, _NAMES.decode(names))
+            args["nodenames"] = self._named
+        return args
+
+    @property
+    def ready(self) -> bool:
+        """Whether this scheduler leads and knows the cluster."""
+        return self._ready == {"nodes", "pods", "quotas"} and (
+            self.lease is None or self.lease.held
+        )
+
+    async def _until_ready(self) -> None:
+        """Wait a little: kube-scheduler tries a pod that met an error again only after a minute."""
+        for _ in range(int(_PATIENCE / _PAUSE)):
+            if self.ready:
+                return
+            await asyncio.sleep(_PAUSE)
+        self._check()
+
+    def _check(self) -> None:
+        if not self.ready:
+            raise HeteroError("hetero: this scheduler is starting or standing by: asked too early")
+
+    async def filter(self, args: Plain) -> Plain:
+        """Return the nodes that can serve the pod, and what each of the others said."""
+        plain, names = args["pod"], args.get("nodenames")
+        if names is None:
+            raise HeteroError("hetero: set nodeCacheCapable: true for this extender")
+        wish = self.vocabulary.wish(plain)
+        if wish is None:
+            return {"NodeNames": names.text, "FailedNodes": {}}
+        self._filtered[plain["metadata"]["uid"]] = plain, wish
+        if len(self._filtered) > _MOST_FILTERED:
+            del self._filtered[next(iter(self._filtered))]
+        fits, failed = self.roster.serving(wish.pod, names.each)
+        counts = Counter(failed.values())
+        self.tally.refused(counts)
+        if not fits:
+            refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
+            self._later(self.events.tell(plain, "Unfit", refusal.sentence))
+        if failed:
+            names = self._named = _Names(Raw(json.encode(fits)), fits)
+        return {"NodeNames": names.text, "FailedNodes": failed}
+
+    async def prioritize(self, args: Plain) -> list[Plain]:
+        """Return the nodes' scores from 0 to 10, but for those of 0."""
+        names = args["nodenames"].each
+        wish = self._wish(args["pod"])
+        if wish is None:
+            return []
+        marks = self._marks(wish.pod, names, wish.node_order or self.node_order)
+        every = set(marks.values()) | ({0} if len(marks) < len(names) else set())
+        low, high = min(every, default=0), max(every, default=0)
+        scores = {mark: BEST * (mark - low) // (high - low or 1) for mark in {0, *every}}
+        if scores[0] and len(marks) < len(names):
+            marks = {name: marks.get(name, 0) for name in names}
+        return [{"Host": name, "Score": scores[m]} for name, m in marks.items() if scores[m]]
+
+    def _wish(self, plain: Plain) -> Wish | None:
+        """Return what a pod wants, if it was just filtered without reading it anew."""
+        known, wish = self._filtered.get(plain["metadata"]["uid"], (None, None))
+        return wish if known == plain else self.vocabulary.wish(plain)
+
+    def _marks(self, pod: Pod, names: list[str], order: str) -> dict[str, int]:
+        """Return how good nodes are for the pod, in any unit; 0 where nothing is said."""
+        if order not in ("binpack", "spread"):
+            return {name: -cost for name, cost in self.roster.costs(pod, names).items()}
+        sign = 1 if order == "binpack" else -1
+        return {name: sign * full for name, full in self.roster.fullness(names).items()}
+
+    async def bind(self, args: Plain) -> Plain:
+        """Reserve the pod's share, write it to the pod and bind it; or undo all that."""
+        namespace, name = args["podnamespace"], args["podname"]
+        uid, node = args["poduid"], args["node"]
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        # Nothing is awaited between the call and the reservation, so that the pod that is filtered
+        # next, perhaps at this very moment, sees what this one took.
+        plain, wish = self._filtered.pop(uid, (None, None))
+        if plain is None:
+            plain = await self.api.get(path)
+            if plain["metadata"]["uid"] != uid:
+                raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
+            wish = self.vocabulary.wish(plain)
+        if wish is not None:
+            await self._give(plain, wish, node, path)
+        try:
+            self._check()
+            log.info("pod %s/%s: binding to %s", namespace, name, node)
+            await self.api.post(f"{path}/binding", _binding(plain, node))
+        except HeteroError:
+            if not await self._bound(path, uid, node):
+                self._forget(uid)
+                raise
+        return {}
+
+    async def _give(self, plain: Plain, wish: Wish, node: str, path: str) -> None:
+        uid = plain["metadata"]["uid"]
+        order = wish.device_order or self.device_order
+        answer = self.roster.reserve(uid, wish.pod, node, order=order)
+        if isinstance(answer, Refusal):
+            sentence = f"node {node}: {answer.sentence}"
+            self._later(self.events.tell(plain, "Unfit", sentence))
+            self._later(self._again(path, uid))
+            raise HeteroError(sentence)
+        self._pods[uid] = plain
+        self._ours.add(uid)
+        assignment = Assignment(
+            node=node,
+            uid=uid,
+            containers=tuple(
+                (name, without_core_limit(given) if name in wish.unlimited else given)
+                for name, given in zip(_names(plain), answer.allocations, strict=True)
+                if given is not None
+            ),
+        )
+        notes = signed_assignment(assignment, self.key)
+        try:
+            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": notes}})
+        except ApiError:
+            self._forget(uid)
+            raise
+
+    async def _again(self, path: str, uid: str) -> None:
+        """Have a pod tried again soon that found its node's last share taken.
+
+        kube-scheduler puts it aside for up to a minute, unless the pod itself changes.
+        """
+        await asyncio.sleep(1)
+        await self._touch(path, uid)
+
+    async def _wake(self) -> None:
+        """Have all pods tried again that were asked about before there was anybody to answer."""
+        while not self.ready:
+            await asyncio.sleep(_PAUSE)
+        waiting = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
+        with suppress(HeteroError):
+            for pod in (await self.api.get("/api/v1/pods", waiting))["items"]:
+                with suppress(BadInput):
+                    if self.vocabulary.wish(pod) is not None:
+                        await self._touch(_path(pod), pod["metadata"]["uid"])
+
+    async def _touch(self, path: str, uid: str) -> None:
+        """Change a pod in what means nothing: kube-scheduler tries whatever changed again."""
+        with suppress(ApiError):  # it is gone, or waits its minute
+            await self.api.patch(
+                path, {"metadata": {"uid": uid, "annotations": {AGAIN: timestamp()}}}
+            )
+
+    async def _bound(self, path: str, uid: str, node: str) -> bool:
+        """Return whether a binding was made although its answer was an error or never came."""
+        while True:
+            try:
+                found = await self.api.get(path)
+                break
+            except ApiError as error:
+                if error.status == 404:
+                    return False
+                await asyncio.sleep(1)  # until we know, the reservation stands
+        return (uid, node) == (found["metadata"]["uid"], found["spec"].get("nodeName"))
+
+    async def preempt(self, args: Plain) -> Plain:
+        """Return, for each node kube-scheduler would clear, whom to evict so that the pod fits."""
+        wish = self.vocabulary.wish(args["pod"])
+        offered = args.get("nodenametometavictims", {})
+        if wish is None:
+            return {"NodeNameToMetaVictims": offered}
+        answer = {}
+        for node, plain in offered.items():
+            victims = {name.lower(): value for name, value in plain.items()}
+            given = [next(iter(one.values())) for one in victims.get("pods") or ()]
+            uids = self.roster.evict(wish.pod, node, given)
+            if uids:  # a node without victims is an error to kube-scheduler
+                answer[node] = {
+                    "Pods": [{"UID": uid} for uid in uids],
+                    "NumPDBViolations": victims.get("numpdbviolations", 0),
+                }
+        return {"NodeNameToMetaVictims": answer}
+
+    def _later(self, task: Any) -> None:
+        made = asyncio.ensure_future(task)
+        self._tasks.add(made)
+        made.add_done_callback(self._tasks.discard)
+
+
+def _response(made: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=json.encode(made), status=status, content_type="application/json")
+
+
+def _full_name(plain: Plain) -> tuple[str, str]:
+    return plain["metadata"]["namespace"], plain["metadata"]["name"]
+
+
+def _path(pod: Plain) -> str:
+    return "/api/v1/namespaces/{}/pods/{}".format(*_full_name(pod))
+
+
+def _given(pod: Plain) -> tuple[str | None, str | None]:
+    notes = pod["metadata"].get("annotations") or {}
+    return notes.get(ALLOCATION), notes.get(SIGNATURE)
+
+
+def _names(pod: Plain) -> list[str]:
+    """Return the containers' names in a placement's order: sidecars, containers, init."""
+    first = pod["spec"].get("initContainers") or ()
+    beside = [one for one in first if one.get("restartPolicy") == "Always"]
+    rest = [one for one in first if one not in beside]
+    return [one["name"] for one in (*beside, *pod["spec"]["containers"], *rest)]
+
+
+def _binding(pod: Plain, node: str) -> Plain:
+    metadata = pod["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }

@@ -1,0 +1,126 @@
+"""Puts the services together from their command lines and runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from attrs import frozen
+
+from hetero.kube.api import settings
+from hetero.kube.api.annotations import KEY_FILE, Key
+from hetero.kube.api.client import Access, Api
+from hetero.kube.api.lease import Lease
+from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.service.certificates import Names, renew
+from hetero.kube.service.https import Certificates, serve
+from hetero.kube.webhook.admission import Webhook
+from hetero.model.errors import BadInput
+from hetero.plugin.registry import Registry
+
+
+@frozen(kw_only=True)
+class Listen:
+    """Where a service listens, and with which certificates; none: plain HTTP, for tests alone."""
+
+    host: str
+    port: int
+    certificates: Certificates | None
+
+
+def scheduler(
+    listen: Listen,
+    *,
+    config: Path | None,
+    lease: str | None,
+    metrics: int | None,
+    environ: Mapping[str, str],
+) -> None:
+    """Run the extender until it is told to stop. `lease` is kube-scheduler's, as
+    `namespace/name`.
+    """
+    path = environ.get(KEY_FILE)
+    if not path:
+        raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
+    key, chosen = Key.read(path), settings.load(config)
+    vocabulary = chosen.vocabulary(Registry.installed())
+    _log()
+
+    async def run() -> None:
+        async with Api(Access.here()).open() as api:
+            contender = _lease(api, lease) if lease else None
+            made = Scheduler(
+                api=api,
+                vocabulary=vocabulary,
+                key=key,
+                lease=contender,
+                node_order=chosen.node_order,
+                device_order=chosen.device_order,
+            )
+            beside = [made.follow_nodes(), made.follow_pods(), made.follow_quotas()]
+            if contender:
+                beside.append(contender.follow())
+            await serve(
+                made.app(),
+                host=listen.host,
+                port=listen.port,
+                certificates=listen.certificates,
+                metrics=(made.tally.app(), metrics) if metrics else None,
+                beside=tuple(beside),
+            )
+
+    asyncio.run(run())
+
+
+def webhook(
+    listen: Listen, *, config: Path | None, scheduler: str, former: Iterable[str], writer: str
+) -> None:
+    """Run the webhook until it is told to stop."""
+    chosen = settings.load(config)
+    vocabulary = chosen.vocabulary(Registry.installed())
+    _log()
+
+    async def run() -> None:
+        async with Api(Access.here()).open() as api:
+            made = Webhook(
+                vocabulary=vocabulary,
+                scheduler=scheduler,
+                writer=writer,
+                former=frozenset(former),
+                api=api,
+                runtime_classes=chosen.runtime_classes,
+            )
+            await serve(
+                made.app(),
+                host=listen.host,
+                port=listen.port,
+                certificates=listen.certificates,
+            )
+
+    asyncio.run(run())
+
+
+def certificates(*, namespace: str, name: str) -> None:
+    """Make or renew certificates and the signing key in the API, once."""
+    _log()
+
+    async def run() -> None:
+        async with Api(Access.here()).open() as api:
+            await renew(api, Names(namespace=namespace, name=name, webhook=name))
+
+    asyncio.run(run())
+
+
+def _lease(api: Api, lease: str) -> Lease:
+    namespace, _, name = lease.partition("/")
+    if not namespace or not name:
+        raise BadInput(f"lease {lease!r}: write namespace/name")
+    return Lease(api, namespace, name, socket.gethostname())
+
+
+def _log() -> None:
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form)

@@ -1,0 +1,122 @@
+"""Turns every value of the model into JSON and back, one versioned form for files and `--json`.
+
+A value is written as what it is, and read by what its class says, which is cattrs' part. A program
+that reads nothing, as most that start a container, is spared its import.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from attrs import fields, has, resolve_types
+
+from hetero.model import Grain, Granularity
+from hetero.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from cattrs import BaseConverter
+
+#: The schema of everything written; it changes only when old readers could no longer cope.
+VERSION = 1
+
+T = TypeVar("T")
+
+
+#: Under which key the name of its class, in small letters, is with a value of a union.
+_UNIONS: dict[Any, str] = {Grain: "grain", Granularity: "kind"}
+_TAGS = {cls: tag for union, tag in _UNIONS.items() for cls in get_args(union)}
+
+
+def to_plain(value: object) -> Any:
+    """Return `value` as dicts, lists, strings and numbers."""
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, str | int | float):
+        return value  # what most are; to ask attrs takes longer than all the rest
+    if isinstance(value, Mapping):
+        return {key: to_plain(each) for key, each in value.items()}
+    if isinstance(value, tuple | list | frozenset | set):
+        return [to_plain(each) for each in value]
+    cls = type(value)
+    if not has(cls):
+        return value
+    plain = {field.name: to_plain(getattr(value, field.name)) for field in fields(cls)}
+    return {**plain, _TAGS[cls]: _tag(cls)} if cls in _TAGS else plain
+
+
+def dumps(value: object) -> str:
+    """Return `value` as one JSON document with its schema version."""
+    plain = to_plain(value)
+    document = plain if isinstance(plain, dict) else {"items": plain}
+    return json.dumps({"version": VERSION, **document}, indent=2)
+
+
+def loads(text: str, cls: type[T], *, source: str) -> T:
+    """Return the `cls` in a JSON document; `source` names it in errors. Raises `BadInput`."""
+    import cattrs
+
+    try:
+        document = json.loads(text)
+        version = document.pop("version", VERSION)
+        if version > VERSION:
+            raise BadInput(f"{source}: written by a newer hetero (schema {version})")
+        with suppress(Exception):
+            return _quick().structure(document, cls)
+        return _exact().structure(document, cls)  # which fails, too, and says where
+    except BadInput:
+        raise
+    except Exception as error:  # cattrs and json raise many kinds; all mean the same here
+        why = str(error) or type(error).__name__
+        if isinstance(error, cattrs.BaseValidationError):
+            why = "; ".join(cattrs.transform_error(error))
+        raise BadInput(f"{source}: not a valid {cls.__name__}: {why}") from None
+
+
+@cache
+def _quick() -> BaseConverter:
+    """Return the converter for everything, built once.
+
+    It generates no code, which takes longer than a program's few documents, and looks at a class
+    when it first meets one.
+    """
+    from cattrs import BaseConverter
+
+    made = BaseConverter()
+    made.register_structure_hook_factory(
+        has, lambda cls: resolve_types(cls) and made.structure_attrs_fromdict
+    )
+    return _taught(made)
+
+
+@cache
+def _exact() -> BaseConverter:
+    """Return the converter that says where in a document a fault is."""
+    from cattrs import Converter
+
+    return _taught(Converter())
+
+
+def _taught(converter: BaseConverter) -> BaseConverter:
+    """Return the converter with our form in it; unknown keys pass, so newer writers stay readable.
+
+    A Mapping is our read-only face of a dict with strings for keys.
+    """
+    from cattrs.cols import is_mapping
+    from cattrs.strategies import configure_tagged_union
+
+    converter.register_structure_hook_func(
+        is_mapping,
+        lambda value, t: {str(k): converter.structure(v, t.__args__[1]) for k, v in value.items()},
+    )
+    for union, tag in _UNIONS.items():
+        configure_tagged_union(union, converter, tag_name=tag, tag_generator=_tag)
+    return converter
+
+
+def _tag(cls: type) -> str:
+    return cls.__name__.lower()

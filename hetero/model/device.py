@@ -1,0 +1,71 @@
+"""The devices of a node, what each has of every counter, and how its shares are enforced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from attrs import field
+
+from hetero.model.frozen import frozen
+from hetero.model.granularity import Counters, Granularity, Templated
+
+
+class Rung(str, Enum):
+    """How a device's promise is kept, strongest first."""
+
+    KERNEL = "kernel"  # the driver's kernel module limits a cgroup
+    PARTITION = "partition"  # the hardware or driver carves the device up
+    SERVICE = "service"  # a vendor daemon arbitrates
+    PRELOAD = "preload"  # our limiter stands in front of the driver library
+    NONE = "none"  # counted, not enforced
+
+
+@frozen
+class Link:
+    """A way from one device to another: `kind` in the vendor's word, `weight` larger is better."""
+
+    peer: str
+    kind: str
+    weight: int
+
+
+@frozen
+class Device:
+    """One physical card, with how it divides (`granularity`) and how that is kept (`rung`).
+
+    `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
+    `health` is "ok", or what is wrong in a few words; None when the driver will not say. Devices of
+    one `group` are parts of one module: whoever takes one of them whole takes them all. `card` is
+    what the card itself has where a node's scaling makes it promise a `capacity` above that.
+    """
+
+    uuid: str
+    vendor: str
+    model: str
+    index: int
+    capacity: Counters
+    granularity: Granularity
+    rung: Rung = Rung.NONE
+    health: str | None = None
+    numa: int | None = None
+    pci: str | None = None
+    links: tuple[Link, ...] = ()
+    attributes: Mapping[str, str] = field(factory=dict)
+    group: str | None = None
+    card: Counters = field(factory=dict)
+
+    def of_card(self, counter: str) -> int:
+        """How much of `counter` the card itself has: what percentages are percentages of."""
+        return self.card.get(counter, self.capacity[counter])
+
+    @property
+    def shapes(self) -> frozenset[str]:
+        """The names of its menu, if it has one."""
+        menu = self.granularity.menu if isinstance(self.granularity, Templated) else ()
+        return frozenset(template.name for template in menu)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the device may be given out."""
+        return self.health in (None, "ok")

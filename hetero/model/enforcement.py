@@ -1,0 +1,59 @@
+"""What confines a program to its allocation, and what a device says of its use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import field
+
+from hetero.model.frozen import frozen
+
+
+@frozen
+class Mount:
+    """A host path made visible to a container, read-only unless said otherwise."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+@frozen(kw_only=True)
+class Edits:
+    """What is added to a container or process (the nouns of the Container Device Interface).
+
+    `cdi` names the vendor's own CDI devices. Where the machine has those, they bring the device
+    nodes and the driver's `files`; elsewhere we do. Such a file is a library by the name programs
+    open it by, or a program by its path.
+    `parts` names, by device UUID, the slice that was made for the grant of that device.
+    """
+
+    env: Mapping[str, str] = field(factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(factory=dict)
+
+    def merged(self, other: Edits) -> Edits:
+        """Return both together; where they name the same variable, `other` has it."""
+        return Edits(
+            env={**self.env, **other.env},
+            mounts=self.mounts + other.mounts,
+            device_nodes=tuple(dict.fromkeys(self.device_nodes + other.device_nodes)),
+            cdi=self.cdi + other.cdi,
+            files=self.files + other.files,
+            parts={**self.parts, **other.parts},
+        )
+
+
+@frozen(kw_only=True)
+class Usage:
+    """How busy a device is now: bytes in use, and busy share of its time from 0 to 1.
+
+    `processes` are the bytes the driver itself counts for each process (by PID) that computes.
+    """
+
+    memory: int | None = None
+    core: float | None = None
+    processes: Mapping[int, int] | None = None

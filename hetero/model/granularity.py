@@ -1,0 +1,105 @@
+"""How a device divides: whole, by grains of memory and core, or by a menu of templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from attrs import field
+
+from hetero.model.frozen import frozen
+
+#: Named integer counters. Every device counts at least these three; a vendor may add its own.
+Counters = Mapping[str, int]
+CORE = "core"  # the device's own units of compute (`Vendor.models` says how many make a card)
+MEMORY = "memory"  # bytes
+SLOTS = "slots"  # how many grants may share the device
+
+
+@frozen
+class Step:
+    """A grain of multiples: sizes are rounded up to the next multiple of `of`."""
+
+    of: int = field()
+
+    @of.validator
+    def _positive(self, _: object, value: int) -> None:
+        if value < 1:
+            raise ValueError("a step is at least 1")
+
+
+def _ascending(sizes: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(sizes))
+
+
+@frozen
+class Ladder:
+    """A grain of listed sizes: the first rung that covers the size is taken."""
+
+    sizes: tuple[int, ...] = field(converter=_ascending)
+
+    @sizes.validator
+    def _not_empty(self, _: object, value: tuple[int, ...]) -> None:
+        if not value or value[0] < 1:
+            raise ValueError("a ladder has at least one positive size")
+
+
+Grain = Step | Ladder
+
+
+class Multi(str, Enum):
+    """What a request for several devices gets of each."""
+
+    SHARES = "shares"
+    WHOLE = "whole"
+
+
+@frozen
+class Whole:
+    """The device is given as a whole or not at all."""
+
+
+@frozen
+class Fractional:
+    """Memory and core are cut freely, each by its grain (bytes and core units).
+
+    `together` is for cards whose driver cuts no memory without core: a request that names no core
+    gets the same part of the core as of the memory, rounded down so that equal parts fit.
+    """
+
+    memory: Grain = Step(1024 * 1024)
+    core: Grain = Step(1)
+    multi: Multi = Multi.SHARES
+    together: bool = False
+
+
+@frozen
+class Template:
+    """One named shape: the counters it takes, and the id of the part where it already exists."""
+
+    name: str
+    takes: Counters = field()
+    part: str | None = None
+
+    @takes.validator
+    def _measurable(self, _: object, value: Counters) -> None:
+        if not {CORE, MEMORY} <= set(value):
+            raise ValueError(f"template {self.name!r} takes core and memory, of each at least 0")
+
+
+@frozen
+class Templated:
+    """The device is cut by a menu: the first entry that covers the request is taken.
+
+    Above the largest entry a request gets the whole device, unless `whole` is False (a card that
+    is partitioned already and can only be given by its parts). `by` names what a request is
+    measured by: where memory alone decides, a shape's core comes with it, asked or not.
+    """
+
+    menu: tuple[Template, ...]
+    multi: Multi = Multi.WHOLE
+    whole: bool = True
+    by: tuple[str, ...] = (CORE, MEMORY)
+
+
+Granularity = Whole | Fractional | Templated

@@ -1,0 +1,115 @@
+"""What is asked of devices, checked where it is made."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from hetero.model.errors import BadInput
+from hetero.model.frozen import frozen
+from hetero.model.granularity import Counters
+
+
+class Policy(str, Enum):
+    """What happens to core time a grant does not use."""
+
+    FIXED = "fixed"  # never above the share
+    ELASTIC = "elastic"  # idle time is lent out and taken back
+    OFF = "off"  # no limiter at all
+
+
+def following(policy: Policy) -> str:
+    """Return the counter of shares that follow a policy, on devices that count `ONE_POLICY`."""
+    return f"{policy.value} shares"
+
+
+#: More counters of a device whose shares must all follow one policy: nobody gets a share of it by
+#: a policy while shares by another stand. There is room for more than any device has slots.
+ONE_POLICY: Counters = {following(policy): 1 << 16 for policy in Policy}
+
+
+class Priority(str, Enum):
+    """Who goes first when both want the device."""
+
+    HIGH = "high"
+    LOW = "low"
+
+
+@frozen(kw_only=True)
+class Ask:
+    """What is asked of one device. Memory unset means all of it; core unset means no core limit.
+
+    `memory` is in bytes, `memory_percent` and `core` in percent of the card, `device` a position in
+    the inventory or the start of a UUID. `shape` is one of a card's menu by its name, whatever its
+    size.
+    """
+
+    memory: int | None = None
+    memory_percent: int | None = None
+    core: int | None = None
+    device: str | None = None
+    shape: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.memory is not None and self.memory_percent is not None:
+            raise BadInput("memory is given in bytes and in percent: give one of them")
+        if self.memory is not None and self.memory < 1:
+            raise BadInput(f"memory {self.memory} is not a positive number of bytes")
+        for name, value in (("memory", self.memory_percent), ("core", self.core)):
+            if value is not None and not 1 <= value <= 100:
+                raise BadInput(f"{name} {value} is out of range: it is 1 to 100 percent of a card")
+
+
+@frozen
+class Choice:
+    """Names to choose among (none: all) and names to avoid; case does not matter."""
+
+    only: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+
+    def allows(self, name: str, *, all_of_it: bool = False) -> bool:
+        """Return whether a name may be taken: it has one of these as a part, or is one of them."""
+
+        def hit(part: str) -> bool:
+            return part.lower() == name.lower() if all_of_it else part.lower() in name.lower()
+
+        if any(hit(part) for part in self.never):
+            return False
+        return not self.only or any(hit(part) for part in self.only)
+
+
+@frozen(kw_only=True)
+class Company:
+    """Whom a grant shares a device with: in the matter of `what` it is `name`, and only goes to
+    those who are one of `beside` in it. Who has nothing to say in a matter shares with anybody.
+    """
+
+    what: str
+    name: str
+    beside: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class Request:
+    """One container's wish: as many different physical devices as there are asks.
+
+    `exclusive` takes each device whole whatever share is asked; `empty` takes only the share, but
+    of a device nobody holds (mutex); `numa` wants all devices on one NUMA node; `links` wants the
+    best-connected ones (and for a single device the worst-connected, to leave the others be).
+    """
+
+    asks: tuple[Ask, ...]
+    exclusive: bool = False
+    empty: bool = False
+    numa: bool = False
+    links: bool = False
+    policy: Policy = Policy.FIXED
+    priority: Priority = Priority.LOW
+    vendor: Choice = Choice()
+    model: Choice = Choice()  # parts of model names
+    uuid: Choice = Choice()  # starts of UUIDs
+    rung: Choice = Choice()
+    company: tuple[Company, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        if not self.asks:
+            raise BadInput("a request names at least one device")

@@ -1,0 +1,84 @@
+"""The spellings people use for memory and shares, turned into bytes and percent at the edge."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from hetero.model.errors import BadInput
+
+KiB = 1024
+MiB = 1024 * KiB
+GiB = 1024 * MiB
+
+_FACTORS = {
+    "": 1,
+    "B": 1,
+    "K": 1000,
+    "KB": 1000,
+    "M": 1000**2,
+    "MB": 1000**2,
+    "G": 1000**3,
+    "GB": 1000**3,
+    "T": 1000**4,
+    "TB": 1000**4,
+    "KI": KiB,
+    "KIB": KiB,
+    "MI": MiB,
+    "MIB": MiB,
+    "GI": GiB,
+    "GIB": GiB,
+    "TI": 1024 * GiB,
+    "TIB": 1024 * GiB,
+}
+#: No number is longer: Python turns only so many digits into one.
+_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)", re.ASCII)
+_WHOLE = re.compile(r"\d{1,30}", re.ASCII)
+_PERCENT = re.compile(r"(\d{1,30})\s*%?", re.ASCII)
+#: More devices than any machine or request has.
+_MOST_DEVICES = 1024
+
+
+def parse_memory(text: str) -> int:
+    """Return the bytes `text` stands for: `3000Mi`, `3G`, `1.5GiB`, `1073741824`.
+
+    Binary suffixes (Ki, Mi, Gi, Ti) count in 1024s and decimal ones (K, M, G, T) in 1000s, as
+    Kubernetes quantities do; case and a trailing B do not matter. Raises `BadInput`.
+    """
+    match = _QUANTITY.fullmatch(text.strip())
+    factor = _FACTORS.get(match[2].upper()) if match else None
+    if match is None or factor is None:
+        raise BadInput(f"memory {text!r} is not a size: write 3000Mi, 3G or 50%")
+    size = Decimal(match[1]) * factor
+    if size < 1 or size != int(size):
+        raise BadInput(f"memory {text!r} is not a whole, positive number of bytes")
+    return int(size)
+
+
+def parse_percent(text: str, *, of: str) -> int:
+    """Return the percentage in `30` or `30%`; `of` names it in the error. Raises `BadInput`."""
+    match = _PERCENT.fullmatch(text.strip())
+    if match is None or not 1 <= int(match[1]) <= 100:
+        raise BadInput(f"{of} {text!r} is not a percentage: write a whole number from 1 to 100")
+    return int(match[1])
+
+
+def parse_count(text: str, *, of: str) -> int:
+    """Return the number of devices in `text`; `of` names it in the error. Raises `BadInput`."""
+    if _WHOLE.fullmatch(text.strip()) is None or not 1 <= int(text) <= _MOST_DEVICES:
+        raise BadInput(
+            f"{of} {text!r} is not a number of devices: write a whole number from 1 to "
+            f"{_MOST_DEVICES}"
+        )
+    return int(text)
+
+
+def format_memory(size: int) -> str:
+    """Return `size` bytes in the largest binary unit that stays readable: `3000 MiB`."""
+    for factor, unit in ((1024 * GiB, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor} {unit}"
+    for factor, unit in ((GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"

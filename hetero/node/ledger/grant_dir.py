@@ -1,0 +1,78 @@
+"""Writes the files of a grant that its programs see: the limits, the usage region, the turns.
+
+They lie in a directory of their own that only the grant's user can enter. Programs of other users
+reach them where the node put them into a container, which is why the files themselves are open.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from hetero.model import Allocation
+from hetero.node.ledger import grant_file, usage_region
+from hetero.node.ledger.grant_file import Limit
+from hetero.node.ledger.state import make
+
+TENANT = "tenant"
+GRANT, USAGE, PRELOAD = f"{TENANT}/grant", f"{TENANT}/usage", f"{TENANT}/ld.so.preload"
+
+
+def write_tenant(
+    directory: Path,
+    identity: str,
+    *,
+    allocation: Allocation,
+    limits: Sequence[Limit],
+    turns: Path,
+) -> None:
+    """Write what the limiter reads into the directory of a new grant; `turns` has the devices'."""
+    make(directory / TENANT, mode=0o700)
+    contents = grant_file.pack(
+        identity, limits, policy=allocation.policy, priority=allocation.priority
+    )
+    write(directory / GRANT, contents, mode=0o644)
+    write(directory / USAGE, bytes(usage_region.SIZE), mode=0o666)
+    for position, limit in enumerate(limits):
+        turn = turns / quote(limit.name, safe="")
+        descriptor = create(turn, mode=0o666)
+        os.fchmod(descriptor, 0o666)  # whatever the umask
+        os.close(descriptor)
+        os.link(turn, directory / TENANT / f"turn.{position}")
+
+
+def create(path: Path, *, mode: int) -> int:
+    """Open a file for reading and writing, making it if it is not there."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+
+
+def write(path: Path, contents: bytes, *, mode: int) -> None:
+    """Write a file whole, of exactly this mode."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(descriptor, mode)  # whatever the umask
+        if os.write(descriptor, contents) != len(contents):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(descriptor)
+
+
+def replace(path: Path, contents: bytes, *, mode: int, durable: bool = False) -> None:
+    """Write a file so that it is seen with the old contents or the new, and never half of them.
+
+    `durable` has it survive a power cut, too.
+    """
+    draft = path.with_name(f".{path.name}")
+    write(draft, contents, mode=mode)
+    if durable:
+        descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    draft.replace(path)
+    if durable:
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        os.fsync(descriptor)
+        os.close(descriptor)

@@ -1,0 +1,131 @@
+"""Writes the grant file the limiter maps: what may be used of each device, in binary.
+
+The layout is limiters/core/grant.h's, and a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hetero.model import CORE, MEMORY, Device, Grant, Policy, Priority
+from hetero.model.errors import BadInput
+from hetero.model.frozen import frozen
+
+MAGIC = 0x31544E4152475448
+VERSION = 1
+MAX_DEVICES = 16
+#: Core is written in hundredths of a percent of a card; this much is no limit.
+CORE_FULL = 10000
+
+HEADER = struct.Struct("<QII48s")
+ENTRY = struct.Struct("<64sQIIII40x")
+SIZE = HEADER.size + MAX_DEVICES * ENTRY.size
+_MEMORY_AT, _CORE_AT, _FLAGS_AT = 64, 72, 84
+
+_POLICIES = {Policy.FIXED: 0, Policy.ELASTIC: 1, Policy.OFF: 2}
+_SPILL, _CONTEXT = 1, 2
+_PRIORITIES = {Priority.LOW: 0, Priority.HIGH: 1}
+
+
+@frozen(kw_only=True)
+class Limit:
+    """What the limiter holds one device of a grant to: `memory` bytes, `core` of CORE_FULL.
+
+    `name` is what the driver calls the device: its UUID, or that of the part of it. `spill`: what
+    does not fit on the card lies with the host. `context`: what the driver takes for a process
+    counts as its memory. `rest`: `core` is what limited neighbours leave, in elastic turns
+    (rest.py); no limit was asked for.
+    """
+
+    name: str
+    memory: int
+    core: int
+    spill: bool = False
+    context: bool = False
+    rest: bool = False
+
+
+def limit_of(grant: Grant, device: Device, *, context: bool) -> Limit:
+    """Return the limit that `grant` on `device` means."""
+    core = CORE_FULL
+    if grant.core is not None:
+        core = max(1, min(CORE_FULL, grant.core * CORE_FULL // device.of_card(CORE)))
+    return Limit(
+        name=grant.part or grant.device,
+        memory=grant.takes[MEMORY],
+        core=core,
+        spill=device.capacity[MEMORY] > device.of_card(MEMORY),
+        context=context,
+    )
+
+
+def pack(identity: str, limits: Sequence[Limit], *, policy: Policy, priority: Priority) -> bytes:
+    """Return the contents of a grant file. Raises `BadInput` for what the layout cannot hold."""
+    if len(limits) > MAX_DEVICES:
+        raise BadInput(f"{len(limits)} devices asked: one grant holds at most {MAX_DEVICES}")
+    entries = []
+    for limit in limits:
+        name = limit.name.encode()
+        if len(name) > 63:
+            raise BadInput(f"device {limit.name}: a UUID has at most 63 bytes")
+        words = (limit.core, _policy(limit, policy), _PRIORITIES[priority], _flags(limit))
+        entries.append(ENTRY.pack(name, limit.memory, *words))
+    header = HEADER.pack(MAGIC, VERSION, len(limits), identity.encode())
+    return (header + b"".join(entries)).ljust(SIZE, b"\0")
+
+
+def _policy(limit: Limit, policy: Policy) -> int:
+    return _POLICIES[Policy.ELASTIC if limit.rest else policy]
+
+
+def _flags(limit: Limit) -> int:
+    return _SPILL * limit.spill | _CONTEXT * limit.context
+
+
+def read_limits(path: Path) -> tuple[Limit, ...]:
+    """Return the limits in a grant file. Raises `OSError` or `ValueError` if it holds none.
+
+    Whether a core limit is the rest that others leave is not to be seen there.
+    """
+    contents = path.read_bytes()
+    if len(contents) != SIZE:
+        raise ValueError(f"{len(contents)} bytes, not {SIZE}")
+    magic, version, count, _ = HEADER.unpack_from(contents)
+    if (magic, version) != (MAGIC, VERSION) or count > MAX_DEVICES:
+        raise ValueError("not a grant file of this version")
+    return tuple(
+        Limit(
+            name=name.rstrip(b"\0").decode(),
+            memory=memory,
+            core=core,
+            spill=bool(flags & _SPILL),
+            context=bool(flags & _CONTEXT),
+        )
+        for name, memory, core, _, _, flags in (
+            ENTRY.unpack_from(contents, HEADER.size + position * ENTRY.size)
+            for position in range(count)
+        )
+    )
+
+
+def store_limits(path: Path, limits: Iterable[Limit], *, policy: Policy) -> None:
+    """Change limits in place, each by aligned stores into the pages readers map.
+
+    A running program sees the new limit at its next allocation or launch, and never half of one.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with mmap.mmap(descriptor, SIZE) as mapped:
+            for position, limit in enumerate(limits):
+                entry = HEADER.size + position * ENTRY.size
+                core = limit.core | _policy(limit, policy) << 32  # little-endian neighbours
+                ctypes.c_uint64.from_buffer(mapped, entry + _MEMORY_AT).value = limit.memory
+                ctypes.c_uint64.from_buffer(mapped, entry + _CORE_AT).value = core
+                ctypes.c_uint32.from_buffer(mapped, entry + _FLAGS_AT).value = _flags(limit)
+    finally:
+        os.close(descriptor)

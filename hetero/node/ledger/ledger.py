@@ -1,0 +1,437 @@
+"""The ledger of standing grants: one directory each, standing exactly as long as somebody holds it.
+
+    lock                    locked by whoever admits, changes or sweeps
+    boot                    which boot of the machine this ledger is of
+    grants/<id>/allocation.json   the entry; the truth
+    grants/<id>/tenant/           what the limiter maps (tenant.py); turns/<device> is shared
+    grants/<id>/alive             locked by the program and the children that inherited it
+    grants/<id>/container         a link to what a container's runtime keeps of it
+    grants/<id>/edits.json        what the vendors said of a share (container/share.py)
+    grants/<id>/kept              there while something that is no process, a pod say, keeps it;
+                                  what that notes of it is inside, line by line
+    grants/.<id>/                 a grant on its way in or out; nothing in it counts
+
+A grant stands while `alive` is locked, or any byte of `usage` is: the limiter locks one in every
+process that uses a device. Both locks are the kernel's and go with the last process; nothing here
+asks for a PID. Three kinds of grant stand without a process. A container's stands while its runtime
+knows the container, too: as long as the end of its link is there. One that is kept stands until its
+keeper lets it go, whether or not a process came yet. A share stands while its record is there:
+`allocation.json` is a link to it, in a directory that outlives the boot. All else is flushed to no
+disk, since it does not outlive the kernel that holds it, and a keeper can say so anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+
+from attrs import evolve, field
+
+from hetero.model import Allocation, Edits, Mount, codec
+from hetero.model.errors import BadInput, HeteroError
+from hetero.model.frozen import frozen
+from hetero.node.ledger import grant_file
+from hetero.node.ledger.grant_dir import GRANT, USAGE, create, replace, write, write_tenant
+from hetero.node.ledger.grant_file import Limit
+from hetero.node.ledger.locks import is_held, lock, try_lock
+from hetero.node.ledger.residual_share import with_rest
+from hetero.node.ledger.state import make, prepare
+
+ALLOCATION, ALIVE, CONTAINER, KEPT = "allocation.json", "alive", "container", "kept"
+EDITS = "edits.json"
+
+#: An admission takes milliseconds; a thousand in a row stay well below this.
+PATIENCE = 60.0
+#: Scripts number their descriptors by hand from 3 up; the one that keeps a grant stays clear.
+_HIGH_DESCRIPTOR = 100
+
+
+@frozen(kw_only=True)
+class Container:
+    """A container as people know it; `state` is what its runtime keeps until it is deleted."""
+
+    id: str
+    name: str
+    image: str | None = None
+    state: str | None = None
+
+
+@frozen(kw_only=True)
+class Standing:
+    """One grant that stands: what was allocated, to whom, since when (UTC).
+
+    `limits` is what the grant file says, one for each of the allocation's grants, but for the core
+    of one without a limit beside others that have one (rest.py). `container` is the one it was made
+    for, `share` its name where it stands for any container. Where a grant is kept, `keeper` says by
+    what and for whom, and `edits` what its container was given.
+    """
+
+    id: str
+    allocation: Allocation
+    limits: tuple[Limit, ...]
+    command: tuple[str, ...]
+    user: str
+    since: str
+    label: str | None = None
+    container: Container | None = None
+    share: str | None = None
+    keeper: Mapping[str, str] = field(factory=dict)
+    edits: Edits = field(factory=Edits)
+
+
+@frozen(kw_only=True)
+class Unreadable:
+    """A grant that stands although its entry cannot be read, so that nobody knows what it takes."""
+
+    id: str
+    reason: str
+
+
+@frozen(kw_only=True)
+class Look:
+    """What one look at the ledger found; `stale` are dead grants that could not be swept."""
+
+    standing: tuple[Standing, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+    stale: tuple[str, ...] = ()
+
+
+@frozen
+class Hold:
+    """A grant just admitted: `path` is its directory, `descriptor` what keeps it standing.
+
+    `mounts` are what its program is to see, which takes a mount namespace of its own.
+    """
+
+    standing: Standing
+    path: Path
+    descriptor: int
+    mounts: tuple[Mount, ...] = ()
+
+    def hand_over(self) -> None:
+        """Let the program that replaces this one by exec, and its children, keep the grant."""
+        fcntl.fcntl(self.descriptor, fcntl.F_DUPFD, _HIGH_DESCRIPTOR)
+
+
+@frozen
+class Ledger:
+    """The ledger in the state directory `path`; looking at one that is not there finds nothing.
+
+    `kept` is a directory that outlives the boot; without one there are no shares.
+    """
+
+    path: Path
+    kept: Path | None = field(default=None, kw_only=True)
+    patience: float = field(default=PATIENCE, kw_only=True)
+
+    @property
+    def _grants(self) -> Path:
+        return self.path / "grants"
+
+    def directory(self, identity: str) -> Path:
+        """Return the directory of a grant."""
+        return self._grants / identity
+
+    def look(self) -> Look:
+        """Return what stands now. Sweeps first, unless somebody is at the ledger already."""
+        if self._records() and not self.path.exists():
+            prepare(self.path)  # the first look after a reboot
+        with suppress(OSError), self._open_lock() as descriptor:
+            if try_lock(descriptor):
+                return self._sweep()
+        return self._read()
+
+    @contextmanager
+    def admission(self) -> Iterator[Look]:
+        """Hold the ledger: what stands stays so until the block ends, but for grants that die.
+
+        Raises `HeteroError` when somebody else holds it for too long, or it cannot be written.
+        """
+        prepare(self.path)
+        with self._open_lock() as descriptor:
+            if not lock(descriptor, within=self.patience):
+                raise HeteroError(
+                    f"the ledger {self.path} was busy for {self.patience:.0f} s: another hetero "
+                    "holds it; is one stopped? Try again when it has ended"
+                )
+            with self._in_a_line():
+                look = self._sweep()
+            yield look
+
+    def add(self, standing: Standing) -> Hold:
+        """Make `standing` stand under a new id; within `admission`. All of it, or nothing."""
+        standing = evolve(standing, id=self._new_id())
+        descriptor = self._build(standing)
+        try:
+            if standing.share:
+                self._record(standing)
+        except OSError as error:
+            os.close(descriptor)
+            self._remove(standing.id)
+            raise HeteroError(f"share {standing.share}: {error.strerror}") from None
+        self._enforce([*self._read(but=standing.id).standing, standing])
+        return Hold(standing, self.directory(standing.id), descriptor)
+
+    def keep(self, standing: Standing, *, beside: Sequence[Standing]) -> None:
+        """Make `standing` stand under its own id until `let_go`; within `admission`.
+
+        `beside` is what the admission found. A kubelet waits meanwhile: nothing is read again.
+        """
+        os.close(self._build(standing))
+        self._enforce((*beside, standing))
+
+    def keep_on(self, identity: str) -> None:
+        """Keep a grant that stands, though it had been let go; within `admission`."""
+        os.close(create(self.directory(identity) / KEPT, mode=0o600))
+
+    def note(self, identity: str, line: str) -> bool:
+        """Add a line to what the keeper of a grant notes, or return False if nobody keeps it."""
+        path = self.directory(identity) / KEPT
+        with self._in_a_line():
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+            try:
+                os.write(descriptor, f"{line}\n".encode())  # whole, or not at all
+            finally:
+                os.close(descriptor)
+        return True
+
+    def notes(self, identity: str) -> tuple[str, ...]:
+        """Return the lines that the keeper of a grant noted; none if nobody keeps it."""
+        try:
+            return tuple((self.directory(identity) / KEPT).read_text().splitlines())
+        except FileNotFoundError:
+            return ()
+
+    def let_go(self, identity: str) -> None:
+        """Stop keeping a grant: it ends now, or with the last process that uses its devices."""
+        with suppress(FileNotFoundError):
+            (self.directory(identity) / KEPT).unlink()
+        self.look()
+
+    def _build(self, standing: Standing) -> int:
+        """Make the directory of a grant, all of it or nothing; return its locked `alive`."""
+        draft, final = self._grants / f".{standing.id}", self.directory(standing.id)
+        descriptor = -1
+        try:
+            make(draft, mode=0o755)
+            # Locked before others may open it: a stranger's lock could keep ours out.
+            descriptor = create(draft / ALIVE, mode=0o600)
+            if not try_lock(descriptor):
+                raise HeteroError(f"{draft}: locked by another process; try again")
+            os.fchmod(descriptor, 0o644)
+            write_tenant(
+                draft,
+                standing.id,
+                allocation=standing.allocation,
+                limits=standing.limits,
+                turns=self.path / "turns",
+            )
+            if standing.keeper:
+                write(draft / KEPT, b"", mode=0o600)
+            if standing.share:
+                (draft / ALLOCATION).symlink_to(self._record_of(standing.id))
+            else:
+                write(draft / ALLOCATION, codec.dumps(standing).encode(), mode=0o644)
+            if standing.container and standing.container.state:
+                (draft / CONTAINER).symlink_to(standing.container.state)
+            draft.rename(final)
+        except BaseException as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            shutil.rmtree(draft, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
+            raise
+        return descriptor
+
+    def _record_of(self, identity: str) -> Path:
+        if self.kept is None:
+            raise HeteroError("shares are root's: only root's ledger outlives a program")
+        return self.kept / "shares" / f"{identity}.json"
+
+    def _records(self) -> list[Path]:
+        return sorted(self.kept.glob("shares/[!.]*.json")) if self.kept else []
+
+    def _record(self, standing: Standing) -> None:
+        """Write a share's record: from here on, and after a reboot, the share stands."""
+        path = self._record_of(standing.id)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        replace(path, codec.dumps(standing).encode(), mode=0o644, durable=True)
+
+    def drop(self, identity: str) -> None:
+        """End a share, or what is left of one; within `admission`."""
+        if self.kept:
+            self._record_of(identity).unlink(missing_ok=True)
+        self._remove(identity)
+
+    def give_back(self, hold: Hold) -> None:
+        """End a grant that was admitted and never handed over."""
+        os.close(hold.descriptor)
+        self._remove(hold.standing.id)
+
+    def change(self, standing: Standing) -> None:
+        """Replace the entry of a grant that stands, then its limits; within `admission`.
+
+        Killed between the two, the next sweep brings the limits in line with the entry.
+        """
+        directory = self.directory(standing.id)
+        entry = (directory / ALLOCATION).resolve()  # a share's is its record
+        with self._in_a_line():
+            replace(entry, codec.dumps(standing).encode(), mode=0o644, durable=bool(standing.share))
+        self._enforce(self._read().standing)
+
+    @contextmanager
+    def _in_a_line(self) -> Iterator[None]:
+        """Tell of a disk that is full or cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
+
+    def stands(self, identity: str) -> bool:
+        """Return whether anybody holds or keeps the grant, or what it was made for is there."""
+        directory = str(self.directory(identity))  # asked of every grant at every look
+        if os.path.islink(entry := f"{directory}/{ALLOCATION}"):  # a share
+            return os.path.exists(entry)
+        container = f"{directory}/{CONTAINER}"
+        if os.path.exists(f"{directory}/{KEPT}"):
+            return True
+        if os.path.islink(container) and os.path.exists(container):
+            return True
+        for name in (ALIVE, USAGE):
+            try:
+                descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            except PermissionError:
+                continue  # another user's: its `alive` is all we may ask
+            try:
+                if is_held(descriptor):
+                    return True
+            finally:
+                os.close(descriptor)
+        return False
+
+    def is_share(self, identity: str) -> bool:
+        """Return whether the grant is a share, be its record readable or not."""
+        return (self.directory(identity) / ALLOCATION).is_symlink()
+
+    @contextmanager
+    def _open_lock(self) -> Iterator[int]:
+        descriptor = create(self.path / "lock", mode=0o600)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _names(self, *, drafts: bool = False) -> list[str]:
+        try:
+            names = os.listdir(self._grants)
+        except (FileNotFoundError, PermissionError):
+            return []
+        return sorted(name for name in names if drafts or not name.startswith("."))
+
+    def _read(self, unreadable: Iterable[Unreadable] = (), *, but: str | None = None) -> Look:
+        standing: list[Standing] = []
+        unreadable = list(unreadable)
+        stale: list[str] = []
+        for identity in self._names():
+            if identity == but:
+                continue
+            if not self.stands(identity):
+                stale.append(identity)
+                continue
+            path = self.directory(identity) / ALLOCATION
+            try:
+                entry = _entry(path.read_text(), str(path))
+            except (BadInput, OSError, UnicodeDecodeError) as error:
+                if not self.stands(identity):
+                    continue  # it ended while we looked
+                unreadable.append(Unreadable(id=identity, reason=str(error)))
+            else:
+                standing.append(entry)
+        return Look(standing=tuple(standing), unreadable=tuple(unreadable), stale=tuple(stale))
+
+    def _sweep(self) -> Look:
+        """With the lock held: bring the ledger in line with what is there, and look.
+
+        What nobody holds goes, shares come back after a reboot, and limits are as the entry says,
+        should a change have been killed.
+        """
+        self._expect_this_boot()
+        for name in self._names(drafts=True):
+            if name.startswith("."):
+                shutil.rmtree(self._grants / name, ignore_errors=True)
+            elif not self.stands(name):
+                self._remove(name)
+        look = self._read(self._restore())
+        self._enforce(look.standing)
+        return look
+
+    def _enforce(self, standing: Sequence[Standing]) -> None:
+        """Have every grant file say what its entry and its neighbours' come to."""
+        held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in standing})
+        for entry in standing:
+            path, limits = self.directory(entry.id) / GRANT, held[entry.id]
+            terms = entry.allocation
+            right = grant_file.pack(entry.id, limits, policy=terms.policy, priority=terms.priority)
+            with suppress(OSError, ValueError):
+                if path.read_bytes() != right:
+                    grant_file.store_limits(path, limits, policy=terms.policy)
+
+    def _expect_this_boot(self) -> None:
+        """Start afresh in a state directory that outlived a boot: whoever held its grants is gone.
+
+        Not even their files are of use: a lock may lie in one that nobody is left to open.
+        """
+        path, boot = self.path / "boot", _boot()
+        seen = path.read_bytes() if path.exists() else None
+        if seen == boot:
+            return
+        if seen is not None:
+            for name in self._names(drafts=True):
+                self._remove(name.lstrip("."))
+        replace(path, boot, mode=0o644)
+
+    def _restore(self) -> Iterator[Unreadable]:
+        """Make the shares stand that have a record and no directory; yield those that cannot."""
+        for record in self._records():
+            if self.directory(record.stem).exists():
+                continue
+            try:
+                standing = codec.loads(record.read_text(), Standing, source=str(record))
+                os.close(self._build(standing))
+            except (HeteroError, OSError, UnicodeDecodeError) as error:
+                yield Unreadable(id=record.stem, reason=str(error))
+
+    def _remove(self, identity: str) -> None:
+        # Out of sight first: a grant that is half removed must not be seen as one.
+        out = self._grants / f".{identity}"
+        with suppress(FileNotFoundError):
+            self.directory(identity).rename(out)
+        shutil.rmtree(out, ignore_errors=True)
+
+    def _new_id(self) -> str:
+        while True:
+            identity = os.urandom(4).hex()
+            if not self.directory(identity).exists():
+                return identity
+
+
+@lru_cache(maxsize=256)
+def _entry(text: str, source: str) -> Standing:
+    """Return the entry in a file; a node's agent reads the same ones again and again."""
+    return codec.loads(text, Standing, source=source)
+
+
+def _boot() -> bytes:
+    """Which boot of the machine this is."""
+    return Path("/proc/sys/kernel/random/boot_id").read_bytes()

@@ -1,0 +1,47 @@
+"""Says what a grant without a core limit may have beside grants that have one: what they leave.
+
+Work that takes no turns runs into the turns of others and takes from what they were promised. So a
+grant whose core is not limited takes turns too while a neighbour's is, elastic ones: it is owed
+what the limited ones leave, shared evenly with its like, and borrows what nobody wants. Among
+grants without a limit nobody is promised anything, and nobody takes turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from attrs import evolve
+
+from hetero.model import Policy
+from hetero.node.ledger.grant_file import CORE_FULL, Limit
+
+#: Never less than this of a card, in hundredths of a percent, or it would stand still.
+LEAST = 100
+
+
+def with_rest(
+    grants: Mapping[str, tuple[Policy, tuple[Limit, ...]]],
+) -> dict[str, tuple[Limit, ...]]:
+    """Return the limits each grant is to be held to, by its id, from those that were asked.
+
+    Grants whose policy is off are left out of it: they take no turns whoever is beside them.
+    """
+    taken, free = Counter[str](), Counter[str]()
+    for policy, limits in grants.values():
+        for limit in limits if policy is not Policy.OFF else ():
+            if limit.core < CORE_FULL:
+                taken[limit.name] += limit.core
+            else:
+                free[limit.name] += 1
+
+    def held(policy: Policy, limit: Limit) -> Limit:
+        if policy is Policy.OFF or limit.core < CORE_FULL or not taken[limit.name]:
+            return limit
+        left = max(LEAST, (CORE_FULL - taken[limit.name]) // free[limit.name])
+        return evolve(limit, core=left, rest=True)
+
+    return {
+        identity: tuple(held(policy, limit) for limit in limits)
+        for identity, (policy, limits) in grants.items()
+    }

@@ -1,0 +1,204 @@
+"""Looks for what would keep a grant from being given or kept, and says what to do about it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from enum import Enum
+
+from attrs import frozen
+
+from hetero.model import Device, Rung, Whole
+from hetero.model.errors import HeteroError
+from hetero.node.ledger.grant_dir import GRANT
+from hetero.node.ledger.ledger import Ledger, Standing
+from hetero.node.ledger.state import prepare
+from hetero.node.native import limiter
+from hetero.node.node import Node
+from hetero.node.settings import Parts, Settings
+from hetero.node.view.bypass import uncovered
+from hetero.node.view.containers import containers
+from hetero.plugin.registry import Discovery, VendorRow
+
+
+class Verdict(str, Enum):
+    """What a finding calls for."""
+
+    OK = "ok"
+    NOTE = "note"  # nothing to mend, but good to know
+    BAD = "bad"
+
+
+@frozen
+class Finding:
+    """One thing that was looked at: its name, the verdict, and what it is or what to do."""
+
+    subject: str
+    verdict: Verdict
+    says: str
+
+
+def examine(node: Node) -> tuple[Finding, ...]:
+    """Return what was found, drivers first."""
+    discovery = node.discover()
+    return (
+        *_simulated(node),
+        *_settings(node.settings),
+        *map(_vendor, discovery.rows),
+        *map(_device, discovery.devices),
+        *_limiters(node, discovery),
+        _state(node),
+        *_ledger(node),
+        *_slices(node, discovery),
+        *_uncovered(node, discovery),
+    )
+
+
+def standing_anywhere(node: Node) -> tuple[Standing, ...]:
+    """Return all that stands, in this user's simulations as well: what an uninstall would break."""
+    top = node.ledger.path.parent if node.simulation else node.ledger.path
+    ledgers = [Ledger(path) for path in (top, *sorted(top.glob("sim-*")))]
+    if node.system:
+        ledgers.append(node.system)
+    return tuple(entry for ledger in ledgers for entry in ledger.look().standing)
+
+
+def what_for(node: Node, entry: Standing) -> str:
+    """Return what a grant is for: its containers by name, its share, or its command."""
+    inside = [entry.container] if entry.container else []
+    if entry.share:
+        found = containers({entry.id: node.directory(entry.id) / GRANT})
+        inside += found[entry.id]
+    named = [f"share {entry.share}"] if entry.share else []
+    named += [f"container {container.name}" for container in inside]
+    return ", ".join(named) or shlex.join(entry.command)
+
+
+def _simulated(node: Node) -> Iterator[Finding]:
+    if node.simulation:
+        rack = node.simulation.rack
+        yield Finding("simulation", Verdict.NOTE, f"every device below is simulated by {rack}")
+
+
+def _settings(settings: Settings) -> Iterator[Finding]:
+    """What a node promises beyond its devices is said wherever it is asked how it is."""
+    if settings.memory_scale > 1:
+        says = f"is granted {settings.memory_scale} times: what does not fit lies with the host"
+        yield Finding("memory", Verdict.NOTE, says)
+    if settings.core_scale > 1:
+        yield Finding("core", Verdict.NOTE, f"is granted {settings.core_scale} times")
+    left_out = [*map(str, settings.without)]
+    if settings.parts is Parts.NONE:
+        left_out.append("cards that are partitioned already")
+    if left_out:
+        yield Finding("left out", Verdict.NOTE, f"{', '.join(left_out)}: the settings say so")
+    if settings.context:
+        yield Finding("contexts", Verdict.NOTE, "count against a grant's memory")
+
+
+def _vendor(row: VendorRow) -> Finding:
+    subject = f"vendor {row.name}"
+    match row.state:
+        case "ok":
+            return Finding(subject, Verdict.OK, f"{row.source}: {row.devices} devices")
+        case "absent" | "partial":
+            return Finding(subject, Verdict.NOTE, f"{row.source}: {row.reason}")
+        case _:
+            return Finding(subject, Verdict.BAD, f"{row.source}: {row.reason}: mend or remove it")
+
+
+def _device(device: Device) -> Finding:
+    subject = f"device {device.uuid[:12]}"
+    if not device.usable:
+        return Finding(subject, Verdict.BAD, f"{device.health}: nothing is given of it")
+    if isinstance(device.granularity, Whole):
+        return Finding(subject, Verdict.OK, "given as a whole")
+    if device.rung is Rung.NONE:
+        return Finding(subject, Verdict.NOTE, "shares are counted but not enforced (rung none)")
+    return Finding(subject, Verdict.OK, f"shares are kept by rung {device.rung.value}")
+
+
+def _limiters(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    rows = [row.name for row in discovery.rows if row.state != "broken"]
+    apis = {node.registry.vendor(name).limiter for name in rows}
+    for api in sorted(filter(None, apis)):
+        yield _limiter(api)
+
+
+def _limiter(api: str) -> Finding:
+    """Load the limiter as `hetero run` does; the dynamic linker says so when it cannot."""
+    subject = f"limiter {api}"
+    try:
+        path = limiter(api)
+    except HeteroError as error:
+        return Finding(subject, Verdict.BAD, str(error))
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", ""],
+        env={"LD_PRELOAD": str(path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if done.returncode or done.stderr:
+        why = done.stderr.strip() or f"exit code {done.returncode}"
+        return Finding(subject, Verdict.BAD, f"does not load ({why}): build it again")
+    return Finding(subject, Verdict.OK, f"{path} loads")
+
+
+def _state(node: Node) -> Finding:
+    try:
+        prepare(node.ledger.path)
+    except HeteroError as error:
+        return Finding("state", Verdict.BAD, str(error))
+    return Finding("state", Verdict.OK, str(node.ledger.path))
+
+
+def _uncovered(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    """What runs under a grant and past its limiter is to be ended; others only explain usage."""
+    usages = [(device, node.registry.observe(device)) for device in discovery.devices]
+    for found in uncovered(node, node.look(), usages):
+        if found.grant:
+            yield Finding(f"process {found.pid}", Verdict.BAD, str(found))
+        else:
+            held = f"{found.program} holds {found.memory >> 20} MiB of {found.device[:12]}"
+            yield Finding(f"process {found.pid}", Verdict.NOTE, f"{held} without a grant")
+
+
+def _ledger(node: Node) -> Iterator[Finding]:
+    look = node.look()
+    for broken in look.unreadable:
+        yield Finding(
+            f"grant {broken.id}",
+            Verdict.BAD,
+            f"stands but {broken.reason}; nothing is given until it ends: "
+            f"`hetero release --force {broken.id}` ends it",
+        )
+    processes = node.processes(entry.id for entry in look.standing)
+    for entry in look.standing:
+        if not processes[entry.id] and not entry.share and not entry.container:
+            yield Finding(
+                f"grant {entry.id}", Verdict.NOTE, "stands by processes this user cannot see"
+            )
+    stand = f"{len(look.standing)} grants stand"
+    if look.stale:
+        stale = ", ".join(look.stale)
+        yield Finding("ledger", Verdict.BAD, f"{stand}; dead ones cannot be removed: {stale}")
+    else:
+        yield Finding("ledger", Verdict.OK, f"{stand}, nothing stale")
+
+
+def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    """Destroy what is left of grants that ended, where anything can be."""
+    if not any(row.works and node.registry.cuts(row.name) for row in discovery.rows):
+        return
+    try:
+        faults = node.sweep()
+    except HeteroError as error:
+        faults = (str(error),)
+    for fault in faults:
+        yield Finding("slices", Verdict.BAD, f"{fault}: it is tried again at every admission")
+    if not faults:
+        yield Finding("slices", Verdict.OK, "none is left over")

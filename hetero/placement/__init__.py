@@ -1,0 +1,55 @@
+"""The packing core: pure, deterministic and exact, knowing no vendor.
+
+What places pods over a cluster is imported when it is first asked for: an admission on one machine
+does not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hetero.placement.match import Explanation, Verdict, explain, fit
+
+if TYPE_CHECKING:
+    from hetero.placement.cluster import Container, Hold, Node, Placement, Pod, Quota
+    from hetero.placement.index import Index
+    from hetero.placement.plan import (
+        Defragmentation,
+        Move,
+        Preemption,
+        defragment,
+        gang,
+        preempt,
+        what_if,
+    )
+
+__all__ = [
+    "Container",
+    "Defragmentation",
+    "Explanation",
+    "Hold",
+    "Index",
+    "Move",
+    "Node",
+    "Placement",
+    "Pod",
+    "Preemption",
+    "Quota",
+    "Verdict",
+    "defragment",
+    "explain",
+    "fit",
+    "gang",
+    "preempt",
+    "what_if",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from hetero.placement import cluster, index, plan
+
+        for module in (cluster, index, plan):
+            if name in vars(module):
+                return vars(module)[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

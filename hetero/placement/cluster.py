@@ -1,0 +1,105 @@
+"""The values the scheduler works on: nodes, pods of several containers, and where a pod went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from attrs import field, frozen
+
+from hetero.model import Allocation, Counters, Device, Request
+from hetero.model.errors import BadInput
+
+#: Counters of a node itself. A node may count others; a counter it lacks is not limited there.
+CPU = "cpu"  # thousandths of a processor
+HOST_MEMORY = "memory"  # bytes
+
+
+def _not_negative(of: object, _: object, value: Counters) -> None:
+    for name, amount in value.items():
+        if amount < 0:
+            raise BadInput(f"{type(of).__name__.lower()}: {name} {amount} is negative")
+
+
+@frozen(kw_only=True)
+class Node:
+    """One machine: its devices and what else it has to give (`host`)."""
+
+    name: str
+    devices: tuple[Device, ...] = ()
+    host: Counters = field(factory=dict, validator=_not_negative)
+    cordoned: bool = False
+
+
+@frozen(kw_only=True)
+class Container:
+    """What one container of a pod wants: devices (None: none) and a part of the host."""
+
+    request: Request | None = None
+    host: Counters = field(factory=dict, validator=_not_negative)
+
+
+@frozen(kw_only=True)
+class Pod:
+    """Containers that land on one node together.
+
+    `init` containers run one after the other before `containers` start, `sidecars` run beside all
+    of them: the pod holds max(init, sum of containers) plus its sidecars, counter by counter.
+    """
+
+    name: str = ""
+    namespace: str = "default"
+    containers: tuple[Container, ...]
+    init: tuple[Container, ...] = ()
+    sidecars: tuple[Container, ...] = ()
+    priority: int = 0
+    #: What is lost if the pod is evicted now, in any unit that is the same for all pods.
+    work: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if not self.containers:
+            raise BadInput(f"pod {self.name!r} has no container")
+
+    def host(self) -> dict[str, int]:
+        """Return what the pod takes of its node's own counters."""
+        beside = total(container.host for container in self.sidecars)
+        held = total(container.host for container in self.containers)
+        for container in self.init:
+            for name, amount in container.host.items():
+                held[name] = max(held.get(name, 0), amount)
+        return total((beside, held))
+
+
+@frozen(kw_only=True)
+class Hold:
+    """What a pod keeps of one device: of each counter the most it needs at any time."""
+
+    device: str
+    takes: Counters
+
+
+@frozen(kw_only=True)
+class Placement:
+    """A pod on its node: one allocation per container, and what all of them keep together.
+
+    `allocations` follow the order sidecars, containers, init; None for one without devices.
+    """
+
+    node: str
+    pod: Pod
+    allocations: tuple[Allocation | None, ...]
+    holds: tuple[Hold, ...]
+    host: Counters
+
+
+def total(counters: Iterable[Counters]) -> dict[str, int]:
+    """Return the sum of counters, name by name."""
+    out: dict[str, int] = {}
+    for one in counters:
+        for name, amount in one.items():
+            out[name] = out.get(name, 0) + amount
+    return out
+
+
+#: Most a namespace may hold, by namespace: counters of devices (`core`, `memory`, …) and `devices`.
+Quota = Mapping[str, Counters]
+DEVICES = "devices"

@@ -1,0 +1,73 @@
+"""Keeps devices of one group together: a module of several dies is taken whole, or by slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from hetero.model import Device
+from hetero.model.rounding import Portion
+
+#: What each device offers to one ask, by UUID: a portion, or the verdict that it has none.
+Offers = Mapping[str, Portion | str]
+
+
+def agreed(devices: Sequence[Device], offers: Sequence[Offers]) -> list[dict[str, Portion | str]]:
+    """Return the offers, without those of a whole device whose group cannot come along.
+
+    A group comes along when all of it is offered whole and the asks are enough for entire groups.
+    """
+    sizes = {device.group: 0 for device in devices if device.group}
+    able = dict.fromkeys(sizes, 0)
+    for device in devices:
+        if device.group:
+            sizes[device.group] += 1
+            able[device.group] += any(_all_of(device, offer) for offer in offers)
+
+    def said(device: Device, offer: Offers) -> Portion | str:
+        if not device.group or not _all_of(device, offer):
+            return offer[device.uuid]
+        size = sizes[device.group]
+        if len(offers) % size:
+            return f"only given {size} at a time"
+        if able[device.group] < size:
+            return f"in a group of {size} that is not all free"
+        return offer[device.uuid]
+
+    return [{device.uuid: said(device, offer) for device in devices} for offer in offers]
+
+
+def sets(devices: Sequence[Device], offers: Sequence[Offers]) -> Iterator[list[Device]]:
+    """Yield the devices to choose among: those given singly, and as many groups as are asked."""
+    groups: dict[str, list[Device]] = {}
+    single: list[Device] = []
+    for device in devices:
+        if device.group and any(_all_of(device, offer) for offer in offers):
+            groups.setdefault(device.group, []).append(device)
+        else:
+            single.append(device)
+    if single or not groups:
+        yield single
+    chosen: list[Device] = []
+    for members in groups.values():
+        chosen += members
+        if len(chosen) == len(offers):
+            yield chosen
+            return
+
+
+def owed(devices: Sequence[Device], chosen: Iterable[tuple[Device, Portion]]) -> int:
+    """Return how many devices are still to be taken whole, for the groups of those that are."""
+    whole = {d.uuid: d.group for d, cut in chosen if d.group and _is_all(d, cut)}
+    if not whole:
+        return 0
+    groups = set(whole.values())
+    return sum(device.group in groups and device.uuid not in whole for device in devices)
+
+
+def _all_of(device: Device, offer: Offers) -> bool:
+    cut = offer[device.uuid]
+    return isinstance(cut, Portion) and _is_all(device, cut)
+
+
+def _is_all(device: Device, cut: Portion) -> bool:
+    return all(cut.takes.get(name, 0) >= amount for name, amount in device.capacity.items())

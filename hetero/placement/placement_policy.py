@@ -1,0 +1,84 @@
+"""Orders over devices and nodes: which of those that fit is taken, as small pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from attrs import asdict, fields_dict
+
+from hetero.model import CORE, MEMORY, Device
+from hetero.model.errors import BadInput
+from hetero.model.frozen import frozen
+from hetero.model.rounding import Portion
+
+#: Returns what taking the portion costs; the lowest is taken. All orders give tuples of one length.
+Order = Callable[[Device, Mapping[str, int], Portion], tuple[int, ...]]
+
+
+def binpack(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
+    """Fill the fullest device first, and among empty ones the smallest: keeps cards whole."""
+    total = max(device.capacity[CORE], 1)
+    return (
+        (free[MEMORY] - cut.takes.get(MEMORY, 0)) // (1024 * 1024),
+        (free[CORE] - cut.takes.get(CORE, 0)) * 100 // total,
+    )
+
+
+def spread(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
+    """Take the emptiest device first: fewest neighbours."""
+    return tuple(-cost for cost in binpack(device, free, cut))
+
+
+#: The orders over devices by name.
+ORDERS: Mapping[str, Order] = {"binpack": binpack, "spread": spread}
+
+_HEAVIEST = 1_000_000
+
+
+@frozen(kw_only=True)
+class Weights:
+    """How much each term of a placement's cost counts over a cluster; all terms are integers.
+
+    The first three price what the placement makes useless (see `hetero.placement.mix`): the rest of the
+    card it cuts, the rest of the node's empty cards, cards left without enough host. The other two
+    pack (positive) or spread (negative) by the room that is left of the card and of the node.
+    The cheapest placement wins, the first node among equals.
+    """
+
+    waste: int = 0
+    whole: int = 0
+    host: int = 0
+    card: int = 0
+    node: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        for term, weight in asdict(self).items():
+            if abs(weight) > _HEAVIEST:  # sums over a node's cards stay within 64 bits
+                raise BadInput(f"weight {term}={weight} is out of range: at most {_HEAVIEST}")
+
+
+#: The orders by name. Terms that settle only ties weigh 1 against 1000.
+WEIGHTS: Mapping[str, Weights] = {
+    "frag": Weights(waste=2, whole=1, host=1),
+    "binpack": Weights(node=1000, card=1),
+    "spread": Weights(node=-1000, card=-1),
+    "node-binpack-device-spread": Weights(node=1000, card=-1),
+    "node-spread-device-binpack": Weights(node=-1000, card=1),
+    "first": Weights(),
+}
+
+
+def weights(name: str) -> Weights:
+    """Return the weights of a named order, or of `waste=2,host=1`. Raises `BadInput`."""
+    if name in WEIGHTS:
+        return WEIGHTS[name]
+    if "=" not in name:
+        raise BadInput(f"order {name!r} is none of {', '.join(WEIGHTS)}, nor weights as waste=2")
+    given: dict[str, int] = {}
+    for part in name.split(","):
+        term, _, amount = part.partition("=")
+        if term not in fields_dict(Weights) or not amount.removeprefix("-").isdecimal():
+            terms = ", ".join(fields_dict(Weights))
+            raise BadInput(f"weight {part!r} is not one of {terms} with a whole number")
+        given[term] = int(amount)
+    return Weights(**given)

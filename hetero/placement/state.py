@@ -1,0 +1,184 @@
+"""What every node of a cluster has left, kept in a form in which alike cards are one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import define, evolve
+
+from hetero.model import ONE_POLICY, SLOTS, Counters, Device
+from hetero.model.errors import BadInput, NotFound
+from hetero.placement.cluster import Node, Placement
+from hetero.placement.mix import ROOM
+
+#: What a node has of a counter it does not declare, and the most one can declare: 16 TiB of memory.
+#: Times a `HostRate`'s 18 bits of points it stays within 64.
+UNLIMITED = 1 << 44
+
+#: Counters of who holds a piece of a card, which say nothing of its size.
+_HEADS = {SLOTS, *ONE_POLICY}
+_SPARE = 1000  # states nobody is in that are not worth forgetting
+
+
+@define(eq=False)
+class Kind:
+    """Devices that divide and count alike; `device` stands for all of them."""
+
+    number: int
+    device: Device
+    #: Points of a card that stay unused, by its room; learned (see `hetero.placement.mix`).
+    waste: tuple[int, ...] = (0,) * (ROOM + 1)
+
+    def room(self, free: Counters) -> int:
+        """Return the thousandths of the card that are left: of its scarcest counter."""
+        if free[SLOTS] <= 0:
+            return 0
+        return min(
+            (
+                free[name] * ROOM // amount
+                for name, amount in self.device.capacity.items()
+                if amount and name not in _HEADS
+            ),
+            default=0,
+        )
+
+
+@define(eq=False)
+class State:
+    """What cards of one kind with the same counters free have in common."""
+
+    kind: Kind
+    free: dict[str, int]
+    room: int
+    empty: bool
+
+
+class Cluster:
+    """The nodes with what is left of each. All lists go by the node's number."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        """Start with everything free. Raises `BadInput` for what cannot be a cluster."""
+        self.nodes: list[Node] = []
+        self.number: dict[str, int] = {}  # of a node, by name
+        self.where: dict[str, tuple[int, int]] = {}  # UUID -> node, position on it
+        self.kinds: list[Kind] = []
+        self.states: list[State] = []
+        self.cards: list[list[int]] = []  # states of the devices
+        self.host: list[list[int]] = []  # what is left, by counter
+        self.room: list[int] = []  # thousandths of a card, over all usable devices
+        self.empty: list[int] = []  # devices nobody holds anything of
+        self.closed: list[bool] = []
+        self._kinds_of: dict[object, list[Kind]] = {}
+        self._state_of: dict[object, int] = {}
+        given = list(nodes)
+        self.counters = tuple(sorted({name for node in given for name in node.host}))
+        for node in given:
+            self.add(node)
+
+    def add(self, node: Node) -> None:
+        """Take in one more node, all free. Raises `BadInput`."""
+        unknown = set(node.host) - set(self.counters)
+        if unknown:
+            raise BadInput(f"node {node.name!r} counts {', '.join(unknown)}: no node here did")
+        if node.name in self.number:
+            raise BadInput(f"node {node.name!r} is there twice")
+        for counter, amount in node.host.items():
+            if amount > UNLIMITED:
+                raise BadInput(f"node {node.name!r}: {counter} {amount} is more than {UNLIMITED}")
+        number = self.number[node.name] = len(self.nodes)
+        for position, device in enumerate(node.devices):
+            if device.uuid in self.where:
+                raise BadInput(f"node {node.name!r}: device {device.uuid!r} is there twice")
+            self.where[device.uuid] = (number, position)
+        cards = [self._state(self.kind(d), tuple(d.capacity.values())) for d in node.devices]
+        self.nodes.append(node)
+        self.cards.append(cards)
+        self.host.append([node.host.get(name, UNLIMITED) for name in self.counters])
+        self.room.append(sum(self.states[card].room for card in cards))
+        self.empty.append(sum(self.states[card].empty for card in cards))
+        self.closed.append(node.cordoned)
+
+    def kind(self, device: Device) -> Kind:
+        """Return the kind of a device, a new one if none is like it."""
+        counted = (tuple(device.capacity.items()), tuple(device.card.items()))
+        key = (device.vendor, device.model, device.rung, device.usable, counted)
+        for found in self._kinds_of.setdefault(key, []):
+            mine, its = device.granularity, found.device.granularity
+            if mine is its or mine == its:  # equality walks whole menus: asked last
+                return found
+        made = Kind(number=len(self.kinds), device=device)
+        self._kinds_of[key].append(made)
+        self.kinds.append(made)
+        return made
+
+    def _state(self, kind: Kind, free: tuple[int, ...]) -> int:
+        key = (kind.number, free)
+        found = self._state_of.get(key)
+        if found is None:
+            found = self._state_of[key] = len(self.states)
+            counters = dict(zip(kind.device.capacity, free, strict=True))
+            usable = kind.device.usable
+            self.states.append(
+                State(
+                    kind=kind,
+                    free=counters,
+                    room=kind.room(counters) if usable else 0,
+                    empty=usable and counters == dict(kind.device.capacity),
+                )
+            )
+        return found
+
+    def compact(self) -> bool:
+        """Forget states no card is in any more, if they are most; whether numbers changed."""
+        live = sorted({card for cards in self.cards for card in cards})
+        if len(self.states) <= 2 * len(live) + _SPARE:
+            return False
+        now = {old: new for new, old in enumerate(live)}
+        self.states = [self.states[old] for old in live]
+        self.cards = [[now[card] for card in cards] for cards in self.cards]
+        self._state_of = {k: now[old] for k, old in self._state_of.items() if old in now}
+        return True
+
+    def free(self, number: int) -> dict[str, dict[str, int]]:
+        """Return what is left of the node's devices, by UUID."""
+        devices, cards = self.nodes[number].devices, self.cards[number]
+        return {d.uuid: self.states[c].free for d, c in zip(devices, cards, strict=True)}
+
+    def move(self, placement: Placement, *, times: int) -> int:
+        """Take (`times` 1) or give back (-1) what a placement holds; return its node's number."""
+        number = self.number[placement.node]
+        left = self.host[number]
+        for place, counter in enumerate(self.counters):
+            if counter in self.nodes[number].host:
+                left[place] -= times * placement.host.get(counter, 0)
+        for hold in placement.holds:
+            node, position = self.where[hold.device]
+            old = self.states[self.cards[node][position]]
+            free = tuple(
+                amount - times * hold.takes.get(name, 0) for name, amount in old.free.items()
+            )
+            self._turn(node, position, self._state(old.kind, free))
+        return number
+
+    def replace(self, device: Device) -> int:
+        """Note that a device changed (its health, say) and return its node's number."""
+        if device.uuid not in self.where:
+            raise NotFound(f"no device {device.uuid!r} in this cluster")
+        number, position = self.where[device.uuid]
+        node = self.nodes[number]
+        free = self.states[self.cards[number][position]].free
+        if set(free) != set(device.capacity):
+            raise BadInput(f"device {device.uuid!r} now counts other things than before")
+        before = node.devices[position].capacity
+        left = tuple(free[name] + device.capacity[name] - before[name] for name in device.capacity)
+        devices = (*node.devices[:position], device, *node.devices[position + 1 :])
+        self.nodes[number] = evolve(node, devices=devices)
+        self._turn(number, position, self._state(self.kind(device), left))
+        return number
+
+    def _turn(self, number: int, position: int, card: int) -> None:
+        """Let a device of the node be in another state."""
+        old, new = self.states[self.cards[number][position]], self.states[card]
+        self.cards[number][position] = card
+        self.room[number] += new.room - old.room
+        self.empty[number] += new.empty - old.empty

@@ -1,0 +1,100 @@
+"""The front door for vendors: the names a vendor plugin may import, and nothing else of ours.
+
+Read in this order: `vendor` (what is declared), `hookspecs` (the five questions), `driver` and
+`discovery` (asking a driver library), `slices` (hardware that is cut), `testing` (the contract).
+`registry` finds the vendors and asks them; `guard` keeps one vendor's fault from the others.
+Imports `hetero.model` alone.
+"""
+
+from hetero.model import (
+    CORE,
+    MEMORY,
+    ONE_POLICY,
+    SLOTS,
+    Allocation,
+    Choice,
+    Device,
+    Edits,
+    Fractional,
+    Grant,
+    Ladder,
+    Link,
+    Mount,
+    Multi,
+    Policy,
+    Rung,
+    Step,
+    Template,
+    Templated,
+    Usage,
+    Whole,
+)
+from hetero.model.errors import DriverAbsent
+from hetero.model.units import GiB, MiB
+from hetero.plugin.binding import Binding
+from hetero.plugin.discovery import (
+    counted,
+    drm_of,
+    each_card,
+    first_node,
+    numa_of,
+    pci_address,
+    pci_of,
+    ways,
+)
+from hetero.plugin.driver import Driver, DriverError, Library, struct, text
+from hetero.plugin.hookspecs import hookimpl
+from hetero.plugin.resource_names import Words
+from hetero.plugin.slices import free_number, note, orphaned, shares, slice_name
+from hetero.plugin.vendor import Model, Vendor, menus
+
+__all__ = [
+    "CORE",
+    "MEMORY",
+    "ONE_POLICY",
+    "SLOTS",
+    "Allocation",
+    "Binding",
+    "Choice",
+    "Device",
+    "Driver",
+    "DriverAbsent",
+    "DriverError",
+    "Edits",
+    "Fractional",
+    "GiB",
+    "Grant",
+    "Ladder",
+    "Library",
+    "Link",
+    "MiB",
+    "Model",
+    "Mount",
+    "Multi",
+    "Policy",
+    "Rung",
+    "Step",
+    "Template",
+    "Templated",
+    "Usage",
+    "Vendor",
+    "Whole",
+    "Words",
+    "counted",
+    "drm_of",
+    "each_card",
+    "first_node",
+    "free_number",
+    "hookimpl",
+    "menus",
+    "note",
+    "numa_of",
+    "orphaned",
+    "pci_address",
+    "pci_of",
+    "shares",
+    "slice_name",
+    "struct",
+    "text",
+    "ways",
+]

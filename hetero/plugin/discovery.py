@@ -1,0 +1,116 @@
+"""Reads the cards of a machine one by one, and what else every discovery asks of each.
+
+That is the ways between cards, their NUMA nodes, and their addresses as all vendors show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attrs import evolve
+
+from hetero.model import Device, Link
+from hetero.plugin.driver import DriverError
+
+Place = TypeVar("Place")
+Way = Callable[[Device, Device], str | None]
+
+_MOST_CARDS = 64
+
+
+def counted(cards: int) -> range:
+    """Return the indices of as many cards. Raises `DriverError` for more than any machine holds."""
+    if not 0 <= cards <= _MOST_CARDS:
+        raise DriverError(f"the driver counts {cards} cards")
+    return range(cards)
+
+
+def each_card(
+    read: Callable[[Place], Device],
+    places: Iterable[Place],
+    between: Way | None = None,
+    faster: Mapping[str, int] | None = None,
+) -> Iterator[Device | DriverError]:
+    """Read every card on its own: one that cannot be read costs that card, not its neighbours.
+
+    `between` names the way from one usable card to another. Ways weigh what `PCIE` says, and the
+    vendor's own `faster` ones what is given; a way of no known name is none. What is yielded is
+    what `hetero_discover` returns.
+    """
+    found: list[Device] = []
+    for place in places:
+        try:
+            found.append(read(place))
+        except (DriverError, LookupError, ValueError) as error:
+            yield DriverError(f"card {place}: {error}")
+    usable = [card for card in found if card.usable]
+    for card in found:
+        links: list[Link] = []
+        try:
+            if between is not None and card.usable:
+                links.extend(_links(card, usable, between, {**PCIE, **(faster or {})}))
+        except DriverError as error:
+            yield DriverError(f"links of card {card.index}: {error}")
+        yield evolve(card, links=tuple(links))
+
+
+def _links(
+    card: Device, others: Iterable[Device], between: Way, weights: Mapping[str, int]
+) -> Iterator[Link]:
+    for other in others:
+        way = between(card, other) if other is not card else None
+        if way is not None and way in weights:
+            yield Link(other.uuid, way, weights[way])
+
+
+#: What two cards share on the way over PCIe, nearest first; the nearer, the heavier.
+PCIE = {"board": 6, "PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}
+
+
+def ways(codes: Iterable[int]) -> dict[int, str]:
+    """Return what the driver's codes for the ways over PCIe mean, given nearest first."""
+    return dict(zip(codes, PCIE, strict=True))
+
+
+def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
+    """Return a PCI address as every vendor's device shows it: `0000:18:00.0`."""
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+def pci_of(at: Any) -> str | None:
+    """Return the address in a driver's struct of that, None where the driver gave none."""
+    if not at:
+        return None
+    return pci_address(at.domain, at.bus, at.device, getattr(at, "function", 0))
+
+
+#: Where the kernel says what it knows of each PCI device.
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+
+
+def numa_of(pci: str | None) -> int | None:
+    """Return the NUMA node of the card at a PCI address, for drivers that do not say."""
+    try:
+        node = int((PCI_DEVICES / (pci or "") / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if node < 0 else node
+
+
+def first_node(mask: int) -> int | None:
+    """Return the first NUMA node in a set of bits, as most drivers give it; None for no node."""
+    return (mask & -mask).bit_length() - 1 if mask else None
+
+
+def drm_of(pci: str | None) -> dict[str, str]:
+    """Return the attributes `card` and `render` of the card at a PCI address.
+
+    They are the nodes that the kernel's graphics subsystem made for it, as far as it did.
+    """
+    found = {
+        name: next((PCI_DEVICES / (pci or "") / "drm").glob(pattern), None)
+        for name, pattern in (("card", "card*"), ("render", "renderD*"))
+    }
+    return {name: f"/dev/dri/{node.name}" for name, node in found.items() if node}

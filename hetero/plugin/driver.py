@@ -1,0 +1,222 @@
+"""Opens a vendor's own driver library, lazily, and turns what can go wrong into one clear line.
+
+Most discoveries are a dozen calls into a C library through ctypes. What they would otherwise each
+repeat is here: finding the library, telling "not installed" from "broken", treating a function an
+older driver lacks as "not said", and naming the call, its card and its code when one fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from attrs import field
+
+from hetero.model.errors import DriverAbsent
+from hetero.model.frozen import frozen
+
+#: Handles are pointers; printing one in an error says nothing.
+_LARGEST_SHOWN = 2**31
+
+
+class DriverError(Exception):
+    """A driver library failed: which call, about what, with which code."""
+
+    def __init__(self, said: str, code: int | None = None) -> None:
+        super().__init__(said)
+        self.code = code
+
+
+@frozen(kw_only=True)
+class Driver:
+    """A driver library as declared: nothing is opened before `open`.
+
+    `names` are tried in order. `start` is the function to call first, if any, with `flags`;
+    codes in `absent` are its way to say that the library is there and the driver or any card is
+    not. Codes in `unsupported` mean that this card or this version cannot say, those in `in_use`
+    that a program still uses what was to be destroyed. `explain` names the library's own function
+    from a code to a text; `meanings` is for libraries without one.
+
+    Where structs begin with the `version` of the interface they were laid out for, `versions` are
+    those that ours serve, newest first, and `other_version` is the code that refuses one.
+    """
+
+    names: tuple[str, ...]
+    start: str | None = None
+    flags: tuple[int, ...] = ()
+    absent: Collection[int] = ()
+    unsupported: Collection[int] = ()
+    in_use: Collection[int] = ()
+    versions: tuple[int, ...] = ()
+    other_version: int | None = None
+    explain: str | None = None
+    meanings: Mapping[int, str] = field(factory=dict)
+
+    def open(self) -> Library:
+        """Return the library, started. Raises `DriverAbsent` when none of the names is there."""
+        for name in self.names:
+            try:
+                library = Library(ctypes.CDLL(name), name, self)
+            except OSError as error:
+                if "cannot open shared object" not in str(error) or f"{name}:" not in str(error):
+                    raise DriverError(f"{name} cannot be loaded: {error}") from None
+                continue
+            try:
+                if self.start is not None:
+                    library.call(self.start, *self.flags)
+            except DriverError as error:
+                if error.code in self.absent:
+                    raise DriverAbsent(
+                        f"{error} (is the driver loaded? is there a card?)"
+                    ) from None
+                raise
+            return library
+        raise DriverAbsent(
+            f"{self.names[0]} not found (is the driver installed, or mounted into this container?)"
+        )
+
+
+@frozen
+class Library:
+    """An opened driver library whose functions return 0 or an error code."""
+
+    handle: ctypes.CDLL
+    name: str
+    driver: Driver
+
+    def has(self, function: str) -> bool:
+        """Whether this version of the library exports `function`."""
+        return hasattr(self.handle, function)
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call `function`. Numbers and bytes go in by value, a ctypes object by reference.
+
+        Raises `DriverError` when the function is missing or returns a code other than 0.
+        """
+        try:
+            entry = getattr(self.handle, function)
+        except AttributeError:
+            raise DriverError(
+                f"{self.name} has no {function}: the driver is older than this vendor supports"
+            ) from None
+        code = self._answer(entry, arguments)
+        if code == 0:
+            return
+        if self.driver.versions and code == self.driver.other_version:
+            raise DriverError(
+                f"{self.name} speaks none of the interface versions {self.driver.versions}", code
+            )
+        shown = ", ".join(
+            str(a) for a in arguments if isinstance(a, int) and abs(a) < _LARGEST_SHOWN
+        )
+        raise DriverError(f"{function}({shown}): error {code}{self._meaning(code)}", code)
+
+    def get(self, function: str, *arguments: Any) -> Any:
+        """Call `function` and return what it fills in: the argument that is a ctypes type.
+
+        `get("zephyr_busy", index, c_uint)` is a number, an array of characters comes as bytes.
+        Anything that makes a ctypes object may stand for a type. Raises `DriverError` as `call`.
+        """
+        given = [argument() if callable(argument) else argument for argument in arguments]
+        self.call(function, *given)
+        filled = next(made for made, was in zip(given, arguments, strict=True) if callable(was))
+        return getattr(filled, "value", filled)
+
+    def find(self, function: str, *arguments: Any) -> Any:
+        """Return what `get` would, or None where the library cannot say.
+
+        That is when this version has no such function, or the code is one of `unsupported`.
+        """
+        if not self.has(function):
+            return None
+        try:
+            return self.get(function, *arguments)
+        except DriverError as error:
+            if error.code in self.driver.unsupported:
+                return None
+            raise
+
+    def destroy(self, function: str, *arguments: Any) -> bool:
+        """Call what destroys a slice. Return False where a program still uses it."""
+        try:
+            self.call(function, *arguments)
+        except DriverError as error:
+            if error.code in self.driver.in_use:
+                return False
+            raise
+        return True
+
+    def value(self, function: str, *arguments: Any, kind: Any) -> Any:
+        """Call a function whose result is not a code but the answer, of the ctypes type `kind`."""
+        entry = self.handle[function]  # a fresh object each time: its result type is ours to set
+        entry.restype = kind
+        return entry(*map(_passed, arguments))
+
+    def _answer(self, entry: Any, arguments: tuple[Any, ...]) -> Any:
+        """Call a function with the newest version of its structs that both sides know."""
+        structs = [struct for argument in arguments for struct in _structs(argument)]
+        code = None
+        for version in self.driver.versions or (None,):
+            for struct in structs if version else ():
+                struct.version = version
+            code = entry(*map(_passed, arguments))
+            if code != self.driver.other_version:
+                break
+        return code
+
+    def _meaning(self, code: int) -> str:
+        explain, said = self.driver.explain, self.driver.meanings.get(code)
+        if said is None and explain is not None and self.has(explain):
+            text = self.value(explain, code, kind=ctypes.c_char_p)
+            said = text.decode(errors="replace") if text else None
+        return f" ({said})" if said else ""
+
+
+def _structs(argument: Any) -> Iterator[Any]:
+    """Yield the structs in an argument that say which version they are of."""
+    for one in argument if isinstance(argument, ctypes.Array) else (argument,):
+        if isinstance(one, ctypes.Structure) and hasattr(one, "version"):
+            yield one
+
+
+def _passed(argument: Any) -> Any:
+    if isinstance(argument, int):
+        return ctypes.c_long(argument)  # as wide as a register, so that handles pass whole
+    if isinstance(argument, (bytes, type(None))):
+        return argument
+    return ctypes.byref(argument)
+
+
+_TYPES: dict[str, Any] = {
+    "char": ctypes.c_char,
+    "u8": ctypes.c_uint8,
+    "u16": ctypes.c_uint16,
+    "i32": ctypes.c_int32,
+    "u32": ctypes.c_uint32,
+    "i64": ctypes.c_int64,
+    "u64": ctypes.c_uint64,
+    "long": ctypes.c_long,
+}
+
+
+def struct(name: str, fields: str) -> Any:
+    """Declare a C struct: `struct("pcie", "i32 domain; u32 bus device; char slot[16]")`.
+
+    What is returned is a ctypes type, laid out as the compiler of this machine would.
+    """
+    declared: list[tuple[str, Any]] = []
+    for group in fields.split(";"):
+        kind, *names = group.split()
+        for field_name in names:
+            bare, _, count = field_name.rstrip("]").partition("[")
+            declared.append((bare, _TYPES[kind] * int(count) if count else _TYPES[kind]))
+    return type(name, (ctypes.Structure,), {"_fields_": declared})
+
+
+def text(buffer: Any) -> str | None:
+    """Return the text in a C character array, None when it is empty. Raises `DriverError`."""
+    said = bytes(buffer or b"").split(b"\0", 1)[0].strip()
+    if not said.isascii() or not said.decode("ascii").isprintable():
+        raise DriverError(f"the driver gave {said!r} where a text was due")
+    return said.decode("ascii") or None

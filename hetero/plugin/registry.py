@@ -1,0 +1,316 @@
+"""Finds the vendors and asks them, one at a time, so that a broken one is a row and no outage."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pluggy
+from attrs import evolve
+
+from hetero.model import Allocation, Device, Edits, Inventory, Usage
+from hetero.model.errors import DriverAbsent, NotFound
+from hetero.model.frozen import frozen
+from hetero.plugin import hookspecs
+from hetero.plugin.driver import DriverError
+from hetero.plugin.entry_points import entries
+from hetero.plugin.guard import Failure, Question, guarded
+from hetero.plugin.vendor import Vendor
+
+T = TypeVar("T")
+
+#: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
+#: hang nobody else. Cutting hardware into slices is slower than reading it.
+LOOK, CUT = 5.0, 20.0
+
+
+@frozen(kw_only=True)
+class VendorRow:
+    """One installed vendor as `hetero vendors` shows it.
+
+    `state` is "ok", "partial" (some of its cards cannot be used), "absent" (its driver is not
+    installed here) or "broken"; `reason` says why. `source` is the distribution and version it
+    came from.
+    """
+
+    name: str
+    source: str
+    state: str
+    reason: str | None = None
+    devices: int = 0
+    title: str | None = None
+
+    @property
+    def works(self) -> bool:
+        """Whether cards of this vendor can be given out."""
+        return self.state in ("ok", "partial")
+
+
+@frozen(kw_only=True)
+class Discovery:
+    """What one look at the node found."""
+
+    devices: tuple[Device, ...]
+    rows: tuple[VendorRow, ...]
+
+    @property
+    def inventory(self) -> Inventory:
+        """The devices with nothing standing on them."""
+        return Inventory(self.devices)
+
+
+class Registry:
+    """The vendors of one process, each behind a guard.
+
+    `Registry.installed()` loads every entry point of the group `hetero.plugin.vendor`;
+    `Registry.of(module, ...)` takes plugins directly.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[VendorRow] = []
+        self._vendors: dict[str, Vendor] = {}
+        self._hooks: dict[str, pluggy.HookRelay] = {}
+        self._owed: dict[str, Question[Any]] = {}
+        self._asking = threading.Lock()
+
+    @classmethod
+    def installed(cls) -> Registry:
+        """Return a registry of every vendor installed in this environment."""
+        registry = cls()
+        for entry in entries(hookspecs.GROUP):
+            registry._add(entry.name, entry.source, entry.load)
+        return registry
+
+    @classmethod
+    def of(cls, *plugins: object) -> Registry:
+        """Return a registry of the given plugin objects, named by their declarations."""
+        registry = cls()
+        for plugin in plugins:
+            name = str(getattr(plugin, "__name__", type(plugin).__name__))
+            registry._add(name, "in process", lambda plugin=plugin: plugin)  # type: ignore[misc]
+        return registry
+
+    def _add(self, name: str, source: str, load: Callable[[], object]) -> None:
+        """Load, register and question one plugin; whatever it does wrong becomes its row."""
+        try:
+            plugin = guarded(name, "load", load)
+            hooks = guarded(name, "register", lambda: _register(plugin, name))
+            vendor = guarded(name, "hetero_vendor", hooks.hetero_vendor)
+            if not isinstance(vendor, Vendor):
+                raise Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
+            if vendor.name in self._vendors:
+                raise Failure(f"{name}: another plugin is the vendor {vendor.name!r} already")
+        except (Failure, DriverAbsent) as failure:
+            self._rows.append(
+                VendorRow(name=name, source=source, state="broken", reason=str(failure))
+            )
+            return
+        self._vendors[vendor.name] = vendor
+        self._hooks[vendor.name] = hooks
+        self._rows.append(
+            VendorRow(name=vendor.name, source=source, state="ok", title=vendor.title)
+        )
+
+    def vendor(self, name: str) -> Vendor:
+        """Return the declaration of a working vendor. Raises `NotFound`."""
+        if name not in self._vendors:
+            reasons = (row.reason for row in self._rows if row.name == name and row.reason)
+            raise NotFound(next(reasons, f"no vendor {name!r} is installed"))
+        return self._vendors[name]
+
+    def declarations(self) -> tuple[Vendor, ...]:
+        """Return the declarations of all working vendors."""
+        return tuple(self._vendors.values())
+
+    def discover(self) -> Discovery:
+        """Look at the node once through every vendor, all of them at the same time."""
+        found: dict[str, list[Device]] = {}
+        faults: dict[str, list[str]] = {}
+        rows = {row.name: row for row in self._rows if row.state == "ok"}
+        calls: dict[str, Question[tuple[list[Device], list[str]]]] = {}
+        for name in self._vendors:
+            try:
+                calls[name] = self._start(
+                    name, "discover", partial(self._discover, name), within=LOOK
+                )
+            except Failure as failure:
+                rows[name] = evolve(rows[name], state="broken", reason=str(failure))
+        for name, call in calls.items():
+            try:
+                found[name], faults[name] = call.answer()
+            except DriverAbsent as absent:
+                rows[name] = evolve(rows[name], state="absent", reason=str(absent))
+            except Failure as failure:
+                rows[name] = evolve(rows[name], state="broken", reason=str(failure))
+        count = Counter(device.uuid for devices in found.values() for device in devices)
+        for name, devices in found.items():
+            shared = sorted({device.uuid for device in devices if count[device.uuid] > 1})
+            why = faults[name] + [
+                f"{count[uuid]} cards have the UUID {uuid}: none of them can be addressed"
+                for uuid in shared
+            ]
+            found[name] = [device for device in devices if device.uuid not in shared]
+            state = "ok" if not why else "partial" if found[name] else "broken"
+            reason = f"{name}: discover: {'; '.join(why)}" if why else None
+            rows[name] = evolve(rows[name], state=state, reason=reason, devices=len(found[name]))
+        return Discovery(
+            devices=tuple(device for devices in found.values() for device in devices),
+            rows=tuple(rows[row.name] if row.state == "ok" else row for row in self._rows),
+        )
+
+    def enforce(
+        self,
+        allocation: Allocation,
+        devices: Iterable[Device],
+        *,
+        directory: Path,
+        container: bool = False,
+    ) -> Edits:
+        """Return the edits that confine a container to `allocation`, of all its vendors together.
+
+        Vendors that cut slices keep their notes in subdirectories of `directory`. Raises `NotFound`
+        when a vendor fails: what cannot be confined is not started. What the others have made by
+        then is an orphan, for `reconcile` to remove.
+        """
+        by_uuid = {device.uuid: device for device in devices}
+        edits = Edits()
+        for name in dict.fromkeys(grant.vendor for grant in allocation.grants):
+            vendor = self.vendor(name)
+            grants = tuple(grant for grant in allocation.grants if grant.vendor == name)
+            mine = [by_uuid[grant.device] for grant in grants]
+            part = evolve(allocation, grants=grants)
+            enforce = partial(
+                self._hooks[name].hetero_enforce,
+                allocation=part,
+                devices=mine,
+                directory=directory / name,
+                container=container,
+            )
+            try:
+                said = self._ask(name, "enforce", _said(Edits, enforce), within=CUT)
+            except (Failure, DriverAbsent) as failure:
+                raise NotFound(str(failure)) from None
+            implied = vendor.implied(grants, mine, container=container)
+            edits = edits.merged(implied).merged(said or Edits())
+        return edits
+
+    def hidden(self, allocation: Allocation, devices: Iterable[Device]) -> Edits:
+        """Return what keeps a process away from those of `devices` whose vendors it has none of."""
+        granted = {grant.vendor for grant in allocation.grants}
+        others = [self.vendor(name) for name in {device.vendor for device in devices} - granted]
+        return Edits(
+            env={variable: vendor.none for vendor in others for variable in vendor.visible}
+        )
+
+    def cuts(self, name: str) -> bool:
+        """Whether a vendor's grants may have slices that outlive their processes."""
+        return bool(self._hooks[name].hetero_reconcile.get_hookimpls())
+
+    def reconcile(
+        self, devices: Iterable[Device], standing: Iterable[Allocation], *, directory: Path
+    ) -> tuple[str, ...]:
+        """Destroy the slices no standing grant holds; return a sentence about each failure."""
+        parts: dict[str, set[str]] = {}
+        for allocation in standing:
+            for grant in allocation.grants:
+                if grant.part is not None:
+                    parts.setdefault(grant.device, set()).add(grant.part)
+        faults: list[str] = []
+        for device in devices:
+            if not self.cuts(device.vendor):
+                continue
+            reconcile = partial(
+                self._hooks[device.vendor].hetero_reconcile,
+                device=device,
+                parts=frozenset(parts.get(device.uuid, ())),
+                directory=directory / device.vendor,
+            )
+            try:
+                self._ask(device.vendor, "reconcile", reconcile, within=CUT)
+            except (Failure, DriverAbsent) as failure:
+                faults.append(str(failure))
+        return tuple(faults)
+
+    def observe(self, device: Device) -> Usage:
+        """Return the device's usage now; everything unknown when its vendor fails."""
+        observe = partial(self._hooks[device.vendor].hetero_observe, device=device)
+        try:
+            return (
+                self._ask(device.vendor, "observe", _said(Usage, observe), within=LOOK) or Usage()
+            )
+        except (Failure, DriverAbsent):
+            return Usage()
+
+    def _discover(self, name: str) -> tuple[list[Device], list[str]]:
+        """Return one vendor's devices, and the sentence about every card it could not read."""
+        devices: list[Device] = []
+        faults: list[str] = []
+        for card in self._hooks[name].hetero_discover() or ():
+            if isinstance(card, DriverError):
+                faults.append(str(card))
+            elif isinstance(card, Device) and card.vendor == name:
+                devices.append(card)
+            else:
+                raise Failure(f"{name}: discover: gave {card!r}, not a Device of its own")
+        return devices, faults
+
+    def _start(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> Question[T]:
+        """Put a question to a vendor once it answered the one before; not if that is overdue."""
+        while True:
+            with self._asking:
+                owed = self._owed.get(name)
+                if owed is None or owed.done.is_set():
+                    call = Question(name, stage, ask, within)
+                    self._owed[name] = call
+                    return call
+            if not owed.over():
+                raise Failure(f"{name}: {stage}: not asked, since {owed.stage} still has no answer")
+
+    def _ask(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> T:
+        return self._start(name, stage, ask, within=within).answer()
+
+
+class _Manager(pluggy.PluginManager):
+    """pluggy's manager, but of a module it looks closely only at what is marked as a hook.
+
+    Looking at every name as if it were a trap takes half a millisecond a vendor, and a container's
+    start waits for it.
+    """
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
+        marked = _may_bear(f"{self.project_name}_spec", module_or_class, name)
+        return super().parse_hookspec_opts(module_or_class, name) if marked else None
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        marked = _may_bear(f"{self.project_name}_impl", plugin, name)
+        return super().parse_hookimpl_opts(plugin, name) if marked else None
+
+
+def _may_bear(mark: str, holder: object, name: str) -> bool:
+    return not isinstance(holder, ModuleType) or hasattr(vars(holder).get(name), mark)
+
+
+def _register(plugin: object, name: str) -> pluggy.HookRelay:
+    """Give the plugin a manager of its own, so that no call ever reaches a second vendor."""
+    manager = _Manager("hetero")
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin, name)
+    manager.check_pending()  # a misspelt hook is an error, not a silence
+    return manager.hook
+
+
+def _said(kind: type[T], ask: Callable[[], object]) -> Callable[[], T | None]:
+    """Return the question with its answer checked: what is said, if anything, is a `kind`."""
+
+    def asked() -> T | None:
+        answer = ask()
+        if answer is not None and not isinstance(answer, kind):
+            raise TypeError(f"gave {answer!r}, not {kind.__name__}")
+        return answer
+
+    return asked

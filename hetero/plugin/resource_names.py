@@ -1,0 +1,97 @@
+"""The words in which pods ask for a vendor's cards: names of resources and annotations, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import evolve, field
+
+from hetero.model import Choice, Device, Policy
+from hetero.model.frozen import frozen
+from hetero.model.units import MiB
+
+
+@frozen(kw_only=True)
+class Words:
+    """The words in which a pod asks for a vendor's cards; all are names of Kubernetes resources
+    or annotations, so that what users wrote for other products keeps its meaning.
+
+    `count` counts cards and is the resource the kubelet knows. `memory` and `core` are per card:
+    one of `memory` is `memory_unit` bytes (an amount with a binary suffix is bytes as it stands),
+    and `core_whole` of `core` are all of a card. Where a resource has several names, each serves.
+    `models` are the models these words mean, `rungs` how their cards are shared, and `whole` says
+    that they never mean a share. `shape` is the one shape of their menus that they mean.
+    """
+
+    count: str
+    memory: tuple[str, ...] = ()
+    memory_unit: int = MiB
+    memory_percent: str | None = None
+    core: tuple[str, ...] = ()
+    core_whole: int = 100
+    priority: str | None = None  # 0 goes first
+    models: Choice = field(default=Choice())
+    rungs: Choice = field(default=Choice())
+    whole: bool = False
+    shape: str | None = None
+    # Annotations: lists of names, separated by commas, and switches that are "true".
+    only_model: str | None = None
+    never_model: str | None = None
+    #: What in a model's name users write differently from the driver, and the driver's way.
+    spelling: Mapping[str, str] = field(factory=dict)
+    only_uuid: str | None = None
+    never_uuid: str | None = None
+    numa: str | None = None
+    links: str | None = None
+    #: The annotation or the container's variable that chooses a policy, and what its values mean;
+    #: None: core is counted and limits nobody.
+    policy: str | None = None
+    policies: Mapping[str, Policy | None] = field(factory=dict)
+    #: The annotation that names a pod's class, and beside which classes each may be on a card; ""
+    #: is to have none. A container of a class has one card, and those of `first` go first on it.
+    grade: str | None = None
+    grades: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    first: tuple[str, ...] = ()
+    #: The annotation that says by which rungs a card may be shared, and what its values mean.
+    mode: str | None = None
+    modes: Mapping[str, Choice] = field(factory=dict)
+    #: How many cards make a module, where whole ones are only given by modules: one means a module.
+    module: int = 1
+
+    def each(self, *models: str, module: int = 1) -> tuple[Words, ...]:
+        """Return such words for each of these models, where each has resources of its own.
+
+        `{model}` stands for the model in what these words say. A name that is the beginning of
+        another's means its own cards alone.
+        """
+        return tuple(
+            evolve(
+                self,
+                count=self.count.format(model=model),
+                memory=tuple(name.format(model=model) for name in self.memory),
+                core=tuple(name.format(model=model) for name in self.core),
+                models=Choice((model,), tuple(m for m in models if model in m and m != model)),
+                only_uuid=self.only_uuid and self.only_uuid.format(model=model),
+                never_uuid=self.never_uuid and self.never_uuid.format(model=model),
+                module=module,
+            )
+            for model in models
+        )
+
+    def each_shape(self, *shapes: str) -> tuple[Words, ...]:
+        """Return such words for each of these shapes, with `{shape}` filled in their count."""
+        return tuple(
+            evolve(self, count=self.count.format(shape=shape), shape=shape) for shape in shapes
+        )
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """All resource names; all but `count` exist for the scheduler alone."""
+        some = (self.count, *self.memory, self.memory_percent, *self.core, self.priority)
+        return tuple(name for name in some if name is not None)
+
+    def mean(self, device: Device) -> bool:
+        """Return whether the device is one that these words may get."""
+        rung, shaped = device.rung.value, self.shape is None or self.shape in device.shapes
+        fits = self.models.allows(device.model) and self.rungs.allows(rung, all_of_it=True)
+        return fits and shaped

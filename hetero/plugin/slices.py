@@ -1,0 +1,54 @@
+"""What vendors that cut hardware share: which grants are shares, and which slices are ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from hetero.model import Allocation, Device, Grant
+from hetero.plugin.driver import DriverError
+
+
+def shares(allocation: Allocation, devices: Sequence[Device]) -> Iterator[tuple[Grant, Device]]:
+    """Yield the grants that hold a part of their device, each with it: what is to be cut."""
+    for grant, device in zip(allocation.grants, devices, strict=True):
+        if not grant.is_whole(device):
+            yield grant, device
+
+
+def slice_name(grant: Grant, directory: Path) -> str:
+    """Return the name of a grant's slice: the one it has, or a new one that is marked as ours."""
+    return grant.part or _mark(directory) + os.urandom(4).hex()
+
+
+def orphaned(name: str, parts: Collection[str], directory: Path) -> bool:
+    """Return whether the slice of this name is ours and held by no grant."""
+    return name.startswith(_mark(directory)) and name not in parts
+
+
+def note(path: Path, text: str = "") -> None:
+    """Write a vendor's note about a slice: all of it or nothing, whenever we are killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def free_number(numbers: Iterable[int], taken: Iterable[int], what: str) -> int:
+    """Return the first number that is not taken. Raises `DriverError` where all are."""
+    used = set(taken)
+    for number in numbers:
+        if number not in used:
+            return number
+    raise DriverError(f"no {what} is free")
+
+
+def _mark(directory: Path) -> str:
+    """Return what the names of slices begin with that `directory`'s ledger answers for.
+
+    Two ledgers of one machine, root's and a user's, must not take each other's slices for orphans.
+    """
+    import hashlib  # loads a library of cryptography; most starts do without
+
+    return f"hetero-{hashlib.sha256(bytes(directory)).hexdigest()[:6]}-"

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hetero.kube.api.annotations import (
+    ALLOCATION,
+    Assignment,
+    Key,
+    device_id,
+    device_of,
+    inventory_text,
+    published_devices,
+    read_assignment,
+    signed_assignment,
+)
+from hetero.model import Allocation, Grant, Link
+from hetero.model.errors import BadInput
+from tests.kube.conftest import card
+
+KEY = Key(secret=b"a key of thirty-two bytes or so")
+GIVEN = Assignment(
+    node="n1",
+    uid="uid-1",
+    containers=(
+        ("main", Allocation(grants=(Grant(device="GPU-1", vendor="nvidia", takes={"core": 0}),))),
+    ),
+)
+
+
+def read(
+    notes: dict[str, str], *, key: Key = KEY, uid: str = "uid-1", node: str = "n1"
+) -> Assignment | None:
+    return read_assignment(notes, key, pod="default/p", uid=uid, node=node)
+
+
+def test_devices_come_back_as_they_were_published() -> None:
+    devices = (
+        card("GPU-1", links=(Link("GPU-2", "NV4", 40),), numa=0, pci="0000:01:00.0"),
+        card("GPU-2", links=(Link("GPU-1", "NV4", 40),), numa=1, health="row remapping failed"),
+    )
+
+    assert devices == published_devices(inventory_text(devices), node="n1")
+
+
+def test_a_node_of_eight_linked_cards_publishes_little() -> None:
+    uuids = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(8)]
+    devices = tuple(
+        card(uuid, links=tuple(Link(peer, "NV18", 180) for peer in uuids if peer != uuid))
+        for uuid in uuids
+    )
+
+    assert 2048 > len(inventory_text(devices))
+
+
+def test_what_tells_cards_apart_does_not_repeat_what_they_have_in_common() -> None:
+    devices = tuple(
+        card(f"GPU-{number}", attributes={"minor": str(number), "driver": "580.159.04"})
+        for number in range(8)
+    )
+    text = inventory_text(devices)
+
+    assert devices == published_devices(text, node="n1")
+    assert 1 == text.count("granularity")
+
+
+def test_attributes_are_read_where_older_agents_put_them() -> None:
+    document = json.loads(inventory_text((card("GPU-1"),)))
+    document["kinds"][0]["attributes"] = {"driver": "580.159.04"}
+    (device,) = published_devices(json.dumps(document), node="n1")
+
+    assert {"driver": "580.159.04"} == device.attributes
+
+
+def test_an_inventory_that_is_not_one_is_refused_in_a_sentence() -> None:
+    with pytest.raises(BadInput, match=r"node n1: hetero\.io/inventory: not a valid"):
+        published_devices("[]", node="n1")
+
+
+def test_an_allocation_comes_back_as_it_was_signed() -> None:
+    assert GIVEN == read(signed_assignment(GIVEN, KEY))
+
+
+def test_a_pod_without_an_allocation_has_none() -> None:
+    assert None is read({})
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"uid": "uid-2"},  # another pod's
+        {"node": "n2"},  # on another node
+        {"key": Key(secret=b"a key of another cluster's scheduler")},
+    ],
+)
+def test_a_replayed_or_forged_allocation_is_refused(forged: dict[str, str]) -> None:
+    with pytest.raises(BadInput, match="is not signed by this cluster's scheduler"):
+        read(signed_assignment(GIVEN, KEY), **forged)  # type: ignore[arg-type]
+
+
+def test_a_changed_allocation_is_refused() -> None:
+    notes = signed_assignment(GIVEN, KEY)
+    notes[ALLOCATION] = notes[ALLOCATION].replace("GPU-1", "GPU-2")
+
+    with pytest.raises(BadInput, match="is not signed"):
+        read(notes)
+
+
+def test_a_key_that_is_missing_or_short_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("abc")
+
+    with pytest.raises(BadInput, match="is the Secret mounted"):
+        Key.read(str(tmp_path / "none"))
+    with pytest.raises(BadInput, match="shorter than 16 bytes"):
+        Key.read(str(tmp_path / "short"))
+
+
+def test_a_kubelet_device_names_its_card() -> None:
+    assert "GPU::x" == device_of(device_id("GPU::x", 3))

@@ -1,0 +1,115 @@
+"""The roster follows a cluster that changes, and says what one that starts anew would say."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hetero.kube.api.quota import Quotas
+from hetero.kube.scheduler.cache import Roster
+from hetero.model import Device
+from hetero.model.units import GiB
+from hetero.placement import Pod
+from tests.kube.conftest import card
+from tests.kube.test_pod_request import WORDS, pod
+
+NAMES = [f"n{number}" for number in range(4)]
+ASKS = (
+    {"nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "30"},
+    {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "9000"},
+    {"nvidia.com/gpu": "1"},
+)
+
+
+#: Most pods together may have; a whole card may be more, depending on which it is.
+QUOTA = {"default": {"most": {"nvidia.com/gpumem": 60_000}}}
+
+
+def asking(number: int) -> Pod:
+    found = WORDS.wish(pod(ASKS[number]))
+    assert found is not None
+    return found.pod
+
+
+def devices(name: str, cards: int, *, gib: int, ill: bool) -> tuple[Device, ...]:
+    made = tuple(card(f"{name}-{index}", memory=gib * GiB) for index in range(cards))
+    return (evolve(made[0], health="ill"), *made[1:]) if ill and made else made
+
+
+changes = st.one_of(
+    st.tuples(
+        st.just("enter"),
+        st.sampled_from(NAMES),
+        st.integers(0, 3),
+        st.sampled_from([16, 32]),
+        st.booleans(),
+    ),
+    st.tuples(st.just("leave"), st.sampled_from(NAMES)),
+    st.tuples(st.just("reserve"), st.sampled_from(NAMES), st.integers(0, 2), st.integers(0, 9)),
+    st.tuples(st.just("release"), st.integers(0, 9)),
+)
+
+
+def anew(roster: Roster) -> Roster:
+    """Return a roster that learns at once all there is now."""
+    fresh = Roster(Quotas(WORDS, QUOTA))
+    for name in roster.nodes():
+        fresh.enter(name, roster.devices(name))
+    fresh.standing.update(roster.standing)
+    return fresh
+
+
+@example([("enter", "n0", 1, 16, False), ("reserve", "n0", 0, 0), ("reserve", "n0", 1, 0)])
+@example(
+    [
+        ("enter", "n0", 1, 16, False),
+        ("enter", "n1", 3, 32, False),
+        ("reserve", "n1", 2, 0),
+        ("enter", "n2", 1, 32, False),
+        ("enter", "n0", 1, 32, False),
+    ]
+)
+@example([("enter", "n0", 2, 16, True), ("reserve", "n0", 0, 0), ("release", 0)])
+@given(st.lists(changes, max_size=12))
+def test_a_roster_that_followed_every_change_says_what_a_new_one_would(
+    story: list[tuple[object, ...]],
+) -> None:
+    roster = Roster(Quotas(WORDS, QUOTA))
+    for number in range(len(ASKS)):  # rows that are there before anything changes
+        roster.serving(asking(number), NAMES)
+    for change in story:
+        match change:
+            case ("enter", str(name), int(cards), int(gib), bool(ill)):
+                roster.enter(name, devices(name, cards, gib=gib, ill=ill))
+            case ("leave", str(name)):
+                roster.leave(name)
+            case ("reserve", str(name), int(number), int(uid)):
+                roster.reserve(f"uid-{uid}", asking(number), name, order="binpack")
+            case ("release", int(uid)):
+                roster.release(f"uid-{uid}")
+        fresh = anew(roster)
+        for number in range(len(ASKS)):
+            wanted = asking(number)
+            assert fresh.serving(wanted, NAMES) == roster.serving(wanted, NAMES)
+            assert fresh.costs(wanted, NAMES) == roster.costs(wanted, NAMES)
+        assert fresh.fullness(NAMES) == roster.fullness(NAMES)
+        assert charged(fresh) == charged(roster)
+
+
+def charged(roster: Roster) -> dict[str, dict[str, int]]:
+    return {namespace: dict(+used) for namespace, used in roster.quotas.used.items() if +used}
+
+
+def test_a_card_that_falls_ill_is_noted_without_starting_anew() -> None:
+    roster = Roster(Quotas(WORDS))
+    for name in NAMES:
+        roster.enter(name, devices(name, 1, gib=16, ill=False))
+    assert (NAMES, {}) == roster.serving(asking(0), NAMES)
+    cluster = roster._known()
+    roster.enter("n1", devices("n1", 1, gib=16, ill=True))
+    roster.enter("n9", devices("n9", 2, gib=16, ill=False))
+
+    refused = {"n1": "unhealthy (ill)"}
+    assert (["n0", "n2", "n3", "n9"], refused) == roster.serving(asking(0), [*NAMES, "n9"])
+    assert cluster is roster._known()

@@ -1,0 +1,179 @@
+"""A cluster seen from outside: what its API says stands, and what its agents say is used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from prometheus_client import generate_latest
+
+from hetero.cli import hetero
+from hetero.kube.api.annotations import INVENTORY
+from hetero.kube.api.client import Access, Api
+from hetero.kube.cluster_view import ClusterView, look
+from hetero.model import MEMORY, Rung, Usage
+from hetero.model.units import GiB
+from hetero.node.ledger import usage_region
+from hetero.node.ledger.grant_dir import USAGE
+from tests.kube.world import World, run, until, world
+
+
+def agent_pod(at: World) -> None:
+    """Let the API serve the metrics of the running agent as its pod's."""
+    container = {"ports": [{"name": "metrics", "containerPort": 9397}]}
+    metadata = {
+        "name": "hetero-agent-1",
+        "namespace": "hetero-system",
+        "uid": "agent",
+        "labels": {"app": "hetero-agent"},
+    }
+    spec = {"nodeName": "n1", "containers": [{"name": "agent", **container}]}
+    at.api.put("pods", {"metadata": metadata, "spec": spec}, event="ADDED")
+    at.api.metrics["hetero-agent-1:9397"] = lambda: generate_latest(at.agent.metrics.registry)
+
+
+async def seen(at: World, **rest: Any) -> ClusterView:
+    async with Api(Access(server=at.url)).open() as api:
+        return await look(api, **rest)
+
+
+def spend(at: World, seconds: float) -> None:
+    """Write what the limiter does in a container's region: so much device time was given."""
+    (entry,) = at.node.look().standing
+    descriptor = os.open(at.node.directory(entry.id) / USAGE, os.O_RDWR)
+    os.pwrite(
+        descriptor,
+        usage_region.HEADER.pack(usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, b""),
+        0,
+    )
+    counted = usage_region.DEVICE.pack(0, 0, 0, 0, int(seconds * 1e9), 0, 0)
+    os.pwrite(descriptor, counted, usage_region.HEADER.size)
+    os.close(descriptor)
+
+
+def story(play: Callable[[World], Awaitable[None]]) -> None:
+    async def told() -> None:
+        async with world() as at:
+            await until(lambda: INVENTORY in at.api.nodes["n1"]["metadata"].get("annotations", {}))
+            await play(at)
+
+    run(told)
+
+
+def test_what_stands_is_shown_by_node_and_by_container() -> None:
+    async def play(at: World) -> None:
+        await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
+        view = await seen(at)
+        (node,), (pod,) = view.nodes, view.pods
+
+        assert ("n1", ["memory-0", "memory-1"]) == (
+            node.name,
+            [row.device.uuid for row in node.devices],
+        )
+        assert [2 * GiB, 0] == [row.held[MEMORY] for row in node.devices]
+        assert ["default/pod/main"] == list(node.devices[0].grants)
+        assert ("pod", "main", "n1", "Pending") == (pod.pod, pod.container, pod.node, pod.phase)
+        (share,) = pod.shares
+        assert (2 * GiB, 30, 0, Rung.NONE) == (
+            share.memory,
+            share.core,
+            share.number,
+            share.rung,
+        )
+        assert (None, None) == (share.memory_used, share.core_used)
+
+    story(play)
+
+
+def test_what_is_used_is_what_the_agents_measure() -> None:
+    async def play(at: World) -> None:
+        agent_pod(at)
+        at.vendor.usage["memory-0"] = Usage(memory=3 * GiB, core=0.5)
+        await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
+        spend(at, 1.0)
+        asyncio.get_running_loop().call_later(0.5, spend, at, 1.2)
+        view = await seen(at, seconds=1)
+        (node,), (pod,) = view.nodes, view.pods
+        (share,) = pod.shares
+
+        assert Usage(memory=3 * GiB, core=0.5) == node.devices[0].usage
+        assert 0 == share.memory_used  # nobody holds any
+        assert share.core_used is not None
+        assert 0 < share.core_used <= 20
+        assert None is node.silent
+
+    story(play)
+
+
+def test_inventory_and_top_show_the_cluster_in_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(at: World) -> None:
+        agent_pod(at)
+        at.vendor.usage["memory-0"] = Usage(memory=3 * GiB, core=0.5)
+        await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
+        spend(at, 1.0)
+        config = {
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+            "clusters": [{"name": "here", "cluster": {"server": at.url}}],
+            "users": [{"name": "me", "user": {}}],
+        }
+        (tmp_path / "kubeconfig").write_text(json.dumps(config))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+        async def told(*words: str) -> list[str]:
+            done = await asyncio.to_thread(CliRunner().invoke, hetero, [*words, "--cluster"])
+            assert 0 == done.exit_code, done.output
+            return [" ".join(line.split()) for line in done.output.splitlines()]
+
+        standing = await told("inventory")
+        used = await told("top", "--once", "--interval", "0.1")
+        assert "default pod main n1 0 30 % 2 GiB Pending" in standing
+        assert "n1 0 memory M1 50 % 3/16 GiB ok" in used
+        assert "default pod main n1 0 0.0/30 % 0/2 GiB none Pending" in used
+
+    story(play)
+
+
+def test_a_node_whose_agent_cannot_be_reached_says_why_and_what_stands_there_is_shown() -> None:
+    async def play(at: World) -> None:
+        agent_pod(at)
+        at.api.metrics.clear()
+        await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
+        view = await seen(at, seconds=0.01)
+        (node,), (pod,) = view.nodes, view.pods
+
+        assert "503 no route to the pod" in str(node.silent)
+        assert 2 * GiB == node.devices[0].held[MEMORY]
+        assert [(None, None)] == [(one.memory_used, one.core_used) for one in pod.shares]
+
+    story(play)
+
+
+def test_a_node_without_an_agent_says_so() -> None:
+    async def play(at: World) -> None:
+        (node,) = (await seen(at, seconds=0.01)).nodes
+
+        assert "no agent runs there" == node.silent
+
+    story(play)
+
+
+def test_an_inventory_that_cannot_be_read_is_a_line_and_no_outage() -> None:
+    async def play(at: World) -> None:
+        await at.crash()
+        at.api.put("nodes", {"metadata": {"name": "n2", "annotations": {INVENTORY: "{"}}})
+        view = await seen(at)
+
+        assert ["n1", "n2"] == [node.name for node in view.nodes]
+        assert view.nodes[0].devices
+        assert "n2" in str(view.nodes[1].fault)
+
+    story(play)

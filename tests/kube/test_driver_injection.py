@@ -1,0 +1,116 @@
+"""How a card's driver comes into a pod's container, whatever runtime the node has."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from hetero.container.edits import driver_files
+from hetero.kube.agent.driver_injection import Bring, Way
+from hetero.model import Edits, Mount
+from tests.kube.world import run, until, world
+
+EDITS = Edits(
+    env={"VISIBLE": "card-1"},
+    device_nodes=("/dev/card-1",),
+    files=("/usr/bin/smi", "/opt/driver:/opt/inside", "/usr/bin/absent", "libabsent.so.1"),
+    cdi=("vendor.com/card=card-1",),
+)
+MOUNTS = (Mount("/usr/bin/smi", "/usr/bin/smi"), Mount("/opt/driver", "/opt/inside"))
+BY_FILES = evolve(EDITS, files=(), cdi=(), mounts=MOUNTS)
+BY_NAME = evolve(EDITS, device_nodes=(), files=())
+BY_RUNTIME = evolve(EDITS, files=(), cdi=())
+SPEC = '{"kind": "vendor.com/card", "devices": [{"name": "card-1"}]}'
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A node's files, seen from a container."""
+    for path in ("usr/bin/smi", "opt/driver/file", "run/cdi/vendor.json"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    (tmp_path / "run/cdi/vendor.json").write_text(SPEC)
+    return tmp_path
+
+
+def brought(way: Way, root: Path, *, kubelet: str = "v1.34.1", **spec: Any) -> Edits:
+    bring = Bring(way=way, root=root)
+    bring.meet({"kubeletVersion": kubelet})
+    return bring.into({"spec": spec}, EDITS)
+
+
+def test_the_agent_brings_what_the_vendor_declares_and_the_node_has(root: Path) -> None:
+    assert BY_FILES == brought(Way.FILES, root)
+
+
+def test_a_pod_that_names_a_runtime_class_gets_its_driver_from_there(root: Path) -> None:
+    assert BY_RUNTIME == brought(Way.FILES, root, runtimeClassName="vendor")
+    assert BY_RUNTIME == brought(Way.CDI, root, runtimeClassName="vendor")
+    assert BY_RUNTIME == brought(Way.RUNTIME, root)
+
+
+def test_by_cdi_the_kubelet_is_given_names_alone(root: Path) -> None:
+    assert BY_NAME == brought(Way.CDI, root)
+
+
+@pytest.mark.parametrize("kubelet", ["v1.28.15", "v1.20.2", "", "v1.9.0+x"])
+def test_a_kubelet_that_passes_no_names_on_is_given_files(root: Path, kubelet: str) -> None:
+    assert BY_FILES == brought(Way.CDI, root, kubelet=kubelet)
+
+
+def test_a_card_that_no_spec_describes_comes_by_files(root: Path) -> None:
+    (root / "run/cdi/vendor.json").write_text(SPEC.replace("card-1", "card-2"))
+
+    assert BY_FILES == brought(Way.CDI, root)
+
+
+def test_libraries_are_those_that_the_nodes_own_linker_finds(tmp_path: Path) -> None:
+    """The node's cache is read, and its paths are the node's, not those it is seen at."""
+    (here, _) = driver_files(["libc.so.6"])
+    (tmp_path / "etc").mkdir()
+    shutil.copy("/etc/ld.so.cache", tmp_path / "etc")
+    assert [] == list(driver_files(["libc.so.6"], root=tmp_path))
+
+    (cached,) = {
+        line.split(" => ")[1]
+        for line in _cache().splitlines()
+        if line.strip().startswith("libc.so.6 (libc6,x86-64") or "libc.so.6 (libc6,AArch64" in line
+    }
+    there = tmp_path / cached.lstrip("/")
+    there.parent.mkdir(parents=True)
+    there.touch()
+    first, second = driver_files(["libc.so.6"], root=tmp_path)
+
+    assert (cached, cached) == (first.source, second.source)
+    assert here.target == first.target
+    assert {"libc.so.6"} == {Path(mount.target).name for mount in (first, second)}
+
+
+def _cache() -> str:
+    import subprocess
+
+    done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_the_kubelet_is_told_of_the_nodes_and_files_of_a_share() -> None:
+    async def story() -> None:
+        async with world() as at:
+            declared = evolve(
+                at.vendor._vendor,
+                device_nodes=("/dev/full", "/dev/of-a-card-that-is-not-here"),
+                files=("/bin/sh", "libnone.so"),
+            )
+            at.agent.node.registry._vendors["memory"] = at.vendor._vendor = declared
+            await until(lambda: at.api.writes)
+            answer = (await at.kubelet.admit(at.bind("pod")))["main"]
+
+            assert ["/dev/full"] == [device.host_path for device in answer.devices]
+            assert "/bin/sh" in [mount.container_path for mount in answer.mounts]
+            assert [] == list(answer.cdi_devices)
+
+    run(story)

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.api.settings import Settings, load
+from hetero.model import Ask, Choice, Policy, Priority
+from hetero.model.errors import BadInput
+from hetero.model.units import GiB, MiB
+from hetero.plugin.registry import Registry
+
+WORDS = Settings().vocabulary(Registry.installed())
+
+
+def pod(
+    limits: dict[str, str],
+    *,
+    env: Mapping[str, str] | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return a pod of one container with these annotations."""
+    container = {
+        "name": "main",
+        "resources": {"limits": limits},
+        "env": [{"name": name, "value": value} for name, value in (env or {}).items()],
+    }
+    return {
+        "metadata": {
+            "name": "p",
+            "namespace": "default",
+            "uid": "u",
+            "annotations": dict(notes or {}),
+        },
+        "spec": {"containers": [container]},
+    }
+
+
+def asked(limits: dict[str, str], words: Vocabulary = WORDS, **rest: Any) -> Any:
+    (found,) = words.asked(pod(limits, **rest))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("vendor", "limits", "count", "ask"),
+    [
+        (
+            "nvidia",
+            {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3k", "nvidia.com/gpucores": "30"},
+            2,
+            Ask(memory=3000 * MiB, core=30),
+        ),
+        (
+            "nvidia",
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"},
+            1,
+            Ask(memory_percent=50),
+        ),
+        (
+            "nvidia",
+            {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "1024"},
+            1,
+            Ask(memory=GiB),
+        ),
+        (
+            "ascend",
+            {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "2k"},
+            1,
+            Ask(memory=2000 * MiB),
+        ),
+        (
+            "hygon",
+            {"hygon.com/dcunum": "1", "hygon.com/dcumem": "2k", "hygon.com/dcucores": "60"},
+            1,
+            Ask(memory=2000 * MiB, core=60),
+        ),
+        (
+            "cambricon",
+            {"cambricon.com/vmlu": "1", "cambricon.com/mlu370.smlu.vmemory": "20"},
+            1,
+            Ask(memory=5 * GiB),
+        ),
+        (
+            "iluvatar",
+            {"iluvatar.ai/BI-V150-vgpu": "1", "iluvatar.ai/BI-V150.vMem": "64"},
+            1,
+            Ask(memory=16 * GiB),
+        ),
+        (
+            "mthreads",
+            {
+                "mthreads.com/vgpu": "1",
+                "mthreads.com/sgpu-memory": "32",
+                "mthreads.com/sgpu-core": "8",
+            },
+            1,
+            Ask(memory=16 * GiB, core=50),
+        ),
+        (
+            "metax",
+            {
+                "metax-tech.com/sgpu": "1",
+                "metax-tech.com/vcore": "60",
+                "metax-tech.com/vmemory": "4",
+            },
+            1,
+            Ask(memory=4 * GiB, core=60),
+        ),
+        (
+            "metax",
+            {"metax-tech.com/sgpu": "1", "metax-tech.com/vmemory": "2Gi"},
+            1,
+            Ask(memory=2 * GiB),
+        ),
+    ],
+)
+def test_each_vendors_words_mean_what_its_users_know(
+    vendor: str, limits: dict[str, str], count: int, ask: Ask
+) -> None:
+    found = asked(limits)
+
+    assert (Choice(only=(vendor,)), count, (ask,) * count) == (
+        found.request.vendor,
+        found.count,
+        found.request.asks,
+    )
+
+
+def test_memory_alone_means_one_card() -> None:
+    assert 1 == asked({"nvidia.com/gpumem": "3000"}).count
+
+
+def test_one_core_group_of_sixteen_is_enough_for_one() -> None:
+    (ask,) = asked({"mthreads.com/vgpu": "1", "mthreads.com/sgpu-core": "1"}).request.asks
+
+    assert 1 == -(-16 * ask.core // 100)
+
+
+def test_a_pod_without_our_words_asks_nothing() -> None:
+    assert (None, ()) == (WORDS.wish(pod({"cpu": "1"})), WORDS.asked(pod({"cpu": "1"})))
+
+
+def test_annotations_choose_cards() -> None:
+    found = asked(
+        {"nvidia.com/gpu": "1"},
+        notes={
+            "nvidia.com/use-gputype": "A100,V100",
+            "nvidia.com/nouse-gpuuuid": "GPU-1",
+            "nvidia.com/numa-bind": "true",
+        },
+    )
+
+    assert (Choice(only=("A100", "V100")), Choice(never=("GPU-1",)), True) == (
+        found.request.model,
+        found.request.uuid,
+        found.request.numa,
+    )
+
+
+def test_a_model_is_found_although_users_spell_it_otherwise_than_the_driver() -> None:
+    found = asked({"hygon.com/dcunum": "1"}, notes={"hygon.com/use-dcutype": "DCU-K100_AI"})
+
+    assert Choice(only=("K100-AI",)) == found.request.model
+
+
+def test_orders_are_read_from_hami_annotations_and_our_own() -> None:
+    theirs = {
+        "hami.io/node-scheduler-policy": "spread",
+        "hami.io/gpu-scheduler-policy": "numa,binpack",
+    }
+    wish = WORDS.wish(pod({"nvidia.com/gpu": "1"}, notes=theirs))
+
+    assert wish is not None
+    assert ("spread", "binpack") == (wish.node_order, wish.device_order)
+    assert asked({"nvidia.com/gpu": "1"}, notes=theirs).request.numa
+
+
+def test_the_containers_variable_chooses_the_policy() -> None:
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30"}
+
+    def policy(value: str) -> tuple[Policy, bool]:
+        found = asked(limits, env={"GPU_CORE_UTILIZATION_POLICY": value})
+        return found.request.policy, found.unlimited
+
+    assert [(Policy.FIXED, False), (Policy.FIXED, False), (Policy.FIXED, True)] == [
+        policy("default"),
+        policy("force"),
+        policy("disable"),
+    ]
+
+
+def test_priority_zero_goes_first() -> None:
+    priorities = [
+        asked({"nvidia.com/gpu": "1", "nvidia.com/priority": said}).request.priority
+        for said in ("0", "1")
+    ]
+
+    assert [Priority.HIGH, Priority.LOW] == priorities
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({"nvidia.com/gpucores": "110"}, "gpucores 110 is more than a card has"),
+        ({"nvidia.com/gpu": "1000000000"}, "gpu '1000000000' is not a number of devices"),
+        ({"nvidia.com/gpumem-percentage": "101"}, "101 is over 100 percent"),
+        (
+            {"nvidia.com/gpumem": "10", "nvidia.com/gpumem-percentage": "10"},
+            "in bytes and in percent: give one",
+        ),
+        (
+            {"nvidia.com/gpu": "1", "hygon.com/dcunum": "1"},
+            "container main: asks for .*: a container has cards of one kind",
+        ),
+        ({"nvidia.com/gpu": "500m"}, "'500m' is not a whole number"),
+    ],
+)
+def test_nonsense_is_one_sentence(limits: dict[str, str], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        asked(limits)
+
+
+def settings(tmp_path: Path, text: str) -> Settings:
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    return load(path)
+
+
+def told(tmp_path: Path, text: str, limits: dict[str, str], **rest: Any) -> Any:
+    """Return what a container asks in a cluster with these settings."""
+    return asked(limits, settings(tmp_path, text).vocabulary(Registry.installed()), **rest)
+
+
+def test_a_cluster_may_rename_resources(tmp_path: Path) -> None:
+    text = '[resources]\n"nvidia.com/gpu" = "example.com/card"\n'
+
+    assert 2 == told(tmp_path, text, {"example.com/card": "2"}).count
+
+
+def test_default_count_memory_and_core_are_for_those_who_do_not_say(tmp_path: Path) -> None:
+    text = '[defaults]\ncount = 2\nmemory = "4Gi"\ncore = 20\n'
+    silent = told(tmp_path, text, {"nvidia.com/gpucores": "50"})
+    saying = told(tmp_path, text, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"})
+
+    assert (2, (Ask(memory=4 * GiB, core=50),) * 2) == (silent.count, silent.request.asks)
+    assert (1, (Ask(memory=GiB, core=20),)) == (saying.count, saying.request.asks)
+
+
+def test_the_core_limit_may_be_disabled_and_a_container_may_force_it(tmp_path: Path) -> None:
+    text = "[defaults]\ncore-limit = false\n"
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30"}
+    forced = told(tmp_path, text, limits, env={"GPU_CORE_UTILIZATION_POLICY": "force"})
+
+    assert (True, 30) == (
+        told(tmp_path, text, limits).unlimited,
+        told(tmp_path, text, limits).request.asks[0].core,
+    )
+    assert not forced.unlimited
+
+
+def test_an_elastic_cluster_lends_idle_core_and_a_container_may_force_its_limit(
+    tmp_path: Path,
+) -> None:
+    text, limits = '[defaults]\npolicy = "elastic"\n', {"nvidia.com/gpucores": "30"}
+    forced = told(tmp_path, text, limits, env={"GPU_CORE_UTILIZATION_POLICY": "force"})
+
+    assert Policy.ELASTIC == told(tmp_path, text, limits).request.policy
+    assert Policy.FIXED == forced.request.policy
+
+
+def test_the_cluster_and_then_the_patterns_of_a_nodes_name_say_what_it_gives_out(
+    tmp_path: Path,
+) -> None:
+    said = settings(
+        tmp_path,
+        '[nodes."*"]\ncards.split = 4\nscale.core = 2\n'
+        '[nodes."old-*"]\ncards.split = 2\nscale.memory = 1.5\ncards.parts = "none"\n',
+    )
+    plain, old = said.of_node("new-1"), said.of_node("old-1")
+
+    assert (4, Decimal(2), Decimal(1)) == (plain.split, plain.core_scale, plain.memory_scale)
+    assert (2, Decimal(2), Decimal("1.5")) == (old.split, old.core_scale, old.memory_scale)
+    assert ("mixed", "none") == (plain.parts.value, old.parts.value)
+
+
+def test_a_runtime_class_is_of_a_vendor_that_is_there(tmp_path: Path) -> None:
+    said = settings(tmp_path, '[runtime-classes]\nnvidia = "nvidia"\n')
+    wrong = settings(tmp_path, '[runtime-classes]\nnobody = "runc"\n')
+
+    assert said.vocabulary(Registry.installed())
+    with pytest.raises(BadInput, match="runtime-classes: there is no vendor 'nobody'"):
+        wrong.vocabulary(Registry.installed())
+
+
+@pytest.mark.parametrize("said", ["1e999999999", "NaN", "inf", "0x10", "--1", ""])
+def test_a_quantity_that_is_none_is_one_sentence(said: str) -> None:
+    with pytest.raises(BadInput, match="is not a"):
+        asked({"nvidia.com/gpu": "1", "nvidia.com/gpumem": said})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('node-orders = "spread"', "'node-orders' is not known"),
+        ("[defaults]\ncount = 0", "defaults.count 0 is not a positive whole number"),
+        ('[nodes."n1"]\ncards.splits = 1', "nodes.'n1': unknown key 'splits'"),
+        ("nodes = 1", r"nodes is a table of tables: write \[nodes.\"\*\".cards\]"),
+    ],
+)
+def test_a_setting_that_is_not_known_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        settings(tmp_path, text)

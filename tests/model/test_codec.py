@@ -1,0 +1,162 @@
+"""Every value of the model is the same value after JSON, today's and every version's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero import model
+from hetero.model import (
+    CORE,
+    MEMORY,
+    Ask,
+    Choice,
+    Company,
+    Device,
+    Inventory,
+    Ladder,
+    Refusal,
+    Request,
+    Step,
+    Template,
+    Usage,
+    codec,
+)
+from hetero.model.errors import BadInput
+from hetero.model.units import GiB
+from hetero.plugin.testing import rack
+
+OLD = Path(__file__).parent / "data"
+
+#: Every class of the model, found rather than listed: a new one is tested from its first day.
+CLASSES: list[type[Any]] = [
+    cls for name, cls in vars(model).items() if name in model.__all__ and attrs.has(cls)
+]
+
+amounts = st.integers(0, 2**53)
+asks = st.builds(
+    Ask,
+    memory=st.none() | st.integers(1, 2**53),
+    core=st.none() | st.integers(1, 100),
+    device=st.none() | st.text(),
+) | st.builds(Ask, memory_percent=st.integers(1, 100), shape=st.none() | st.text())
+st.register_type_strategy(Step, st.builds(Step, st.integers(1, 2**53)))
+st.register_type_strategy(
+    Ladder,
+    st.lists(st.integers(1, 2**53), min_size=1).map(lambda sizes: Ladder(tuple(sizes))),
+)
+st.register_type_strategy(
+    Template,
+    st.builds(
+        Template,
+        name=st.text(),
+        takes=st.fixed_dictionaries({CORE: amounts, MEMORY: amounts, "aicpu": amounts}),
+        part=st.none() | st.text(),
+    ),
+)
+st.register_type_strategy(Usage, st.builds(Usage, memory=..., core=st.none() | st.floats(0, 1)))
+st.register_type_strategy(Ask, asks)
+st.register_type_strategy(
+    Request,
+    st.builds(
+        Request,
+        asks=st.lists(asks, min_size=1, max_size=3).map(tuple),
+        policy=...,
+        priority=...,
+        vendor=st.from_type(Choice),
+        model=st.from_type(Choice),
+        uuid=st.from_type(Choice),
+        rung=st.from_type(Choice),
+        company=st.lists(st.from_type(Company), max_size=2).map(tuple),
+    ),
+)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: str(cls.__name__))
+@given(data=st.data())
+def test_every_value_of_the_model_survives_json(cls: type[Any], data: st.DataObject) -> None:
+    value = data.draw(st.from_type(cls))
+
+    assert value == codec.loads(codec.dumps(value), cls, source="test")
+
+
+def survives(old: Any, new: Any) -> bool:
+    """Whether everything `old` says is still said by `new`, which may say more."""
+    if isinstance(old, dict):
+        return all(key in new and survives(value, new[key]) for key, value in old.items())
+    if isinstance(old, list):
+        return len(old) == len(new) and all(map(survives, old, new))
+    return bool(old == new)
+
+
+@pytest.mark.parametrize("path", sorted(OLD.glob("*.json")), ids=lambda path: str(path.stem))
+def test_json_written_by_any_version_still_loads_and_loses_nothing(path: Path) -> None:
+    (cls,) = [cls for cls in CLASSES if cls.__name__.lower() == path.stem.partition("-")[0]]
+    text = path.read_text()
+
+    again = codec.dumps(codec.loads(text, cls, source=path.name))
+
+    assert survives(json.loads(text), json.loads(again))
+
+
+def test_every_kind_of_document_has_an_old_one_on_file() -> None:
+    kept = {path.stem.partition("-")[0] for path in OLD.glob("*.json")}
+
+    assert {"allocation", "edits", "inventory", "refusal", "request", "usage"} == kept
+
+
+def test_a_key_from_a_newer_writer_is_passed_over() -> None:
+    (device,) = rack(GiB)
+    document = json.loads(codec.dumps(device)) | {"colour": "green"}
+
+    assert device == codec.loads(json.dumps(document), Device, source="test")
+
+
+def test_a_newer_schema_is_refused_and_named() -> None:
+    document = {"version": codec.VERSION + 1, "devices": []}
+
+    with pytest.raises(BadInput, match=r"node\.json: written by a newer hetero \(schema 2\)"):
+        codec.loads(json.dumps(document), Inventory, source="node.json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "7",
+        "null",
+        '{"devices": 3}',
+        '{"devices": [{"uuid": "x"}]}',
+        '{"version": []}',
+    ],
+)
+def test_what_is_no_document_of_ours_is_refused_with_its_source(text: str) -> None:
+    with pytest.raises(BadInput, match=r"node\.json: not a valid Inventory: ."):
+        codec.loads(text, Inventory, source="node.json")
+
+
+def test_a_value_its_own_rules_forbid_is_refused_when_read_too() -> None:
+    with pytest.raises(BadInput, match="core 110 is out of range"):
+        codec.loads('{"asks": [{"core": 110}]}', Request, source="test")
+
+
+def test_a_list_is_written_as_items_beside_the_version() -> None:
+    document = json.loads(codec.dumps(rack(GiB, GiB)))
+
+    assert {"version", "items"} == set(document)
+    assert 2 == len(document["items"])
+
+
+def test_the_order_of_verdicts_is_kept() -> None:
+    refusal = Refusal(wanted=1, verdicts={"b": "too small", "a": "fits"})
+    again = codec.loads(codec.dumps(refusal), Refusal, source="test")
+
+    assert ["b", "a"] == list(again.verdicts)

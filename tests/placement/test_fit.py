@@ -1,0 +1,424 @@
+"""What is admitted, what is refused and in which words: the rules that need no machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Allocation,
+    Ask,
+    Choice,
+    Device,
+    Fractional,
+    Granularity,
+    Inventory,
+    Ladder,
+    Multi,
+    Refusal,
+    Request,
+    Step,
+    Template,
+    Templated,
+    Whole,
+)
+from hetero.model.errors import BadInput
+from hetero.model.rounding import portion
+from hetero.model.units import GiB, MiB
+from hetero.placement import fit
+from hetero.placement.placement_policy import binpack, spread
+from hetero.plugin.testing import rack
+
+
+def one(**ask: object) -> Request:
+    return Request(asks=(Ask(**ask),))  # type: ignore[arg-type]
+
+
+def admit(devices: Sequence[Device], *requests: Request) -> Inventory:
+    """Return the inventory with every request standing on it; each must fit."""
+    inventory = Inventory(tuple(devices))
+    for request in requests:
+        got = fit(inventory, request)
+        assert isinstance(got, Allocation), got
+        inventory = evolve(inventory, standing=(*inventory.standing, got))
+    return inventory
+
+
+def refused(inventory: Inventory | Sequence[Device], request: Request) -> str:
+    if not isinstance(inventory, Inventory):
+        inventory = Inventory(tuple(inventory))
+    got = fit(inventory, request)
+    assert isinstance(got, Refusal), got
+    return got.sentence
+
+
+def granted(inventory: Inventory | Sequence[Device], request: Request) -> list[str]:
+    if not isinstance(inventory, Inventory):
+        inventory = Inventory(tuple(inventory))
+    got = fit(inventory, request)
+    assert isinstance(got, Allocation), got
+    return [grant.device for grant in got.grants]
+
+
+# --- one device ----------------------------------------------------------------------------------
+
+
+def test_memory_above_the_card_is_refused() -> None:
+    assert "0 of 1 device fit: 1 too small" == refused(rack(32 * GiB), one(memory=33 * GiB))
+
+
+@pytest.mark.parametrize("core", [0, 101, 110, -1])
+def test_core_out_of_range_is_refused_before_anything_is_looked_at(core: int) -> None:
+    with pytest.raises(BadInput, match=f"core {core} is out of range: it is 1 to 100 percent"):
+        one(memory=GiB, core=core)
+
+
+def test_memory_in_both_spellings_at_once_is_refused() -> None:
+    with pytest.raises(BadInput, match="in bytes and in percent: give one of them"):
+        one(memory=GiB, memory_percent=50)
+
+
+def test_a_request_for_nothing_is_refused() -> None:
+    with pytest.raises(BadInput, match="at least one device"):
+        Request(asks=())
+
+
+def test_the_sum_of_memory_never_passes_the_card() -> None:
+    full = admit(rack(32 * GiB), one(memory=20 * GiB), one(memory=12 * GiB - MiB))
+
+    assert ["memory-0"] == granted(full, one(memory=MiB))
+    assert "0 of 1 device fit: 1 lack memory" == refused(full, one(memory=MiB + 1))
+
+
+def test_the_sum_of_core_never_passes_the_card() -> None:
+    full = admit(rack(32 * GiB), one(memory=GiB, core=60), one(memory=GiB, core=30))
+
+    assert ["memory-0"] == granted(full, one(memory=GiB, core=10))
+    assert "0 of 1 device fit: 1 lack core" == refused(full, one(memory=GiB, core=11))
+
+
+def test_core_unset_is_refused_once_all_core_is_promised() -> None:
+    full = admit(rack(32 * GiB), one(memory=GiB, core=60), one(memory=GiB, core=40))
+
+    assert "0 of 1 device fit: 1 lack core" == refused(full, one(memory=GiB))
+
+
+def test_core_100_wants_the_card_for_itself_and_keeps_it() -> None:
+    shared = admit(rack(32 * GiB), one(memory=GiB, core=1))
+    alone = admit(rack(32 * GiB), one(memory=GiB, core=100))
+
+    assert "0 of 1 device fit: 1 lack core" == refused(shared, one(memory=GiB, core=100))
+    assert "0 of 1 device fit: 1 lack slots" == refused(alone, one(memory=GiB))
+    assert "0 of 1 device fit: 1 lack core" == refused(alone, one(memory=GiB, core=1))
+
+
+def test_all_of_the_memory_wants_the_card_for_itself_and_keeps_it() -> None:
+    for whole in (one(), one(memory=32 * GiB), one(memory_percent=100)):
+        shared = admit(rack(32 * GiB), one(memory=GiB))
+        alone = admit(rack(32 * GiB), whole)
+
+        assert "0 of 1 device fit: 1 lack memory" == refused(shared, whole)
+        assert "0 of 1 device fit: 1 lack memory" == refused(alone, one(memory=MiB, core=1))
+
+
+def test_slots_are_counted() -> None:
+    full = admit(rack(32 * GiB, slots=3), *[one(memory=GiB, core=1)] * 3)
+
+    assert "0 of 1 device fit: 1 lack slots" == refused(full, one(memory=GiB, core=1))
+
+
+def test_an_unhealthy_card_is_given_to_nobody_and_says_why() -> None:
+    devices = rack(32 * GiB, health="row remap pending")
+
+    assert "0 of 1 device fit: 1 unhealthy (row remap pending)" == refused(devices, one(memory=GiB))
+
+
+def test_a_card_whose_health_nobody_tells_is_given_out() -> None:
+    assert ["memory-0"] == granted(rack(32 * GiB, health=None), one(memory=GiB))
+
+
+def test_a_standing_grant_on_a_card_that_is_gone_hinders_nobody() -> None:
+    before = admit(rack(32 * GiB, 16 * GiB), one(memory=20 * GiB))
+    after = evolve(before, devices=before.devices[1:])
+
+    assert ["memory-1"] == granted(after, one(memory=16 * GiB))
+
+
+# --- several devices -----------------------------------------------------------------------------
+
+
+def test_two_devices_are_two_cards_and_never_two_shares_of_one() -> None:
+    two = Request(asks=(Ask(memory=GiB, core=10),) * 2)
+
+    assert "1 of 1 device fits (2 needed)" == refused(rack(32 * GiB), two)
+    assert ["memory-0", "memory-1"] == sorted(granted(rack(32 * GiB, 32 * GiB), two))
+
+
+def test_a_failure_on_the_third_gives_nothing_at_all() -> None:
+    devices = rack(32 * GiB, 32 * GiB, 16 * GiB)
+    three = Request(asks=(Ask(memory=20 * GiB),) * 3)
+
+    assert "2 of 3 devices fit (3 needed): 1 too small" == refused(devices, three)
+
+
+def test_uneven_shares_land_on_the_cards_they_name() -> None:
+    uneven = Request(
+        asks=(
+            Ask(device="1", memory=8192 * MiB, core=50),
+            Ask(device="memory-0", memory=3276 * MiB, core=10),
+        )
+    )
+    got = fit(Inventory(rack(32 * GiB, 32 * GiB)), uneven)
+
+    assert isinstance(got, Allocation)
+    assert [("memory-1", 8192 * MiB, 50), ("memory-0", 3276 * MiB, 10)] == [
+        (grant.device, grant.takes[MEMORY], grant.core) for grant in got.grants
+    ]
+
+
+def test_a_small_ask_moves_off_the_large_card_when_a_large_ask_needs_it() -> None:
+    devices = rack(80 * GiB, 24 * GiB, 16 * GiB)
+    asks = (Ask(memory=10 * GiB), Ask(memory=20 * GiB), Ask(memory=70 * GiB))
+
+    for order in permutations(asks):
+        got = granted(devices, Request(asks=order))
+        assert {10 * GiB: "memory-2", 20 * GiB: "memory-1", 70 * GiB: "memory-0"} == {
+            ask.memory: uuid for ask, uuid in zip(order, got, strict=True)
+        }
+
+
+def test_the_devices_of_one_request_are_of_one_vendor() -> None:
+    mixed = [*rack(32 * GiB, vendor="one"), *rack(32 * GiB, 32 * GiB, vendor="two")]
+    two = Request(asks=(Ask(memory=GiB),) * 2)
+
+    assert ["two-0", "two-1"] == sorted(granted(mixed, two))
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+MIXED = (
+    *rack(80 * GiB, vendor="one", model="Alpha 80"),
+    *rack(48 * GiB, vendor="two", model="Beta 48"),
+    *rack(24 * GiB, 24 * GiB, vendor="three", model="Gamma 24"),
+)
+
+
+@pytest.mark.parametrize(
+    ("choice", "uuids"),
+    [
+        ({"vendor": Choice(("two",))}, {"two-0"}),
+        ({"vendor": Choice(("TWO", "one"))}, {"two-0", "one-0"}),
+        ({"vendor": Choice((), ("three",))}, {"one-0", "two-0"}),
+        ({"model": Choice(("gamma",))}, {"three-0", "three-1"}),
+        ({"model": Choice(("80", "48"), ("beta",))}, {"one-0"}),
+        ({"uuid": Choice(("three-1",))}, {"three-1"}),
+        ({"vendor": Choice(("three",)), "uuid": Choice((), ("three-0",))}, {"three-1"}),
+    ],
+)
+def test_only_what_was_chosen_and_nothing_avoided_is_given(
+    choice: dict[str, Choice], uuids: set[str]
+) -> None:
+    got = set()
+    for order in permutations(MIXED):
+        got |= set(granted(order, Request(asks=(Ask(memory=GiB),), **choice)))  # type: ignore[arg-type]
+
+    assert got <= uuids
+    assert len(got) >= 1
+
+
+def test_a_part_of_a_vendors_name_is_not_its_name() -> None:
+    request = Request(asks=(Ask(memory=GiB),), vendor=Choice(("thre",)))
+
+    assert "0 of 4 devices fit: 4 not chosen" == refused(MIXED, request)
+
+
+def test_any_card_with_room_serves_and_the_refusal_counts_what_the_others_lack() -> None:
+    assert ["two-0"] == granted(MIXED, one(memory=30 * GiB))
+
+    full = admit(MIXED, one(memory=80 * GiB), one(memory=40 * GiB, core=100))
+    lack = "1 one lack memory, 2 three too small, 1 two lack memory"
+    assert f"0 of 4 devices fit: {lack}" == refused(full, one(memory=30 * GiB))
+
+
+@pytest.mark.parametrize(
+    ("asks", "sentence"),
+    [
+        (["7"], "no device '7' here: `hetero inventory` lists those there are"),
+        (["nine"], "no device 'nine' here: `hetero inventory` lists those there are"),
+        (["three"], "device 'three' names 2 devices: give more of its UUID"),
+        (["0", "one-0"], "device 'one-0' is named twice: each ask needs a device of its own"),
+    ],
+)
+def test_a_device_that_was_named_and_cannot_be_meant_is_said_so(
+    asks: list[str], sentence: str
+) -> None:
+    request = Request(asks=tuple(Ask(device=name, memory=GiB) for name in asks))
+
+    assert sentence == refused(MIXED, request)
+
+
+def test_a_uuid_is_understood_by_its_start_whatever_its_case() -> None:
+    assert ["three-1"] == granted(MIXED, one(device="THREE-1", memory=GiB))
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+def test_binpack_fills_the_fuller_card_and_spread_takes_the_emptier() -> None:
+    used = admit(rack(32 * GiB, 32 * GiB), one(device="1", memory=8 * GiB, core=20))
+    request = one(memory=GiB, core=10)
+    packed, apart = fit(used, request, order=binpack), fit(used, request, order=spread)
+
+    assert isinstance(packed, Allocation)
+    assert isinstance(apart, Allocation)
+    assert ("memory-1", "memory-0") == (packed.grants[0].device, apart.grants[0].device)
+
+
+def test_a_small_wish_leaves_the_large_card_whole() -> None:
+    assert ["memory-1"] == granted(rack(80 * GiB, 24 * GiB), one(memory=8 * GiB))
+
+
+# --- cards that come in shapes -------------------------------------------------------------------
+
+
+def test_instances_are_given_smallest_first_each_once_and_the_fifth_wish_is_refused() -> None:
+    sizes = [("1g.18gb", 18, 1)] * 3 + [("2g.35gb", 35, 2)]
+    menu = tuple(
+        Template(name, {MEMORY: gib * GiB, CORE: core, name: 1, f"part-{i}": 1}, f"part-{i}")
+        for i, (name, gib, core) in enumerate(sizes)
+    )
+    (device,) = rack(141 * GiB, granularity=Templated(menu, whole=False), core=7, slots=4)
+    parts = {f"part-{i}": 1 for i in range(4)}
+    device = evolve(device, capacity={**device.capacity, "1g.18gb": 3, "2g.35gb": 1, **parts})
+
+    full = admit([device], *[one(memory=10 * GiB)] * 4)
+
+    assert ["part-0", "part-1", "part-2", "part-3"] == [
+        allocation.grants[0].part for allocation in full.standing
+    ]
+    assert "0 of 1 device fit: 1 lack 1g.18gb" == refused(full, one(memory=10 * GiB))
+    assert "0 of 1 device fit: 1 lack 2g.35gb" == refused(full, one(memory=20 * GiB))
+    assert "0 of 1 device fit: 1 too small" == refused(full, one(memory=36 * GiB))
+
+
+def test_the_fifth_10_gib_on_a_card_of_four_templates_is_refused_for_memory() -> None:
+    menu = (
+        Template("vir05_1c_16g", {MEMORY: 16384 * MiB, CORE: 5, "aicpu": 1}),
+        Template("vir10_3c_32g", {MEMORY: 32768 * MiB, CORE: 10, "aicpu": 3}),
+    )
+    (device,) = rack(65536 * MiB, granularity=Templated(menu), core=20, slots=4)
+    device = evolve(device, capacity={**device.capacity, "aicpu": 7})
+
+    full = admit([device], *[one(memory=10 * GiB)] * 4)
+
+    assert "0 of 1 device fit: 1 lack memory" == refused(full, one(memory=10 * GiB))
+
+
+def test_the_eighth_small_template_is_refused_for_what_runs_out_first() -> None:
+    # Ascend 310P3: 21527 MiB to give, 8 AI cores, 7 AI CPUs; vir01 takes 3072 MiB, 1 and 1.
+    menu = (Template("vir01", {MEMORY: 3072 * MiB, CORE: 1, "aicpu": 1}),)
+    (device,) = rack(21527 * MiB, granularity=Templated(menu), core=8, slots=8)
+    device = evolve(device, capacity={**device.capacity, "aicpu": 7})
+
+    full = admit([device], *[one(memory=GiB)] * 7)
+
+    assert "0 of 1 device fit: 1 lack memory" == refused(full, one(memory=GiB))
+
+
+def test_several_of_a_whole_card_vendor_are_whole_cards() -> None:
+    devices = rack(64 * GiB, 64 * GiB, granularity=Fractional(multi=Multi.WHOLE))
+    full = admit(devices, Request(asks=(Ask(memory=GiB),) * 2))
+
+    assert [device.capacity for device in devices] == [
+        grant.takes for grant in full.standing[0].grants
+    ]
+    assert "0 of 2 devices fit: 2 lack memory" == refused(full, one(memory=GiB))
+
+
+# --- properties ----------------------------------------------------------------------------------
+
+GRANULARITIES: list[Granularity] = [
+    Whole(),
+    Fractional(),
+    Fractional(Step(256 * MiB), Step(1), Multi.WHOLE),
+    Fractional(Ladder(tuple(n * 512 * MiB for n in (2, 4, 8, 16, 32))), Step(4), Multi.WHOLE),
+    Templated((Template("half", {MEMORY: 8 * GiB, CORE: 50}),)),
+    Templated((Template("small", {MEMORY: 4 * GiB, CORE: 30}),), by=(MEMORY,)),
+]
+asks = st.builds(
+    Ask,
+    memory=st.none() | st.sampled_from([1, 100 * MiB, GiB, 3 * GiB, 7 * GiB, 12 * GiB, 16 * GiB]),
+    core=st.none() | st.sampled_from([1, 10, 33, 50, 99, 100]),
+)
+requests = st.builds(Request, asks=st.lists(asks, min_size=1, max_size=3).map(tuple))
+
+
+def numbered(cards: list[tuple[int, Granularity]]) -> tuple[Device, ...]:
+    return tuple(
+        evolve(rack(size, granularity=granularity, slots=3)[0], uuid=f"card-{index}")
+        for index, (size, granularity) in enumerate(cards)
+    )
+
+
+racks = st.lists(
+    st.tuples(st.sampled_from([8 * GiB, 16 * GiB]), st.sampled_from(GRANULARITIES)),
+    min_size=1,
+    max_size=4,
+).map(numbered)
+
+
+@given(racks, st.lists(requests, max_size=12))
+def test_no_counter_of_any_device_is_ever_promised_twice(
+    devices: tuple[Device, ...], wishes: list[Request]
+) -> None:
+    inventory = Inventory(devices)
+    for wish in wishes:
+        got = fit(inventory, wish)
+        if isinstance(got, Refusal):
+            continue
+        assert len(wish.asks) == len({grant.device for grant in got.grants})
+        inventory = evolve(inventory, standing=(*inventory.standing, got))
+
+        for uuid, left in inventory.free().items():
+            assert min(left.values()) >= 0, uuid
+
+
+@given(racks, st.lists(requests, max_size=6))
+def test_the_same_question_has_the_same_answer(
+    devices: tuple[Device, ...], wishes: list[Request]
+) -> None:
+    inventory = Inventory(devices)
+    for wish in wishes:
+        got = fit(inventory, wish)
+        assert got == fit(inventory, wish)
+        if isinstance(got, Allocation):
+            inventory = evolve(inventory, standing=(*inventory.standing, got))
+
+
+@given(racks, requests)
+def test_a_refusal_on_an_empty_rack_is_one_that_no_assignment_would_serve(
+    devices: tuple[Device, ...], wish: Request
+) -> None:
+    def serves(chosen: tuple[Device, ...]) -> bool:
+        return all(
+            portion(device, ask, count=len(wish.asks), free=device.capacity) is not None
+            for device, ask in zip(chosen, wish.asks, strict=True)
+        )
+
+    possible = any(map(serves, permutations(devices, len(wish.asks))))
+
+    assert possible == isinstance(fit(Inventory(devices), wish), Allocation)
+
+
+def test_what_an_exclusive_grant_takes_leaves_no_slot() -> None:
+    full = admit(rack(32 * GiB), one(memory=GiB, core=100))
+
+    assert 0 == full.free()["memory-0"][SLOTS]

@@ -1,0 +1,218 @@
+"""What devices ask of their tenants together: groups are taken whole, shares follow one policy."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero.model import ONE_POLICY, SLOTS, Ask, Device, Multi, Policy, Refusal, Request, Templated
+from hetero.model.units import GiB
+from hetero.placement import Container, Index, Placement, Pod, gang, preempt
+from hetero.placement.plan import Preemption
+
+from .conftest import FORMS, KINDS, cards, node, placed, pod, refused, where
+
+
+def modules(count: int, *, on: str = "n", size: int = 2) -> tuple[Device, ...]:
+    """Return the dies of as many modules, each cut by a menu and given whole by the module."""
+    menu = KINDS["menu"][0]
+    assert isinstance(menu, Templated)
+    made = cards("menu", count * size, node=on)
+    return tuple(
+        evolve(die, group=f"module {place // size}", granularity=evolve(menu, multi=Multi.WHOLE))
+        for place, die in enumerate(made)
+    )
+
+
+def slice_of(uuid: str) -> Pod:
+    return pod(asks=(Ask(memory=GiB, device=uuid),))
+
+
+def of(placement: Placement) -> set[str]:
+    """The modules a placement holds dies of."""
+    return {str(int(uuid.rpartition("-")[2]) // 2) for uuid in where(placement)}
+
+
+@FORMS
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_odd_number_of_dies_is_refused_and_says_why(dense: bool, count: int) -> None:
+    index = Index([node("a", modules(2, on="a"))], dense=dense)
+
+    assert "0 of 1 node fit: 1 give devices only in groups" == refused(index, pod(count))
+
+
+@FORMS
+def test_a_pair_is_one_module_though_single_dies_of_two_are_free(dense: bool) -> None:
+    index = Index([node("a", modules(3, on="a"))], dense=dense)
+    for die in ("a/menu-0", "a/menu-3"):
+        placed(index, slice_of(die))
+
+    assert {"2"} == of(placed(index, pod(2)))
+    assert "0 of 1 node fit: 1 give devices only in groups" == refused(index, pod(2))
+
+
+def test_a_node_that_has_no_free_module_leaves_the_pod_to_the_next() -> None:
+    index = Index([node("a", modules(2, on="a")), node("b", modules(2, on="b"))])
+    for die in ("a/menu-0", "a/menu-2"):
+        placed(index, slice_of(die))
+
+    assert ["b/menu-0", "b/menu-1"] == where(placed(index, pod(2)))
+
+
+def test_slices_are_cut_from_single_dies() -> None:
+    index = Index([node("a", modules(1, on="a"))])
+    some = [placed(index, pod(memory=8 * GiB)) for _ in range(2)]
+
+    assert 1 == len({uuid for placement in some for uuid in where(placement)})
+
+
+def test_containers_of_one_pod_share_no_module_that_one_takes_whole() -> None:
+    index = Index([node("a", modules(2, on="a"))])
+    pair = Container(request=Request(asks=(Ask(), Ask())))
+    slice_ = Container(request=Request(asks=(Ask(memory=GiB),)))
+    both = placed(index, Pod(containers=(slice_, pair)))
+
+    assert [1, 2] == [len(allocation.grants) for allocation in both.allocations if allocation]
+    assert (3, {"0", "1"}) == (len(where(both)), of(both))
+    assert "have no room for all of it" in refused(
+        Index([node("a", modules(1, on="a"))]), Pod(containers=(slice_, pair))
+    )
+
+
+def test_containers_that_want_one_die_each_do_not_make_a_pair() -> None:
+    index = Index([node("a", modules(1, on="a"))])
+    one = Container(request=Request(asks=(Ask(),)))
+
+    assert "have no room for all of it" in refused(index, Pod(containers=(one, one)))
+
+
+def test_a_gang_and_a_preemption_keep_modules_together() -> None:
+    index = Index([node("a", modules(2, on="a"))])
+    slices = [
+        placed(index, pod(name=f"s{n}", asks=(Ask(memory=GiB, device=f"a/menu-{n}"),)))
+        for n in (0, 2)
+    ]
+    pair = pod(2, priority=1)
+
+    found = preempt(index, pair, slices)
+    assert isinstance(found, Preemption)
+    assert (1, 1) == (len(found.victims), len(of(found.placement)))
+    index = Index([node("a", modules(2, on="a"))])
+    answer = gang(index, [pod(2), pod(2)])
+    assert isinstance(answer, tuple)
+    assert [1, 1] == [len(of(placement)) for placement in answer]
+
+
+@given(
+    st.lists(st.booleans(), min_size=2, max_size=6),
+    st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=3),
+    st.sampled_from([1, 2, 3]),
+)
+def test_a_pod_fits_exactly_when_some_choice_of_dies_does(
+    used: list[bool], wishes: list[tuple[int, bool]], size: int
+) -> None:
+    """Dies in modules of `size` of which some hold a slice; containers of whole dies or a slice.
+
+    Three slices of 16 GiB fit on a die, for want of its extra counter.
+    """
+    count = -(-len(used) // size)
+    dies = modules(count, on="a", size=size)
+    used = used + [False] * (len(dies) - len(used))
+    index = Index([node("a", dies)])
+    for place, is_used in enumerate(used):
+        if is_used:
+            placed(index, pod(asks=(Ask(memory=16 * GiB, device=f"a/menu-{place}"),)))
+    wishes = [(1, True) if sliced else (dies_, False) for dies_, sliced in wishes]
+    some = Pod(
+        containers=tuple(
+            Container(
+                request=Request(asks=(Ask(memory=16 * GiB),) if sliced else (Ask(),) * wanted)
+            )
+            for wanted, sliced in wishes
+        )
+    )
+
+    def serves(left_of: tuple[int, ...], left: list[tuple[int, bool]]) -> bool:
+        if not left:
+            return True
+        (wanted, sliced), rest = left[0], left[1:]
+        if sliced:
+            return any(
+                serves((*left_of[:die], left_of[die] - 1, *left_of[die + 1 :]), rest)
+                for die in range(len(left_of))
+                if left_of[die]
+            )
+        if wanted % size:
+            return False
+        for chosen in permutations(range(count), wanted // size):
+            mine = {module * size + die for module, die in product(chosen, range(size))}
+            if all(left_of[die] == 3 for die in mine):
+                after = tuple(0 if die in mine else h for die, h in enumerate(left_of))
+                if serves(after, rest):
+                    return True
+        return False
+
+    expected = serves(tuple(2 if one else 3 for one in used), wishes)
+    assert expected == isinstance(index.find(some), Placement)
+
+
+def test_a_whole_die_takes_all_its_slots() -> None:
+    index = Index([node("a", modules(1, on="a"))])
+
+    assert [8, 8] == [hold.takes[SLOTS] for hold in placed(index, pod(2)).holds]
+
+
+# --- one policy for all shares of a device -------------------------------------------------------
+
+
+def agreeing(count: int, *, on: str = "a") -> tuple[Device, ...]:
+    """Return freely divisible cards whose shares must all follow one policy."""
+    return tuple(
+        evolve(card, capacity={**card.capacity, **ONE_POLICY})
+        for card in cards("free", count, node=on)
+    )
+
+
+def by(policy: Policy, *, memory: int = 8, **request: Any) -> Container:
+    asks = (Ask(memory=memory * GiB),)
+    return Container(request=Request(asks=asks, policy=policy, **request))
+
+
+@FORMS
+def test_shares_by_another_policy_go_to_another_card(dense: bool) -> None:
+    index = Index([node("a", agreeing(2))], dense=dense)
+    one, other, third = (Pod(containers=(by(policy),)) for policy in Policy)
+    first = placed(index, one)
+
+    assert where(first) == where(placed(index, one)) != where(placed(index, other))
+    assert "0 of 1 node fit: 1 shared by another policy" == refused(index, third)
+
+
+def test_a_card_that_is_empty_again_takes_any_policy() -> None:
+    index = Index([node("a", agreeing(1))])
+    fixed, elastic = (Pod(containers=(by(p),)) for p in (Policy.FIXED, Policy.ELASTIC))
+    standing = placed(index, fixed)
+
+    assert isinstance(index.find(elastic), Refusal)
+    index.remove(standing)
+    assert isinstance(index.find(elastic), Placement)
+
+
+def test_containers_by_two_policies_share_no_card() -> None:
+    both = Pod(containers=(by(Policy.FIXED), by(Policy.ELASTIC)))
+
+    assert 2 == len(where(placed(Index([node("a", agreeing(2))]), both)))
+    assert "have no room for all of it" in refused(Index([node("a", agreeing(1))]), both)
+
+
+def test_a_whole_card_has_no_policy_to_agree_on() -> None:
+    index = Index([node("a", agreeing(1))])
+    alone = Pod(containers=(by(Policy.ELASTIC, exclusive=True),))
+
+    held = placed(index, alone)
+    assert dict(agreeing(1)[0].capacity) == held.holds[0].takes

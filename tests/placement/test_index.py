@@ -1,0 +1,382 @@
+"""A whole cluster: what is placed, what is refused and why, and that all is counted right."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from hetero.model import CORE, MEMORY, SLOTS, Ask, Choice, Device, Refusal, Request, codec
+from hetero.model.errors import BadInput, NotFound
+from hetero.model.rounding import portion
+from hetero.model.units import GiB
+from hetero.placement import Index, Node, Placement, Pod
+from hetero.placement.placement_policy import WEIGHTS, weights
+from hetero.plugin.testing import rack
+from tests.placement.conftest import (
+    FORMS,
+    KINDS,
+    cards,
+    container,
+    node,
+    placed,
+    pod,
+    refused,
+    sound,
+    where,
+)
+
+
+def mixed(nodes: int) -> list[Node]:
+    """Return nodes with cards of every kind, some with two kinds."""
+    kinds = list(KINDS)
+    made = []
+    for number in range(nodes):
+        name = f"n{number}"
+        some = cards(kinds[number % 7], 1 + number % 4, node=name)
+        other = cards(kinds[(number + 3) % 7], number % 3, node=name) if number % 5 == 0 else ()
+        made.append(node(name, some, other))
+    return made
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Pod:
+    memory = draw(st.sampled_from([None, GiB, 3 * GiB, 10 * GiB, 16 * GiB, 30 * GiB, 70 * GiB]))
+    core = draw(st.sampled_from([None, 1, 10, 30, 50, 100]))
+    kind = draw(st.sampled_from(["", "", *KINDS]))
+    request = {
+        "vendor": Choice(only=(kind,) if kind else ()),
+        "exclusive": draw(st.sampled_from([False, False, False, True])),
+        "empty": draw(st.sampled_from([False, False, False, True])),
+    }
+    count = draw(st.sampled_from([0, 1, 1, 1, 2, 3]))
+    cpu = draw(st.sampled_from([0, 1000, 20_000]))
+    return pod(count, cpu=cpu, memory=memory, core=core, request=request)
+
+
+# --- both forms of the rows, and the cost they stand for -----------------------------------------
+
+
+@given(st.data(), st.sampled_from(sorted(WEIGHTS)))
+def test_both_forms_of_the_rows_give_the_same_answers(data: st.DataObject, order: str) -> None:
+    plain, dense = (Index(mixed(9), weights=weights(order), dense=form) for form in (False, True))
+    wishes = data.draw(st.lists(pods(), min_size=1, max_size=6))
+    standing: list[Placement] = []
+    for step in range(60):
+        if standing and data.draw(st.integers(0, 3)) == 0:
+            gone = standing.pop(data.draw(st.integers(0, len(standing) - 1)))
+            plain.remove(gone)
+            dense.remove(gone)
+        wish = wishes[step % len(wishes)]
+        answer = plain.place(wish)
+
+        assert answer == dense.place(wish)
+        assert plain.costs(wish) == dense.costs(wish)
+        if isinstance(answer, Placement):
+            standing.append(answer)
+    sound(plain, standing)
+    sound(dense, standing)
+
+
+@FORMS
+def test_the_cheapest_node_is_taken_and_the_first_among_equals(dense: bool) -> None:
+    index = Index([node(f"n{i}", cards("free", 2, node=f"n{i}")) for i in range(4)], dense=dense)
+    rng = random.Random(1)
+    for _ in range(40):
+        wish = pod(memory=rng.choice([10, 20, 30]) * GiB)
+        costs = index.costs(wish)
+        answer = index.find(wish)
+        if isinstance(answer, Refusal):
+            assert {} == costs
+            continue
+        assert min(costs, key=lambda name: costs[name]) == answer.node
+        index.take(answer)
+
+
+# --- exactness -----------------------------------------------------------------------------------
+
+
+def possible(devices: list[Device], free: list[dict[str, int]], wish: Request) -> bool:
+    """Try every way to give each ask a device of its own, of one vendor, by the portion rule."""
+    for chosen in product(range(len(devices)), repeat=len(wish.asks)):
+        if len(set(chosen)) < len(chosen) or len({devices[i].vendor for i in chosen}) > 1:
+            continue
+        good = True
+        for i, ask in zip(chosen, wish.asks, strict=True):
+            cut = portion(devices[i], ask, count=len(wish.asks), free=free[i])
+            good = good and cut is not None and all(free[i][k] >= v for k, v in cut.takes.items())
+            if cut is not None and cut.takes.get(CORE) == 0 and free[i][CORE] <= 0:
+                good = False
+        if good:
+            return True
+    return False
+
+
+ASKS = st.builds(
+    Ask,
+    memory=st.sampled_from([None, GiB, 8 * GiB, 12 * GiB, 20 * GiB, 40 * GiB]),
+    core=st.sampled_from([None, 5, 25, 60]),
+)
+
+
+@given(
+    st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3),
+    st.lists(st.lists(ASKS, min_size=1, max_size=3), min_size=1, max_size=10),
+    st.booleans(),
+)
+def test_a_place_is_found_exactly_when_trying_everything_finds_one(
+    kinds: list[str], wishes: list[list[Ask]], dense: bool
+) -> None:
+    nodes = [
+        node("a", *(cards(kind, 2, node=f"a{i}") for i, kind in enumerate(kinds))),
+        node("b", cards(kinds[0], 1, node="b")),
+    ]
+    index = Index(nodes, dense=dense)
+    for asks in wishes:
+        wish = pod(asks=tuple(asks))
+        request = Request(asks=tuple(asks))
+        somewhere = False
+        for number, machine in enumerate(nodes):
+            free = index.cluster.free(number)
+            left = [dict(free[d.uuid]) for d in machine.devices]
+            somewhere = somewhere or possible(list(machine.devices), left, request)
+
+        assert somewhere == isinstance(index.place(wish), Placement)
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+@FORMS
+def test_a_refusal_counts_the_nodes_by_what_they_lack(dense: bool) -> None:
+    nodes = [
+        node("full", cards("free", 1, node="full")),
+        node("small", cards("shares", 1, node="small")),
+        node("busy", cards("free", 1, node="busy"), cpu=500),
+        node("bare"),
+        node("shut", cards("free", 1, node="shut")),
+        node("sick", cards("free", 1, node="sick", health="fell off the bus")),
+        node("pair", cards("free", 2, node="pair")),
+    ]
+    index = Index(nodes, dense=dense)
+    index.cordon("shut")
+    placed(index, pod(request={"uuid": Choice(only=("full/",))}))
+    wish = pod(2, memory=40 * GiB, cpu=1000)
+    placed(index, pod(memory=50 * GiB, request={"uuid": Choice(only=("pair/free-0",))}))
+
+    assert (
+        "0 of 7 nodes fit: 1 cordoned, 1 have no device, 1 lack host cpu, 2 lack memory, "
+        "1 too small, 1 unhealthy (fell off the bus)"
+    ) == refused(index, wish)
+    assert "have too few devices" in refused(index, pod(3, memory=GiB))
+
+
+def test_a_node_says_to_each_pod_what_it_thinks_of_it() -> None:
+    index = Index([node("a", cards("free", 1, node="a")), node("b")])
+
+    assert {"a": "fits", "b": "have no device"} == index.verdicts(pod(memory=GiB))
+
+
+def test_a_quota_is_checked_in_the_same_call_and_given_back() -> None:
+    quota = {"team": {"devices": 2, MEMORY: 30 * GiB}}
+    index = Index([node("a", cards("free", 4, node="a"))], quota=quota)
+    first = placed(index, pod(memory=20 * GiB, namespace="team"))
+
+    assert f"namespace team may hold {30 * GiB} memory" in refused(
+        index, pod(memory=20 * GiB, namespace="team")
+    )
+    placed(index, pod(memory=5 * GiB, namespace="team"))
+    assert "namespace team may hold 2 devices: 2 held, 1 more asked for" == refused(
+        index, pod(memory=GiB, namespace="team")
+    )
+    placed(index, pod(memory=20 * GiB, namespace="others"))
+    index.remove(first)
+    placed(index, pod(memory=20 * GiB, namespace="team"))
+
+
+def test_a_cluster_that_makes_no_sense_is_refused_in_one_line() -> None:
+    twice = node("a", cards("free", 1, node="a"))
+
+    with pytest.raises(BadInput, match="node 'a' is there twice"):
+        Index([twice, node("a")])
+    with pytest.raises(BadInput, match="device 'a/free-0' is there twice"):
+        Index([twice, node("b", cards("free", 1, node="a"))])
+    with pytest.raises(BadInput, match="node: cpu -1 is negative"):
+        node("c", cpu=-1)
+    with pytest.raises(BadInput, match=r"node 'd': memory [0-9]+ is more than"):
+        Index([node("d", memory=1 << 20)])
+    with pytest.raises(BadInput, match="has no container"):
+        Pod(name="p", containers=())
+    with pytest.raises(NotFound, match="no node 'z'"):
+        Index([twice]).cordon("z")
+
+
+@pytest.mark.parametrize(
+    "name", ["best", "waste=much", "waist=1", "waste=1,", "=3", "waste=9999999"]
+)
+def test_an_order_nobody_knows_is_said_so(name: str) -> None:
+    with pytest.raises(BadInput, match=r"is none of|is not one of|is out of range"):
+        weights(name)
+
+
+def test_weights_can_be_given_as_data() -> None:
+    assert WEIGHTS["frag"] == weights("waste=2,whole=1,host=1")
+
+
+# --- orders --------------------------------------------------------------------------------------
+
+
+@FORMS
+def test_binpack_fills_and_spread_empties_and_they_combine(dense: bool) -> None:
+    def homes(order: str) -> list[str]:
+        nodes = [node(f"n{i}", cards("free", 2, node=f"n{i}")) for i in range(2)]
+        index = Index(nodes, weights=weights(order), dense=dense)
+        return [where(placed(index, pod(memory=20 * GiB)))[0] for _ in range(3)]
+
+    assert ["n0/free-0", "n0/free-0", "n0/free-0"] == homes("binpack")
+    assert ["n0/free-0", "n1/free-0", "n0/free-1"] == homes("spread")
+    assert ["n0/free-0", "n0/free-1", "n0/free-0"] == homes("node-binpack-device-spread")
+    assert ["n0/free-0", "n1/free-0", "n0/free-0"] == homes("node-spread-device-binpack")
+
+
+@FORMS
+def test_frag_learns_which_rest_of_a_card_is_of_use(dense: bool) -> None:
+    """Where pods ask for 3/8 and 5/8, a card with 5/8 left is for a 5/8, not for another 3/8."""
+    nodes = [node("a", cards("free", 3, node="a"))]
+    index = Index(nodes, dense=dense)
+    small, large = pod(memory=30 * GiB), pod(memory=50 * GiB)
+    for _ in range(40):
+        for wish in (small, large):
+            index.remove(placed(index, wish))
+    placed(index, small)
+    placed(index, large)
+
+    assert [0, 80 * GiB, 80 * GiB] == sorted(
+        left[MEMORY] for left in index.cluster.free(0).values()
+    )
+
+
+@FORMS
+def test_frag_keeps_cards_with_processors_for_those_who_need_both(dense: bool) -> None:
+    """A pod of processors alone goes where cards would be left over anyway."""
+    nodes = [
+        node("tight", cards("free", 4, node="tight"), cpu=40_000),
+        node("ample", cards("free", 1, node="ample"), cpu=400_000),
+    ]
+    index = Index(nodes, dense=dense)
+    for _ in range(20):
+        index.remove(placed(index, pod(memory=80 * GiB, cpu=10_000)))
+
+    assert "ample" == placed(index, pod(0, cpu=10_000)).node
+
+
+# --- change --------------------------------------------------------------------------------------
+
+
+@FORMS
+def test_a_card_that_fails_gets_nothing_more_and_serves_again_when_it_is_well(dense: bool) -> None:
+    (device,) = cards("free", 1, node="a")
+    index = Index([node("a", (device,))], dense=dense)
+    standing = placed(index, pod(memory=GiB))
+    index.replace(evolve(device, health="too hot"))
+
+    assert "0 of 1 node fit: 1 unhealthy (too hot)" == refused(index, pod(memory=GiB))
+    index.remove(standing)
+    index.replace(device)
+    placed(index, pod())
+    with pytest.raises(NotFound, match="no device 'x'"):
+        index.replace(evolve(device, uuid="x"))
+
+
+@FORMS
+def test_a_node_that_joins_is_placed_on_like_one_that_was_there(dense: bool) -> None:
+    index = Index([node("a", cards("free", 1, node="a"))], dense=dense)
+    standing = [placed(index, pod())]
+    index.add(node("b", cards("ladder", 2, node="b")))
+    standing.append(placed(index, pod(2, memory=GiB)))
+
+    assert "b" == standing[1].node
+    assert "0 of 2 nodes fit: 2 lack memory" == refused(index, pod(memory=GiB))
+    sound(index, standing)
+    with pytest.raises(BadInput, match="counts disk: no node here did"):
+        index.add(Node(name="c", host={"disk": 1}))
+
+
+class Life(RuleBasedStateMachine):
+    """Pods come and go, nodes are shut, cards fail: nothing is ever over or counted wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = Index(mixed(8))
+        self.standing: list[Placement] = []
+
+    @rule(some=pods())
+    def place(self, some: Pod) -> None:
+        answer = self.index.place(some)
+        if isinstance(answer, Placement):
+            self.standing.append(answer)
+
+    @precondition(lambda self: self.standing)
+    @rule(which=st.integers(0, 10_000))
+    def free(self, which: int) -> None:
+        self.index.remove(self.standing.pop(which % len(self.standing)))
+
+    @rule(which=st.integers(0, 7), closed=st.booleans())
+    def cordon(self, which: int, closed: bool) -> None:
+        self.index.cordon(f"n{which}", closed=closed)
+
+    @rule(which=st.integers(0, 10_000), health=st.sampled_from([None, "lost"]))
+    def fail(self, which: int, health: str | None) -> None:
+        devices = [d for one in self.index.cluster.nodes for d in one.devices]
+        self.index.replace(evolve(devices[which % len(devices)], health=health))
+
+    @invariant()
+    def nothing_is_over(self) -> None:
+        sound(self.index, self.standing)
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(stateful_step_count=40)
+
+
+def test_ten_shapes_more_than_are_kept_in_mind_change_nothing_that_stands() -> None:
+    index = Index([node("a", rack(1024 * GiB, slots=2000))])
+    standing = [placed(index, pod(memory=i * 1024 * 1024)) for i in range(1, 1035)]
+
+    assert len(index.prices.shapes) <= 1025
+    sound(index, standing)
+    assert {SLOTS, MEMORY, CORE} == set(index.cluster.free(0)["memory-0"])
+
+
+@FORMS
+def test_states_no_card_is_in_any_more_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch, dense: bool
+) -> None:
+    monkeypatch.setattr("hetero.placement.index._MOST_STATES", 100)
+    monkeypatch.setattr("hetero.placement.state._SPARE", 50)
+    index = Index([node("a", cards("free", 2, node="a"))], dense=dense)
+    standing = []
+    for step in range(1, 400):
+        standing.append(placed(index, pod(memory=step * 1024 * 1024)))
+        if len(standing) > 5:
+            index.remove(standing.pop(0))
+
+    assert len(index.cluster.states) < 250
+    sound(index, standing)
+
+
+def test_what_the_scheduler_says_survives_the_codec() -> None:
+    index = Index([node("a", cards("free", 2, node="a"))])
+    some = Pod(containers=(container(10, 100), container()), init=(container(20),))
+    placement = placed(index, some)
+    refusal = index.place(pod(3, memory=GiB))
+
+    assert placement == codec.loads(codec.dumps(placement), Placement, source="test")
+    assert isinstance(refusal, Refusal)
+    assert refusal == codec.loads(codec.dumps(refusal), Refusal, source="test")
+    assert some == codec.loads(codec.dumps(some), Pod, source="test")

@@ -1,0 +1,98 @@
+"""Two thousand nodes with every kind of card: pods come and go, cards fail, nodes are shut."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from attrs import evolve
+
+from hetero.model import MEMORY, SLOTS, Choice, Templated
+from hetero.model.rounding import portion
+from hetero.model.units import GiB
+from hetero.placement import Index, Node, Placement
+from tests.placement.conftest import KINDS, cards, node, pod, sound
+
+SIZES = (None, GiB, 2 * GiB, 5 * GiB, 8 * GiB, 12 * GiB, 20 * GiB, 40 * GiB)
+CORES = (None, 5, 10, 20, 50, 100)
+
+
+def mixed(nodes: int) -> list[Node]:
+    kinds = list(KINDS)
+    return [
+        node(f"n{i}", cards(kinds[i % 7], 1 + i % 8, node=f"n{i}"), cpu=128_000, memory=1024)
+        for i in range(nodes)
+    ]
+
+
+def obeys(placement: Placement, index: Index) -> None:
+    """Assert that every grant is what its device's declaration makes of what was asked."""
+    request = placement.pod.containers[0].request
+    allocation = placement.allocations[0]
+    if request is None or allocation is None:
+        return
+    assert len(request.asks) == len({grant.device for grant in allocation.grants})
+    for ask, grant in zip(request.asks, allocation.grants, strict=True):
+        number, position = index.cluster.where[grant.device]
+        device = index.cluster.nodes[number].devices[position]
+        cut = portion(device, ask, count=len(request.asks), free=device.capacity)
+        assert cut is not None
+        assert grant.takes[MEMORY] >= (ask.memory or 0)
+        assert grant.takes[SLOTS] >= 1
+        if grant.template is None:
+            assert dict(cut.takes) == dict(grant.takes)
+        else:
+            assert isinstance(device.granularity, Templated)
+            shapes = {(s.name, s.part): s.takes for s in device.granularity.menu}
+            assert {**shapes[grant.template, grant.part], SLOTS: 1} == dict(grant.takes)
+
+
+def live(steps: int, nodes: int) -> None:
+    rng = random.Random(7)
+    index = Index(mixed(nodes))
+    kinds = list(KINDS)
+    wishes = [
+        pod(
+            rng.choice([0, 1, 1, 1, 1, 2, 4]),
+            cpu=rng.choice([0, 1000, 4000, 16_000]),
+            memory=rng.choice(SIZES),
+            core=rng.choice(CORES),
+            request={"vendor": Choice(only=(rng.choice(kinds),) if rng.random() < 0.7 else ())},
+        )
+        for _ in range(120)
+    ]
+    standing: list[Placement] = []
+    closed: set[str] = set()
+    for step in range(steps):
+        dice = rng.random()
+        if dice < 0.52:
+            answer = index.place(rng.choice(wishes))
+            if isinstance(answer, Placement):
+                standing.append(answer)
+                obeys(answer, index)
+                assert answer.node not in closed
+        elif dice < 0.98 and standing:
+            last = rng.randrange(len(standing))
+            standing[last], standing[-1] = standing[-1], standing[last]
+            index.remove(standing.pop())
+        elif dice < 0.99:
+            name = f"n{rng.randrange(nodes)}"
+            index.cordon(name, closed=name not in closed)
+            closed ^= {name}
+        else:
+            number = rng.randrange(nodes)
+            device = rng.choice(index.cluster.nodes[number].devices)
+            index.replace(evolve(device, health=rng.choice(["ok", "ok", "lost"])))
+        if step % (steps // 20) == 0:
+            sound(index, standing)
+    sound(index, standing)
+
+
+def test_six_thousand_steps_of_a_mixed_cluster_never_break_a_device_s_rule() -> None:
+    live(6_000, nodes=100)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_million_steps_of_two_thousand_mixed_nodes_never_break_a_device_s_rule() -> None:
+    live(1_000_000, nodes=2_000)

@@ -1,0 +1,302 @@
+"""Vendors are found, asked and kept apart: whatever one does wrong is its own row."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+import hetero.plugin.registry
+from hetero import plugin
+from hetero.model.errors import NotFound
+from hetero.model.units import GiB
+from hetero.plugin.registry import Registry, VendorRow
+from hetero.plugin.testing import rack
+from hetero.plugin.vendor import Model, Vendor
+
+NOTES = Path("/nonexistent")  # what no vendor here writes to
+
+GOOD = """
+    from hetero import plugin
+
+    VENDOR = plugin.Vendor(
+        name="{name}", title="{name}", models=(plugin.Model(match="*", granularity=plugin.Whole()),)
+    )
+
+    @plugin.hookimpl
+    def hetero_vendor():
+        return VENDOR
+
+    @plugin.hookimpl
+    def hetero_discover():
+        yield VENDOR.device(
+            uuid="{name}-0", model="M", index=0, memory=1, rung=plugin.Rung.NONE, health="ok"
+        )
+"""
+
+
+class Site:
+    """A directory on the import path that wheels are installed into, as pip leaves them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def install(self, entry: str, source: str, *, module: str | None = None) -> None:
+        module = module or f"plugin_{entry}"
+        (self.path / f"{module}.py").write_text(dedent(source))
+        metadata = self.path / f"hetero_{entry}-1.2.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Name: hetero-{entry}\nVersion: 1.2\n")
+        (metadata / "entry_points.txt").write_text(f"[hetero.plugin.vendor]\n{entry} = {module}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield Site(tmp_path)
+    for name in set(sys.modules) - before:
+        if name.startswith("plugin_"):
+            del sys.modules[name]
+
+
+def look(site: Site) -> dict[str, VendorRow]:
+    """Return the rows of what is installed in `site`, beside whatever this environment has."""
+    here = {
+        path.name.split("-")[0].removeprefix("hetero_") for path in site.path.glob("*.dist-info")
+    }
+    rows = Registry.installed().discover().rows
+    return {row.source.split()[0]: row for row in rows if row.source.split()[0][7:] in here}
+
+
+def test_an_installed_vendor_is_found_with_where_it_came_from(site: Site) -> None:
+    site.install("good", GOOD.format(name="good"))
+
+    expected = VendorRow(name="good", source="hetero-good 1.2", state="ok", devices=1, title="good")
+    assert {"hetero-good": expected} == look(site)
+
+
+FAULTS = {
+    "import": (
+        "import no_such_library",
+        "faulty: load: No module named 'no_such_library'",
+    ),
+    "syntax": ("def hetero_vendor(:", "faulty: load: invalid syntax"),
+    "misspelt hook": (
+        GOOD.format(name="faulty") + "\n    @plugin.hookimpl\n    def hetero_observ(): ...\n",
+        "faulty: register: unknown hook 'hetero_observ'",
+    ),
+    "argument no hook has": (
+        GOOD.format(name="faulty") + "\n    @plugin.hookimpl\n    def hetero_observe(card): ...\n",
+        "faulty: register: Plugin 'faulty' for hook 'hetero_observe'",
+    ),
+    "no declaration": ("x = 1", "faulty: hetero_vendor: returned None, not a Vendor"),
+    "declaration of another kind": (
+        "from hetero import plugin\n\n@plugin.hookimpl\ndef hetero_vendor():\n    return {'name': 'faulty'}\n",
+        "faulty: hetero_vendor: returned {'name': 'faulty'}, not a Vendor",
+    ),
+    "declaration that raises": (
+        "from hetero import plugin\n\n@plugin.hookimpl\ndef hetero_vendor():\n    return plugin.Vendor()\n",
+        "faulty: hetero_vendor: ",
+    ),
+    "generator that fails half-way": (
+        GOOD.format(name="faulty") + "        raise OSError('the second card hangs')\n",
+        "faulty: discover: the second card hangs",
+    ),
+    "devices of another kind": (
+        GOOD.format(name="faulty").replace("yield VENDOR.device(", "yield dict("),
+        "faulty: discover: gave {'uuid': 'faulty-0'",
+    ),
+    "no list at all": (
+        GOOD.format(name="faulty").replace("yield VENDOR.device(", "return len; dict("),
+        "faulty: discover: 'builtin_function_or_method' object is not iterable",
+    ),
+    "a card twice": (
+        GOOD.format(name="faulty").replace("        yield", "        for _ in 'ab': yield"),
+        "faulty: discover: 2 cards have the UUID faulty-0",
+    ),
+    "a model it never declared": (
+        GOOD.format(name="faulty").replace('match="*"', 'match="Z*"'),
+        "faulty: discover: faulty: no declared model matches 'M'",
+    ),
+    "exit": (
+        GOOD.format(name="faulty") + "        raise SystemExit('a library that quits')\n",
+        "faulty: discover: a library that quits",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_faulty_vendor_is_a_row_with_its_reason_and_harms_nobody(
+    site: Site, source: str, reason: str
+) -> None:
+    site.install("faulty", source)
+    site.install("good", GOOD.format(name="good"))
+    site.install("later", GOOD.format(name="later"))
+
+    rows = look(site)
+
+    assert "broken" == rows["hetero-faulty"].state
+    assert "hetero-faulty 1.2" == rows["hetero-faulty"].source
+    assert str(rows["hetero-faulty"].reason).startswith(reason)
+    assert [("ok", 1), ("ok", 1)] == [
+        (rows[name].state, rows[name].devices) for name in ("hetero-good", "hetero-later")
+    ]
+
+
+def test_of_two_plugins_with_one_name_the_first_works_and_the_second_says_why_not(
+    site: Site,
+) -> None:
+    site.install("first", GOOD.format(name="twin"))
+    site.install("second", GOOD.format(name="twin"))
+
+    rows = look(site)
+
+    assert ("twin", "ok", 1) == (
+        rows["hetero-first"].name,
+        rows["hetero-first"].state,
+        rows["hetero-first"].devices,
+    )
+    assert ("broken", "second: another plugin is the vendor 'twin' already") == (
+        rows["hetero-second"].state,
+        rows["hetero-second"].reason,
+    )
+
+
+def test_two_wheels_with_one_entry_name_are_two_rows(site: Site) -> None:
+    site.install("same", GOOD.format(name="same"))
+    metadata = site.path / "hetero_copy-1.2.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: hetero-copy\nVersion: 1.2\n")
+    (metadata / "entry_points.txt").write_text("[hetero.plugin.vendor]\nsame = plugin_same\n")
+
+    rows = look(site)
+
+    assert ["broken", "ok"] == sorted(row.state for row in rows.values())
+    assert 2 == len(rows)
+
+
+def test_a_driver_that_is_not_there_is_absent_and_not_broken(site: Site) -> None:
+    site.install(
+        "bare",
+        GOOD.format(name="bare").replace(
+            "    def hetero_discover():\n",
+            "    def hetero_discover():\n        raise plugin.DriverAbsent('no libbare.so')\n",
+        ),
+    )
+
+    row = look(site)["hetero-bare"]
+
+    assert ("absent", "no libbare.so", 0) == (row.state, row.reason, row.devices)
+
+
+def test_a_node_without_any_vendor_has_an_empty_inventory() -> None:
+    found = Registry.of().discover()
+
+    assert ((), ()) == (found.rows, found.inventory.devices)
+
+
+def test_asking_for_a_vendor_that_is_not_there_or_broken_says_which() -> None:
+    class Broken:
+        @plugin.hookimpl
+        def hetero_vendor(self) -> Any:
+            raise RuntimeError("not today")
+
+    registry = Registry.of(Broken())
+
+    with pytest.raises(NotFound, match="no vendor 'nobody' is installed"):
+        registry.vendor("nobody")
+    with pytest.raises(NotFound, match="Broken: hetero_vendor: not today"):
+        registry.vendor("Broken")
+
+
+# --- cards one by one, and time ------------------------------------------------------------------
+
+
+class Cards:
+    """A vendor whose discovery gives exactly this, after as long as it takes."""
+
+    def __init__(self, *cards: object, takes: float = 0.0, name: str = "cards") -> None:
+        self.cards, self.takes, self.name = cards, takes, name
+
+    @plugin.hookimpl
+    def hetero_vendor(self) -> Vendor:
+        return Vendor(
+            name=self.name, title="Cards", models=(Model(match="*", granularity=plugin.Whole()),)
+        )
+
+    @plugin.hookimpl
+    def hetero_discover(self) -> Iterator[object]:
+        time.sleep(self.takes)
+        yield from self.cards
+
+
+def test_a_card_that_cannot_be_read_is_a_line_and_its_neighbours_work() -> None:
+    card, *_ = rack(GiB, vendor="cards")
+    found = Registry.of(Cards(plugin.DriverError("card 0: error 7"), card)).discover()
+
+    assert (card,) == found.devices
+    assert [("partial", 1, "cards: discover: card 0: error 7")] == [
+        (row.state, row.devices, row.reason) for row in found.rows
+    ]
+
+
+def test_a_vendor_none_of_whose_cards_can_be_read_is_broken() -> None:
+    (row,) = Registry.of(Cards(plugin.DriverError("card 0: error 7"))).discover().rows
+
+    assert ("broken", 0) == (row.state, row.devices)
+
+
+def test_one_uuid_of_two_vendors_is_a_line_for_both() -> None:
+    (mine,) = rack(GiB, vendor="cards")
+    theirs = evolve(mine, vendor="more")
+    found = Registry.of(Cards(mine), Cards(theirs, name="more")).discover()
+
+    assert () == found.devices
+    assert [
+        f"{name}: discover: 2 cards have the UUID cards-0: none of them can be addressed"
+        for name in ("cards", "more")
+    ] == [row.reason for row in found.rows]
+
+
+def test_vendors_are_asked_at_the_same_time() -> None:
+    slow = [Cards(takes=0.4, name=f"slow-{number}") for number in range(5)]
+    before = time.monotonic()
+    found = Registry.of(*slow).discover()
+
+    assert {"ok"} == {row.state for row in found.rows}
+    assert time.monotonic() - before < 1.6
+
+
+def test_a_vendor_that_still_owes_an_answer_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 0.1)
+    card, *_ = rack(GiB, vendor="cards")
+    registry = Registry.of(Cards(card, takes=0.5))
+
+    (first,), (second,) = registry.discover().rows, registry.discover().rows
+    time.sleep(0.6)
+    (third,) = registry.discover().rows
+
+    assert "cards: discover: no answer within 0.1 s" == first.reason
+    assert "cards: discover: not asked, since discover still has no answer" == second.reason
+    assert "broken" == third.state  # it takes as long as before; but it is asked
+
+
+def test_a_question_waits_for_the_one_before_it_while_that_is_in_time() -> None:
+    card, *_ = rack(GiB, vendor="cards")
+    registry = Registry.of(Cards(card, takes=0.3))
+    asked = threading.Thread(target=registry.discover)
+    asked.start()
+    (row,) = registry.discover().rows
+    asked.join()
+
+    assert "ok" == row.state

@@ -1,0 +1,200 @@
+"""Replays: a small trace of our own, read, sampled, placed and summed up; and what is misread."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from hetero.model import Ask, Choice, Request, codec
+from hetero.model.errors import BadInput
+from hetero.model.units import GiB, MiB
+from hetero.placement import Container, Node, Pod
+from hetero.plugin.testing import rack
+from hetero.simulate.baselines import SCORES, Room, demand
+from hetero.simulate.replay import arrivals, orders, replay, replay_all
+from hetero.simulate.report import draw, summarise
+from hetero.simulate.trace import Trace, read
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
+
+
+def excerpt(folder: Path) -> Path:
+    """Write a small trace in openb's form: 30 nodes of two models, 200 pods of a dozen shapes."""
+    rng = random.Random(5)
+    nodes = [
+        f"n{i},{64000 if i % 3 else 96000},262144,{2 + i % 3 * 3},{'AB'[i % 2]}" for i in range(30)
+    ]
+    shapes = [
+        (rng.choice([4000, 8000, 12000]), 16384, 1, share, spec)
+        for share, spec in ((1000, ""), (810, ""), (470, "A"), (320, "A|B"), (160, ""), (50, "B"))
+    ] + [(8000, 8192, 0, 0, ""), (32000, 65536, 2, 1000, ""), (16000, 32768, 4, 1000, "")]
+    pods = [",".join(map(str, (f"p{i}", *rng.choice(shapes)))) for i in range(200)]
+    (folder / "openb_node_list_gpu_node.csv").write_text(NODES + "\n".join(nodes) + "\n")
+    (folder / "openb_pod_list_small.csv").write_text(PODS + "\n".join(pods) + "\n")
+    return folder
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    return read(excerpt(tmp_path), pods="small")
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_csv_files_becomes_nodes_and_pods(trace: Trace) -> None:
+    assert (30, 200) == (len(trace.nodes), len(trace.pods))
+    assert {"cpu": 96_000, "memory": 256 * GiB} == trace.nodes[0].host
+    assert ["n1/0", "n1/1", "n1/2", "n1/3", "n1/4"] == [d.uuid for d in trace.nodes[1].devices]
+    asked = [p.containers[0].request for p in trace.pods]
+    assert Request(asks=(Ask(memory=320 * MiB),), model=Choice(only=("A", "B"))) in asked
+    assert Request(asks=(Ask(),) * 4) in asked
+    assert None in asked
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("nodes", "", "no row below the heading|line 1: no column"),
+        ("nodes", NODES, "no row below the heading"),
+        ("nodes", "sn,cpu_milli\nn0,1\n", "line 1: no column memory_mib, gpu, model"),
+        ("nodes", NODES + "n0,64000,1,2\n", "line 2: not 5 columns"),
+        ("nodes", NODES + "n0,64000,1,2,A,9\n", "line 2: not 5 columns"),
+        ("nodes", NODES + "n0,64000,1,9999,A\n", "line 2: gpu '9999' is more than 1024"),
+        ("nodes", NODES + "n0,9e9,1,2,A\n", "line 2: cpu_milli '9e9' is not a whole number"),
+        ("pods", PODS + "p0,1,1,1,500,\np1,-5,1,1,500,\n", "line 3: cpu_milli '-5' is not a whole"),
+        ("pods", PODS + "p0,1,1,1,0,\n", "line 2: gpu_milli '0' is 0 for a pod that wants cards"),
+        ("pods", PODS + "p0,1,1,1,1001,\n", "line 2: gpu_milli '1001' is more than a whole card"),
+        ("pods", PODS + "p0,1,1,one,500,\n", "line 2: num_gpu 'one' is not a whole number"),
+        ("pods", PODS + "p0,1,1,1,५,\n", "line 2: gpu_milli '५' is not a whole number"),
+    ],
+)
+def test_a_malformed_row_is_named_by_file_and_line(
+    tmp_path: Path, file: str, text: str, says: str
+) -> None:
+    folder = excerpt(tmp_path)
+    name = {"nodes": "openb_node_list_gpu_node.csv", "pods": "openb_pod_list_small.csv"}[file]
+    (folder / name).write_text(text)
+
+    with pytest.raises(BadInput, match=says) as caught:
+        read(folder, pods="small")
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_trace_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such trace"):
+        read(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match=r"openb_pod_list_big.csv: no such file"):
+        read(excerpt(tmp_path), pods="big")
+
+
+def ours(path: Path) -> Path:
+    """Write a cluster of two vendors' cards in our own form."""
+    large, small = rack(80 * GiB, 80 * GiB, vendor="one"), rack(24 * GiB, vendor="other")
+    nodes = [Node(name="a", devices=large), Node(name="b", devices=small)]
+    pods = [
+        Pod(name=f"p{i}", containers=(Container(request=Request(asks=(Ask(memory=i * GiB),))),))
+        for i in range(1, 30)
+    ]
+    document = {"nodes": codec.to_plain(nodes), "pods": codec.to_plain(pods)}
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_our_own_json_holds_any_cluster(tmp_path: Path) -> None:
+    trace = read(ours(tmp_path / "mixed.json"))
+    run = replay(trace, "frag", 42)
+
+    assert ["a", "b"] == [node.name for node in trace.nodes]
+    assert run.arrived == run.placed + sum(run.refused.values())
+    assert run.fragmented is None
+    with pytest.raises(BadInput, match="cards of one size only"):
+        replay(trace, "fgd", 42)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: d["pods"][1].pop("containers"), "pods 2: not a valid Pod"),
+        (lambda d: d["nodes"][0]["devices"][0]["capacity"].update(memory=-1), "has -1 memory"),
+        (lambda d: d["nodes"][1]["devices"][0]["capacity"].pop("slots"), "does not count slots"),
+        (lambda d: d["nodes"][0].update(host={"cpu": -4}), "nodes 1: .*cpu -4 is negative"),
+        (lambda d: d.update(nodes=[]), "nodes is not a list of at least one"),
+    ],
+)
+def test_nonsense_in_json_is_named_by_its_place(tmp_path: Path, change, says: str) -> None:  # type: ignore[no-untyped-def]
+    path = ours(tmp_path / "mixed.json")
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+    with pytest.raises(BadInput, match=says):
+        read(path)
+
+
+# --- replaying -----------------------------------------------------------------------------------
+
+
+def test_arrivals_ask_for_130_percent_and_depend_on_the_seed_alone(trace: Trace) -> None:
+    nodes, pods = arrivals(trace, 42)
+    card = Room(trace.nodes).card
+    asked = sum(one.count * one.share for one in (demand(pod, card=card) for pod in pods))
+    cards = sum(len(node.devices) for node in trace.nodes)
+
+    assert 1.3 * cards * 1000 - 4000 < asked <= 1.3 * cards * 1000
+    assert (nodes, pods) == arrivals(trace, 42)
+    assert pods != arrivals(trace, 43)[1]
+    assert sorted(nodes, key=lambda n: n.name) == sorted(trace.nodes, key=lambda n: n.name)
+
+
+@pytest.mark.parametrize("order", ["frag", "binpack", "waste=1,host=1", *SCORES])
+def test_every_order_gives_the_same_answer_twice_and_nothing_twice(
+    trace: Trace, order: str
+) -> None:
+    run = replay(trace, order, 42)
+
+    assert run.arrived == run.placed + sum(run.refused.values())
+    assert 60 < run.allocated <= 100
+    assert run.fragmented is not None
+    assert 0 <= run.fragmented <= 100 - run.allocated + 0.01
+    assert 0 == run.curve[0].arrived
+    assert 130 == run.curve[-1].arrived
+    again = replay(trace, order, 42)
+    assert (run.curve, run.refused) == (again.curve, again.refused)
+
+
+def test_ours_packs_the_excerpt_better_than_the_best_published(trace: Trace) -> None:
+    seeds = range(42, 47)
+    frag, fgd = (sum(replay(trace, o, s).allocated for s in seeds) for o in ("frag", "fgd"))
+
+    assert frag > fgd
+
+
+def test_seeds_run_in_processes_and_come_to_the_same(trace: Trace, tmp_path: Path) -> None:
+    alone = list(replay_all(tmp_path, "small", ["frag", "bestfit"], [42, 43], processes=1))
+    beside = list(replay_all(tmp_path, "small", ["frag", "bestfit"], [42, 43], processes=2))
+    one, two = (summarise(runs, ["frag", "bestfit"]) for runs in (alone, beside))
+
+    assert [("frag", 2), ("bestfit", 2)] == [(s.order, s.seeds) for s in one]
+    assert [(s.allocated, s.fragmented, s.refused) for s in one] == [
+        (s.allocated, s.fragmented, s.refused) for s in two
+    ]
+
+
+def test_a_plot_is_a_picture_file(trace: Trace, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    draw(summarise([replay(trace, "frag", 42)], ["frag"]), tmp_path / "c.png", title="small")
+
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_orders_are_named_one_after_the_other_and_weights_stay_together() -> None:
+    assert ["frag", "waste=2,host=1", "fgd"] == orders("frag, waste=2,host=1,fgd,frag")
+    for nonsense in ("frog", "", "frag,waste=x", "frag,waist=1"):
+        with pytest.raises(BadInput):
+            orders(nonsense)
