@@ -30,7 +30,7 @@ from hetero.kube.api.settings import Settings
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.service.certificates import issue
 from hetero.kube.service.https import Certificates, serve
-from hetero.model import Rung
+from hetero.model import Enforcement
 from hetero.model.units import GiB
 from hetero.plugin.registry import Registry
 
@@ -62,7 +62,7 @@ def served(nodes: int, folder: Path) -> None:
                 model="NVIDIA H200",
                 index=index,
                 memory=141 * GiB,
-                rung=Rung.PRELOAD,
+                enforcement=Enforcement.PRELOAD,
             )
             for index in range(8)
         )
@@ -75,7 +75,7 @@ def served(nodes: int, folder: Path) -> None:
     scheduler._pods_listed([])
     scheduler._quotas_listed([])
     certificates = Certificates(
-        cert=folder / "scheduler.crt", key=folder / "scheduler.key", callers=folder / "ca.crt"
+        cert=folder / "scheduler.crt", key=folder / "scheduler.key", client_ca=folder / "ca.crt"
     )
     asyncio.run(serve(scheduler.app(), host="127.0.0.1", port=PORT, certificates=certificates))
 

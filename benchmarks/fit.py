@@ -93,9 +93,9 @@ def measure(nodes: int, placements: int, *, dense: bool | None, clock: Clock) ->
     pods, times = workload(rng)
     held = _held(machines, pods, dense=dense)
     index = Index(machines, dense=dense)
-    room = sum(index.cluster.room)
+    room = sum(index.cluster.free_milli)
     standing: list[Placement] = []
-    while sum(index.cluster.room) * 100 > room * (100 - FULL):
+    while sum(index.cluster.free_milli) * 100 > room * (100 - FULL):
         for pod in rng.choices(pods, times, k=100):
             answer = index.place(pod)
             if isinstance(answer, Placement):
@@ -122,7 +122,7 @@ def measure(nodes: int, placements: int, *, dense: bool | None, clock: Clock) ->
     scan = _scan(index, rng.choices(pods, times, k=5), clock)
     return {
         "nodes": nodes,
-        "full_%": round(100 - 100 * sum(index.cluster.room) / room, 1),
+        "full_%": round(100 - 100 * sum(index.cluster.free_milli) / room, 1),
         "refused": refused,
         "placements/s": round(placements / steady),
         "p50_us": round(taken[placements // 2] * 1e6),

@@ -25,7 +25,7 @@ from hetero_benchmarks import report
 from hetero_benchmarks.cells import FULL, Cell, Key, Tenant
 from hetero_benchmarks.job import JOBS, command, of_driver
 from hetero_benchmarks.rates import Batch, Pace, Window, pace
-from hetero_benchmarks.trial import HETERO, Grant, Machine, Program
+from hetero_benchmarks.trial import HETERO, DeviceAllocation, Machine, Program
 
 #: Seconds a program may take to start, or to end its last step, before it is taken to hang.
 PATIENCE = 180.0
@@ -160,7 +160,7 @@ class Fleet:
         apart: dict[str, str] = {}
         if tenant.share is not None:
             share = tenant.share
-            grant = Grant(
+            grant = DeviceAllocation(
                 memory=JOBS[tenant.job].memory,
                 core=FULL if share.core == FULL else None,  # the rest is set when it is measured
                 policy=share.policy,

@@ -22,7 +22,7 @@ from hetero_benchmarks.trial import Machine, find_machine
 
 
 @frozen(kw_only=True)
-class Wanted:
+class SignedContainer:
     """Which jobs to measure for which promise."""
 
     jobs: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Wanted:
 
 
 #: Every promise in some ten minutes on a real card.
-SHORT_FORM = Wanted(
+SHORT_FORM = SignedContainer(
     jobs=(
         "resnet18", "gemm", "small", "graph", "gemm16384", "copy", "decode", "streams",
         "processes", "cooperative",
@@ -97,7 +97,7 @@ class Isolation:
 def judged(
     command: str,
     machine: Machine,
-    wanted: Wanted,
+    wanted: SignedContainer,
     seconds: float,
     results: goals.Results,
     missing: Sequence[str],
@@ -249,7 +249,7 @@ def isolation(
     HETERO_RACK=one hetero bench isolation --jobs simulated   (needs no card)
     """
     named = {name: value for name, value in options.items() if value}
-    asked = Wanted(**named)  # type: ignore[arg-type]
+    asked = SignedContainer(**named)  # type: ignore[arg-type]
     wanted = asked if named.keys() - {"shares"} else evolve(SHORT_FORM, shares=asked.shares)
     machine = find_machine(uuid)
     plan = wanted.plan(seconds)

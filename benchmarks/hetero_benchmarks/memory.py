@@ -16,7 +16,7 @@ from hetero.model.errors import HeteroError
 from hetero.model.units import MiB, format_memory, parse_memory
 from hetero_benchmarks import report
 from hetero_benchmarks.probe import PROBES
-from hetero_benchmarks.trial import Grant, Machine, Program, find_machine
+from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machine
 
 #: What a process's context may cost on the card beyond the grant (518 MiB on an H200).
 CONTEXT = 1024 * MiB
@@ -87,7 +87,7 @@ def _probe(name: str, machine: Machine, limit: int) -> Iterator[Check]:
     """Run one probe and give what it found, from inside and from outside."""
     probe = PROBES[name]
     words = (sys.executable, "-m", "hetero_benchmarks.probe", name, str(limit))
-    grant = Grant(memory=str(limit))
+    grant = DeviceAllocation(memory=str(limit))
     before = _used(machine)
     try:
         with Program(words, machine, grant, name=name, environment=probe.environment) as program:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from hetero.model.errors import HeteroError, NotFound
 from hetero_benchmarks import peers, report
-from hetero_benchmarks.trial import Grant, Machine, Program, find_machine
+from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machine
 
 #: Calls by name, each with its "median" and "p99" in nanoseconds; what is called once has no "p99".
 Timed = Mapping[str, Mapping[str, float]]
@@ -26,13 +26,13 @@ _COUNTED = (1024, 2048)
 
 NATIVE = "native"
 #: The ways a program meets the driver: its grant, and whether the limiter is preloaded without one.
-_VARIANTS: Mapping[str, tuple[Grant | None, bool]] = {
+_VARIANTS: Mapping[str, tuple[DeviceAllocation | None, bool]] = {
     NATIVE: (None, False),
     "limiter, no grant": (None, True),
-    "memory only": (Grant(memory="4Gi"), False),
-    "core 100": (Grant(memory="4Gi", core=100), False),
+    "memory only": (DeviceAllocation(memory="4Gi"), False),
+    "core 100": (DeviceAllocation(memory="4Gi", core=100), False),
     # Half of the time the gate is open: the median launch and a row of launches meet it so.
-    "core 50": (Grant(memory="4Gi", core=50), False),
+    "core 50": (DeviceAllocation(memory="4Gi", core=50), False),
 }
 
 

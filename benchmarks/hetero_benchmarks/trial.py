@@ -49,7 +49,7 @@ class Machine:
 
 
 @frozen(kw_only=True)
-class Grant:
+class DeviceAllocation:
     """What `hetero run` is asked for; `core` None asks for no share of the core."""
 
     memory: str
@@ -103,7 +103,7 @@ class Program:
         self,
         words: Sequence[str | Path],
         machine: Machine,
-        grant: Grant | None,
+        grant: DeviceAllocation | None,
         *,
         name: str,
         environment: Mapping[str, str] = MappingProxyType({}),
@@ -171,7 +171,9 @@ class Program:
         return HeteroError(f"{self._name} {ended}: {words[-1]}")
 
 
-def _command(words: Sequence[str | Path], machine: Machine, grant: Grant | None) -> list[str]:
+def _command(
+    words: Sequence[str | Path], machine: Machine, grant: DeviceAllocation | None
+) -> list[str]:
     if grant is None:
         return [str(word) for word in words]
     core = [] if grant.core is None else ["--core", str(grant.core)]

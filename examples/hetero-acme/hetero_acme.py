@@ -35,6 +35,6 @@ def hetero_discover() -> Iterator[plugin.Device]:
             model=model,
             index=index,
             memory=int(mib) * plugin.MiB,
-            rung=plugin.Rung.NONE,
+            enforcement=plugin.Enforcement.NONE,
             health=state,
         )

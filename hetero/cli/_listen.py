@@ -37,7 +37,7 @@ def listen(
     cert: Path | None,
     key: Path | None,
     insecure: bool,
-    callers: Path | None = None,
+    client_ca: Path | None = None,
 ) -> Listen:
     """Return where to listen. Raises `BadInput`."""
     from hetero.kube.service.https import Certificates
@@ -47,5 +47,5 @@ def listen(
         return Listen(host=host, port=port, certificates=None)
     if cert is None or key is None:
         raise BadInput("give --cert and --key")
-    certificates = Certificates(cert=cert, key=key, callers=callers)
+    certificates = Certificates(cert=cert, key=key, client_ca=client_ca)
     return Listen(host=host, port=port, certificates=certificates)

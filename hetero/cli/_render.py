@@ -173,7 +173,7 @@ def few(pids: tuple[int, ...]) -> str:
     return " ".join(map(str, pids[:3])) + more or UNKNOWN
 
 
-def divides(device: Device) -> str:
+def granularity_of(device: Device) -> str:
     """Return how a device divides, in words."""
     match device.granularity:
         case Whole():

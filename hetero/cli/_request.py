@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hetero.model import Choice, Policy, Priority, Request
+from hetero.model import Policy, Priority, Request, Selector
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from, ask_of_device
 from hetero.model.units import parse_count
@@ -49,7 +49,7 @@ _OPTIONS = (
         )
         for flag, says in (
             ("", f"Only this {said}." if name == "vendor" else f"Only {said}."),
-            ("avoid-", f"Not this {said}." if name == "vendor" else f"Not {said}."),
+            ("exclude-", f"Not this {said}." if name == "vendor" else f"Not {said}."),
         )
     ),
 )
@@ -78,8 +78,8 @@ def request_from(
         raise BadInput("--device and --count are both given: --device once per device is enough")
     named = tuple(ask_of_device(text, each, said="--device") for text in devices)
 
-    def choice(name: str) -> Choice:
-        return Choice(only=names[name], never=names[f"avoid_{name}"])
+    def choice(name: str) -> Selector:
+        return Selector(include=names[name], exclude=names[f"exclude_{name}"])
 
     return Request(
         asks=named or (each,) * (1 if count is None else parse_count(count, of="--count")),

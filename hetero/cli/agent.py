@@ -54,7 +54,7 @@ def command(node: str, driver: str, **where: Any) -> None:
     Runs until it is told to end; grants of pods stand on meanwhile.
     """
     from hetero.kube.agent.agent import Options, run
-    from hetero.kube.agent.driver_injection import Way
+    from hetero.kube.agent.driver_injection import InjectionWay
 
     logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
-    run(Options(name=node, driver=Way(driver), **where))
+    run(Options(name=node, driver=InjectionWay(driver), **where))

@@ -13,7 +13,7 @@ from hetero.cli._render import json_option, show, state, table
 from hetero.container.log import tell
 from hetero.model.errors import Refused
 from hetero.node.node import Node
-from hetero.node.view.bypass import PERIOD, Lookout
+from hetero.node.view.bypass import PERIOD, BypassMonitor
 from hetero.node.view.doctor import Finding, Verdict, examine, standing_anywhere, what_for
 
 
@@ -53,9 +53,9 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
 
 def _watch(node: Node) -> NoReturn:
     """Tell of every escape once, here and in `hetero log`."""
-    lookout = Lookout(node)
+    lookout = BypassMonitor(node)
     while True:
-        for found in lookout.look(node.discover().devices):
+        for found in lookout.snapshot(node.discover().devices):
             click.echo(f"{datetime.now():%H:%M:%S} {found}")
             tell(node, f"process {found.pid}", str(found))
         time.sleep(PERIOD)

@@ -59,14 +59,14 @@ def render(answer: Allocation | Refusal) -> RenderableType:
     made = table(
         "device", "vendor", "shape", "core", "memory", folds=("shape",), right=("core", "memory")
     )
-    for grant in answer.grants:
-        core = grant.takes[CORE]
-        shape = "whole card" if core and grant.core is None else "share"
+    for piece in answer.pieces:
+        core = piece.takes[CORE]
+        shape = "whole card" if core and piece.core is None else "share"
         made.add_row(
-            grant.device,
-            grant.vendor,
-            grant.template or shape,
+            piece.device,
+            piece.vendor,
+            piece.template or shape,
             str(core) if core else "no limit",
-            format_memory(grant.takes[MEMORY]),
+            format_memory(piece.takes[MEMORY]),
         )
     return made

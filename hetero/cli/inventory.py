@@ -16,8 +16,8 @@ from hetero.cli._render import (
     Fitted,
     age,
     core_of,
-    divides,
     few,
+    granularity_of,
     held_core,
     held_memory,
     json_option,
@@ -118,8 +118,19 @@ def render_cluster(view: ClusterView) -> RenderableType:
 def _devices(*before: str) -> Table:
     return table(
         *before,
-        *("#", "vendor", "model", "uuid", "divides", "core", "memory", "slots", "rung", "health"),
-        folds=("model", "divides", "health"),
+        *(
+            "#",
+            "vendor",
+            "model",
+            "uuid",
+            "granularity",
+            "core",
+            "memory",
+            "slots",
+            "enforcement",
+            "health",
+        ),
+        folds=("model", "granularity", "health"),
         right=("#", "core", "memory", "slots"),
     )
 
@@ -131,11 +142,11 @@ def _cells(row: DeviceView) -> tuple[RenderableType, ...]:
         device.vendor,
         model_of(device),
         short(device.uuid),
-        divides(device),
+        granularity_of(device),
         held_core(row.held[CORE], device),
         held_memory(row.held[MEMORY], device),
         f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
-        device.rung.value,
+        device.enforcement.value,
         state(device.health) if device.health else UNKNOWN,
     )
 
@@ -179,7 +190,7 @@ def holdings(grants: tuple[GrantView, ...]) -> RenderableType:
     past = [
         Text(f"process {pid} of grant {grant.id} holds memory past its limiter", "red")
         for grant in grants
-        for pid in grant.uncovered
+        for pid in grant.bypass
     ]
     return Group(made, *past)
 

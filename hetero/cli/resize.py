@@ -10,7 +10,7 @@ from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from
 from hetero.model.units import format_memory
 from hetero.node.ledger.grant_file import CORE_FULL
-from hetero.node.ledger.ledger import Standing
+from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.resize import resize
 
@@ -36,7 +36,7 @@ def command(grant: str, memory: str | None, core: str | None, device: str | None
         click.echo(line)
 
 
-def limits(entry: Standing) -> Iterator[str]:
+def limits(entry: Grant) -> Iterator[str]:
     """Yield a line for each limit of a grant."""
     for limit in entry.limits:
         share = "no limit" if limit.core == CORE_FULL else f"{limit.core / 100:g} %"

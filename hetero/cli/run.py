@@ -33,15 +33,15 @@ def command(command: tuple[str, ...], label: str | None, **flags: Any) -> None:
       hetero run --device 0:mem=3276Mi,core=10 --device 1:mem=8192Mi,core=50 -- ./job
     """
     node = Node.here()
-    hold, environment = node.admit(request_from(**flags), command=command, label=label)
+    handle, environment = node.admit(request_from(**flags), command=command, label=label)
     try:
-        if any(node.registry.cuts(grant.vendor) for grant in hold.standing.allocation.grants):
-            watch(hold.path / ALIVE, node.environ)
-        enter(hold.mounts)
-        hold.hand_over()
+        if any(node.registry.cuts(piece.vendor) for piece in handle.grant.allocation.pieces):
+            watch(handle.path / ALIVE, node.environ)
+        enter(handle.mounts)
+        handle.hand_over()
         _become(command, environment)
     except BaseException:
-        node.ledger.give_back(hold)
+        node.ledger.abort(handle)
         raise
 
 

@@ -13,7 +13,7 @@ from hetero.model.errors import BadInput
 
 
 @click.command()
-@click.option("--callers", type=click.Path(path_type=Path), help="The CA that callers prove.")
+@click.option("--client-ca", type=click.Path(path_type=Path), help="The CA that callers prove.")
 @click.option(
     "--lease",
     metavar="NAMESPACE/NAME",
@@ -24,7 +24,7 @@ from hetero.model.errors import BadInput
 def command(
     *,
     config: Path | None,
-    callers: Path | None,
+    client_ca: Path | None,
     lease: str | None,
     metrics: int | None,
     insecure: bool,
@@ -33,16 +33,16 @@ def command(
     """Answer kube-scheduler: which nodes serve a pod, how well, and bind it.
 
     \b
-      hetero scheduler --port 8443 --cert tls.crt --key tls.key --callers ca.crt
+      hetero scheduler --port 8443 --cert tls.crt --key tls.key --client-ca ca.crt
 
     HETERO_KEY_FILE names the file of the key that signs allocations.
     """
     from hetero.kube.service import start
 
-    if callers is None and not insecure:
-        raise BadInput("give --callers: whoever may call the extender can give cards away")
+    if client_ca is None and not insecure:
+        raise BadInput("give --client-ca: whoever may call the extender can give cards away")
     start.scheduler(
-        listen(callers=callers, insecure=insecure, **where),
+        listen(client_ca=client_ca, insecure=insecure, **where),
         config=config,
         lease=lease,
         metrics=metrics,

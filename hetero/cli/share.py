@@ -93,13 +93,13 @@ def _render(settled: Shares) -> RenderableType:
         right=("core", "memory"),
     )  # fmt: skip
     for view in settled.shares:
-        for first, (limit, grant) in enumerate(
-            zip(view.entry.limits, view.entry.allocation.grants, strict=True)
+        for first, (limit, piece) in enumerate(
+            zip(view.entry.limits, view.entry.allocation.pieces, strict=True)
         ):
             made.add_row(
                 "" if first else view.name,
                 "" if first else view.entry.id,
-                f"{limit.name} (gone)" if grant.device in view.gone else limit.name,
+                f"{limit.name} (gone)" if piece.device in view.gone else limit.name,
                 "no limit" if limit.core == CORE_FULL else f"{limit.core / 100:g} %",
                 memory_of(limit.memory, limit.memory).partition("/")[2],
                 "" if first else ", ".join(one.name for one in view.containers) or UNKNOWN,

@@ -22,7 +22,9 @@ _SHOWN = 2  # reasons of refusals in a row
 @click.command()
 @click.option("--trace", "path", type=click.Path(path_type=Path), required=True, metavar="PATH")
 @click.option("--pods", metavar="NAME", help="Which of the folder's lists of pods.  [default]")
-@click.option("--policy", default="frag,fgd,bestfit", metavar="NAMES", show_default=True)
+@click.option(
+    "--placement", default="fragmentation,fgd,bestfit", metavar="NAMES", show_default=True
+)
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True)
 @click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [one per processor]")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw curves.")
@@ -31,7 +33,7 @@ def command(
     *,
     path: Path,
     pods: str | None,
-    policy: str,
+    placement: str,
     seeds: int,
     jobs: int | None,
     plot: Path | None,
@@ -44,16 +46,16 @@ def command(
     same again.
 
     \b
-    Ours:      frag, binpack, spread, node-binpack-device-spread,
-               node-spread-device-binpack, first, or weights: waste=2,host=1
+    Ours:      fragmentation, binpack, spread, node-binpack-device-spread,
+               node-spread-device-binpack, first, or weights: fragmentation=2,host=1
     Published: fgd, bestfit, packing, clustering, dotproduct, random
 
     \b
-      hetero simulate --trace openb --pods default --policy frag,fgd --seeds 10
-      hetero simulate --trace cluster.json --policy frag --plot curves.png
+      hetero simulate --trace openb --pods default --placement fragmentationmentation,fgd --seeds 10
+      hetero simulate --trace cluster.json --placement fragmentation --plot curves.png
     """
     replay, report = _simulation()
-    orders = replay.orders(policy)
+    placements = replay.placements(placement)
     name = replay.read(path, pods=pods).name  # what cannot be read is said before work is shared
     if plot is not None and plot.suffix != ".png":
         raise BadInput(f"--plot {plot}: name a file that ends in .png")
@@ -61,11 +63,11 @@ def command(
     numbers = range(_FIRST_SEED, _FIRST_SEED + seeds)
     processes = jobs or os.cpu_count() or 1
     with _progress() as progress:
-        task = progress.add_task("replaying", total=len(orders) * seeds)
-        for run in replay.replay_all(path, pods, orders, numbers, processes=processes):
+        task = progress.add_task("replaying", total=len(placements) * seeds)
+        for run in replay.replay_all(path, pods, placements, numbers, processes=processes):
             runs.append(run)
             progress.advance(task)
-    summaries = report.summarise(runs, orders)
+    summaries = report.summarise(runs, placements)
     if plot is not None:
         report.draw(summaries, plot, title=f"{name}, mean of {seeds}")
     show(lambda: summaries, render, as_json=as_json)
@@ -81,7 +83,7 @@ def render(summaries: tuple) -> Table:  # type: ignore[type-arg]
     for one in summaries:
         common = sorted(one.refused.items(), key=lambda item: -item[1])[:_SHOWN]
         made.add_row(
-            one.order,
+            one.placement,
             f"{one.allocated:.2f} %",
             f"{one.lowest:.2f}–{one.highest:.2f}",
             UNKNOWN if one.fragmented is None else f"{one.fragmented:.2f} %",

@@ -93,7 +93,7 @@ def render_cluster(view: ClusterView) -> RenderableType:
         for row in node.devices:
             devices.add_row(node.name, *_cells(row))
     pods = table(
-        "namespace", "pod", "container", "node", "#", "core", "memory", "rung", "phase",
+        "namespace", "pod", "container", "node", "#", "core", "memory", "enforcement", "phase",
         folds=("pod", "container"),
         right=("#", "core", "memory"),
     )  # fmt: skip
@@ -104,7 +104,7 @@ def render_cluster(view: ClusterView) -> RenderableType:
                 UNKNOWN if share.number is None else str(share.number),
                 core_of(share),
                 memory_of(share.memory_used, share.memory),
-                UNKNOWN if share.rung is None else share.rung.value,
+                UNKNOWN if share.enforcement is None else share.enforcement.value,
                 pod.phase,
             )
     faults = (
@@ -146,7 +146,7 @@ def _grants(grants: tuple[GrantView, ...]) -> RenderableType:
     """Return the table of grants, the busiest first, each with its containers and processes."""
     named = ("container",) if any(grant.containers for grant in grants) else ()
     made = table(
-        "grant", "pid", "#", "core", "memory", "rung", *named, "command",
+        "grant", "pid", "#", "core", "memory", "enforcement", *named, "command",
         folds=("container", "command"),
         right=("pid", "#", "core", "memory"),
     )  # fmt: skip
@@ -161,7 +161,7 @@ def _grants(grants: tuple[GrantView, ...]) -> RenderableType:
                 UNKNOWN if share.number is None else str(share.number),
                 core_of(share),
                 memory_of(share.memory_used, share.memory),
-                UNKNOWN if share.rung is None else share.rung.value,
+                UNKNOWN if share.enforcement is None else share.enforcement.value,
                 *(("" if first else whole,) if named else ()),
                 one_line("" if first else what(grant)),
             )

@@ -25,10 +25,10 @@ from hetero.model import Edits
 from hetero.model.errors import HeteroError, Refused
 from hetero.model.request_parser import SEED, WISH, request_in
 from hetero.node.ledger.grant_dir import PRELOAD, replace
-from hetero.node.ledger.ledger import Hold
+from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
 from hetero.node.view.containers import describe
-from hetero.node.view.oci import kept, read_json
+from hetero.node.view.oci import read_json, runtime_state
 
 
 def admit(runtime: str, call: Call, *, command: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -50,7 +50,7 @@ def admit(runtime: str, call: Call, *, command: Sequence[str], environ: Mapping[
 
 def carry_over(process: str, state: str) -> None:
     """Give a process that is started later the environment we gave the first one."""
-    bundle = kept(Path(state)).bundle
+    bundle = runtime_state(Path(state)).bundle
     notes = read_json(bundle / "config.json").get("annotations") or {} if bundle else {}
     if note := notes.get(NOTE):
         described = read_json(Path(process))
@@ -87,7 +87,7 @@ def _confine(
 
     story("asked " + " ".join(f"{name}={value}" for name, value in asked.items()))
     try:
-        if node.ledger.kept is None:
+        if node.ledger.persistent is None:
             raise Refused("containers are root's to confine: run this as root")
         request = request_in(asked)
         if os.path.exists(state):
@@ -99,16 +99,16 @@ def _confine(
     except HeteroError as error:
         story(f"refused, nothing was taken: {error}")
         raise
-    hold: Hold = taken.hold
+    handle: GrantHandle = taken.handle
     try:
-        limiters = in_place(hold.path, taken.limiters, preload)
-        edits = confine(node, hold.standing, taken.edits, limiters=limiters)
-        story(f"admitted: grant {hold.standing.id}")
+        limiters = in_place(handle.path, taken.limiters, preload)
+        edits = confine(node, handle.grant, taken.edits, limiters=limiters)
+        story(f"admitted: grant {handle.grant.id}")
         _apply(config, edits, bundle)
-        hold.hand_over()
+        handle.hand_over()
         os.execve(runtime, list(command), environ)  # noqa: S606
     except BaseException as error:
-        node.ledger.give_back(hold)
+        node.ledger.abort(handle)
         story(f"given back: {error}")
         if isinstance(error, OSError):
             raise HeteroError(f"{error.filename or bundle}: {error.strerror}") from None

@@ -16,7 +16,7 @@ from hetero.container.cdi import Specs
 from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.model import Edits, Mount
 from hetero.node.ledger.grant_dir import GRANT, PRELOAD, TENANT, USAGE, replace
-from hetero.node.ledger.ledger import Standing
+from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 
 #: Where the dynamic linker looks for libraries by itself: Debian's place, and everybody else's.
@@ -25,7 +25,7 @@ _SEARCHED = (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64")
 
 def confine(
     node: Node,
-    standing: Standing,
+    grant: Grant,
     edits: Edits,
     *,
     limiters: Sequence[Mount],
@@ -36,7 +36,7 @@ def confine(
     `limiters` are the mounts of the libraries that hold it to its limits, and of what loads them.
     """
     specs = specs or Specs()
-    directory = node.ledger.directory(standing.id)
+    directory = node.ledger.directory(grant.id)
     env = dict(edits.env)
     mounts = list(edits.mounts)
     nodes: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ def confine(
     # Without a limiter nothing reads it; it still says whose the container is.
     mounts.append(Mount(str(directory / GRANT), f"{PLACE}/grant"))
     if limiters:
-        turns = (f"{TENANT}/turn.{position}" for position in range(len(standing.limits)))
+        turns = (f"{TENANT}/turn.{position}" for position in range(len(grant.limits)))
         mounts += (
             Mount(str(path), f"{PLACE}/{path.name}", writable=True)
             for path in (directory / name for name in (USAGE, *turns))

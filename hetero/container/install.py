@@ -75,14 +75,14 @@ def removal(*, prefix: Path) -> list[Change]:
         settings = _settings(docker)
         runtimes = {k: v for k, v in settings.get("runtimes", {}).items() if k != NAME}
         rest = {k: v for k, v in settings.items() if k != "runtimes"}
-        kept = {**rest, "runtimes": runtimes} if runtimes else rest
-        if kept != settings:
+        remaining = {**rest, "runtimes": runtimes} if runtimes else rest
+        if remaining != settings:
             before = docker.read_text()
             original = _original(docker)
-            if original.exists() and json.loads(original.read_text() or "{}") == kept:
+            if original.exists() and json.loads(original.read_text() or "{}") == remaining:
                 after: str | None = original.read_text() or None  # as it was, to the byte
             else:
-                after = _document(kept)
+                after = _document(remaining)
             changes.append(Change(docker, before, after))
     return [change for change in changes if change.before != change.after]
 
@@ -105,7 +105,7 @@ def apply(changes: list[Change]) -> None:
 
 def expect_unused(node: Node) -> None:
     """Raise `Refused` with the containers' names while any holds a grant of the runtime's."""
-    names = [entry.container.name for entry in node.look().standing if entry.container]
+    names = [entry.container.name for entry in node.snapshot().grants if entry.container]
     if names:
         raise Refused(f"in use by {', '.join(names)}: remove the containers first")
 

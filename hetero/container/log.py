@@ -31,20 +31,20 @@ class Event:
 
 def tell(node: Node, subject: str, says: str) -> None:
     """Add an event; one that cannot be written stops nothing."""
-    kept = node.ledger.kept
-    if kept is None:
+    persistent = node.ledger.persistent
+    if persistent is None:
         return
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     # As the codec writes it, in a line; a container that starts waits for no codec here.
     event = asdict(Event(at=now, subject=subject, says=says))
     line = json.dumps({"version": codec.VERSION, **event}) + "\n"
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        make(kept, mode=0o755)
-        path = kept / "log"
+        persistent.parent.mkdir(parents=True, exist_ok=True)
+        make(persistent, mode=0o755)
+        path = persistent / "log"
         with suppress(FileNotFoundError):
             if path.stat().st_size > _MOST:
-                path.rename(kept / "log.1")
+                path.rename(persistent / "log.1")
         # One write to a file opened for appending: lines of several writers do not mix.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
@@ -62,7 +62,7 @@ def events(node: Node, *, subject: str | None = None) -> tuple[Event, ...]:
 
 def _events(node: Node) -> Iterator[Event]:
     for name in ("log.1", "log"):
-        path = node.ledger.kept / name if node.ledger.kept else None
+        path = node.ledger.persistent / name if node.ledger.persistent else None
         if path is None or not path.exists():
             continue
         for line in path.read_text(errors="replace").splitlines():

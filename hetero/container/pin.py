@@ -15,7 +15,7 @@ from hetero.container.edits import confine
 from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.model import Allocation, Edits, Mount
 from hetero.model.errors import HeteroError, NotFound, Refused
-from hetero.node.ledger.ledger import Look, Standing
+from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.node import Node, expect_readable, inventory_of, user, with_parts
 from hetero.plugin.registry import Discovery
 
@@ -72,18 +72,18 @@ def _named(contents: bytes) -> str:
     return hashlib.sha256(contents).hexdigest()[:12]
 
 
-def keep(
+def pin(
     node: Node,
     allocation: Allocation,
     *,
     discovery: Discovery,
     identity: str,
     label: str,
-    keeper: Mapping[str, str],
+    owner: Mapping[str, str],
     libraries: Libraries,
-    beside: Callable[[Standing], bool] = lambda _: False,
+    beside: Callable[[Grant], bool] = lambda _: False,
     bring: Callable[[Edits], Edits] | None = None,
-) -> Standing:
+) -> Grant:
     """Make an allocation stand for a container until it is let go, and say what confines it.
 
     One that stands already is answered as it is. `beside` says of a grant that it is
@@ -92,17 +92,17 @@ def keep(
     """
     devices = {device.uuid: device for device in discovery.devices}
     with node.ledger.admission() as own:
-        look = node.with_system(own)
-        for entry in look.standing:
+        snapshot = node.with_system(own)
+        for entry in snapshot.grants:
             if entry.id == identity:
-                node.ledger.keep_on(identity)
+                node.ledger.pin_again(identity)
                 return entry
-        expect_readable(look)
-        _expect_room(allocation, discovery, look, beside=beside)
+        expect_readable(snapshot)
+        _expect_room(allocation, discovery, snapshot, beside=beside)
         try:
             edits = node.enforce(allocation, devices, container=True)
             allocation = with_parts(allocation, edits.parts)
-            standing = Standing(
+            grant = Grant(
                 id=identity,
                 allocation=allocation,
                 limits=node.limits_of(allocation, devices),
@@ -110,33 +110,37 @@ def keep(
                 user=user(),
                 since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 label=label,
-                keeper=keeper,
+                owner=owner,
             )
             limiters = libraries.put(node.limiters(allocation))
             edits = _real(node, edits, bring or without_driver)
-            confined = confine(node, standing, evolve(edits, cdi=()), limiters=limiters)
-            standing = evolve(standing, edits=evolve(confined, cdi=edits.cdi))
-            node.ledger.keep(standing, beside=own.standing)
+            confined = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
+            grant = evolve(grant, edits=evolve(confined, cdi=edits.cdi))
+            node.ledger.pin(grant, beside=own.grants)
         except BaseException:
-            node.reconcile(discovery, look)  # what was cut for it is nobody's now
+            node.reconcile(discovery, snapshot)  # what was cut for it is nobody's now
             raise
-    return standing
+    return grant
 
 
 def _expect_room(
-    allocation: Allocation, discovery: Discovery, look: Look, *, beside: Callable[[Standing], bool]
+    allocation: Allocation,
+    discovery: Discovery,
+    snapshot: Snapshot,
+    *,
+    beside: Callable[[Grant], bool],
 ) -> None:
     """Raise `Refused` unless every grant fits into what is free of its device."""
-    counted = evolve(look, standing=tuple(e for e in look.standing if not beside(e)))
+    counted = evolve(snapshot, grants=tuple(e for e in snapshot.grants if not beside(e)))
     free = inventory_of(discovery, counted).free()
-    for grant in allocation.grants:
-        if grant.device not in free:
-            raise NotFound(f"device {grant.device} is not on this node (any more)")
-        left = free[grant.device]
-        short = [name for name, amount in grant.takes.items() if left.get(name, 0) < amount]
+    for piece in allocation.pieces:
+        if piece.device not in free:
+            raise NotFound(f"device {piece.device} is not on this node (any more)")
+        left = free[piece.device]
+        short = [name for name, amount in piece.takes.items() if left.get(name, 0) < amount]
         if short:
             raise Refused(
-                f"device {grant.device} has not enough {' and '.join(short)} left for this grant"
+                f"device {piece.device} has not enough {' and '.join(short)} left for this grant"
             )
 
 

@@ -10,12 +10,12 @@ from attrs import evolve, frozen
 from hetero.container.cdi import KIND, Specs, check_name
 from hetero.container.edits import confine, in_place
 from hetero.container.log import tell
-from hetero.model import Ask, Device, Edits, Grant, Request, Templated, codec
+from hetero.model import Ask, Device, DeviceAllocation, Edits, Request, Templated, codec
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.units import format_memory
 from hetero.node.ledger.grant_dir import GRANT, replace
 from hetero.node.ledger.grant_file import CORE_FULL
-from hetero.node.ledger.ledger import EDITS, Container, Standing
+from hetero.node.ledger.ledger import EDITS, Container, Grant
 from hetero.node.node import Node, with_parts
 from hetero.node.resize import resize
 from hetero.node.view.containers import containers
@@ -30,7 +30,7 @@ class ShareView:
     """
 
     name: str
-    entry: Standing
+    entry: Grant
     devices: tuple[str, ...]
     containers: tuple[Container, ...]
     gone: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ def create(node: Node, name: str, request: Request, *, specs: Specs | None = Non
     except HeteroError as error:
         tell(node, name, f"share refused: {error}")
         raise
-    entry = taken.hold.standing
+    entry = taken.handle.grant
     try:
         _note(node, entry, taken.edits)
         _put(node, name, entry, taken.edits, specs=specs)
@@ -75,19 +75,19 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
     discovery = node.discover()
     devices = {device.uuid: device for device in discovery.devices}
     views, words = [], []
-    with node.ledger.admission() as look:
-        standing = {entry.share: entry for entry in look.standing if entry.share}
-        if any(_noted(node, entry) is None for entry in standing.values()):
-            node.reconcile(discovery, node.with_system(look))  # what an interrupted one had cut
+    with node.ledger.admission() as snapshot:
+        grant = {entry.share: entry for entry in snapshot.grants if entry.share}
+        if any(_noted(node, entry) is None for entry in grant.values()):
+            node.reconcile(discovery, node.with_system(snapshot))  # what an interrupted one had cut
         for name in specs.owned(node.ledger.path):
-            if name not in standing:
+            if name not in grant:
                 specs.remove(name)
                 words.append(f"removed the spec of {name}: no such share stands")
-        for name, entry in sorted(standing.items()):
+        for name, entry in sorted(grant.items()):
             gone = tuple(
-                grant.part or grant.device
-                for grant in entry.allocation.grants
-                if not _there(node, grant, devices.get(grant.device))
+                piece.part or piece.device
+                for piece in entry.allocation.pieces
+                if not _there(node, piece, devices.get(piece.device))
             )
             fault = f"{', '.join(gone)} is gone or not well" if gone else None
             if fault is None:
@@ -114,9 +114,9 @@ def remove(node: Node, name: str, *, specs: Specs | None = None) -> None:
     """End a share. Raises `Refused` with the containers' names while any has it."""
     specs = specs or Specs()
     _expect_root(node)
-    with node.ledger.admission() as look:
-        broken = [entry for entry in look.unreadable if entry.id == name]
-        identity = broken[0].id if broken else _named(look.standing, name).id
+    with node.ledger.admission() as snapshot:
+        broken = [entry for entry in snapshot.unreadable if entry.id == name]
+        identity = broken[0].id if broken else _named(snapshot.grants, name).id
         used = containers({identity: node.ledger.directory(identity) / GRANT})[identity]
         if used:
             raise Refused(
@@ -127,10 +127,10 @@ def remove(node: Node, name: str, *, specs: Specs | None = None) -> None:
     tell(node, name, "share removed")
 
 
-def change(node: Node, name: str, ask: Ask, *, specs: Specs | None = None) -> Standing:
+def change(node: Node, name: str, ask: Ask, *, specs: Specs | None = None) -> Grant:
     """Give a share the memory and core `ask` names; containers that run meet it at once."""
     specs = specs or Specs()
-    entry = resize(node, _named(node.ledger.look().standing, name).id, ask)
+    entry = resize(node, _named(node.ledger.snapshot().grants, name).id, ask)
     devices = {device.uuid: device for device in node.discover().devices}
     with node.ledger.admission():
         # A vendor may tell its runtime a slice's size: the next container is to hear the new one.
@@ -141,17 +141,17 @@ def change(node: Node, name: str, ask: Ask, *, specs: Specs | None = None) -> St
     return entry
 
 
-def _there(node: Node, grant: Grant, device: Device | None) -> bool:
+def _there(node: Node, piece: DeviceAllocation, device: Device | None) -> bool:
     """Whether the device of a grant is here and well, and so is its part if others cut it."""
     if device is None or not device.usable:
         return False
-    if grant.part is None or node.registry.cuts(grant.vendor):
+    if piece.part is None or node.registry.cuts(piece.vendor):
         return True
     menu = device.granularity.menu if isinstance(device.granularity, Templated) else ()
-    return any(template.part == grant.part for template in menu)
+    return any(template.part == piece.part for template in menu)
 
 
-def _confined(node: Node, entry: Standing, devices: Mapping[str, Device]) -> tuple[Standing, Edits]:
+def _confined(node: Node, entry: Grant, devices: Mapping[str, Device]) -> tuple[Grant, Edits]:
     """Return a share with the vendors' edits for it; within `admission`.
 
     What the vendors said is noted where a reboot takes it away, as it takes the slices they cut:
@@ -163,9 +163,9 @@ def _confined(node: Node, entry: Standing, devices: Mapping[str, Device]) -> tup
         return entry, edits
     allocation = evolve(
         entry.allocation,
-        grants=tuple(
-            evolve(grant, part=None) if node.registry.cuts(grant.vendor) else grant
-            for grant in entry.allocation.grants
+        pieces=tuple(
+            evolve(piece, part=None) if node.registry.cuts(piece.vendor) else piece
+            for piece in entry.allocation.pieces
         ),
     )
     edits = node.enforce(allocation, devices, container=True)
@@ -175,30 +175,30 @@ def _confined(node: Node, entry: Standing, devices: Mapping[str, Device]) -> tup
     return entry, edits
 
 
-def _note(node: Node, entry: Standing, edits: Edits) -> None:
+def _note(node: Node, entry: Grant, edits: Edits) -> None:
     path = node.ledger.directory(entry.id) / EDITS
     replace(path, codec.dumps(edits).encode(), mode=0o644)
 
 
-def _noted(node: Node, entry: Standing) -> Edits | None:
+def _noted(node: Node, entry: Grant) -> Edits | None:
     path = node.ledger.directory(entry.id) / EDITS
     with suppress(FileNotFoundError, BadInput):  # one that says nothing is as good as none
         return codec.loads(path.read_text(), Edits, source=str(path))
     return None
 
 
-def _put(node: Node, name: str, entry: Standing, edits: Edits, *, specs: Specs) -> None:
+def _put(node: Node, name: str, entry: Grant, edits: Edits, *, specs: Specs) -> None:
     """Write the spec that gives a container the share."""
     limiters = in_place(node.ledger.directory(entry.id), node.limiters(entry.allocation))
     confined = confine(node, entry, edits, limiters=limiters, specs=specs)
     specs.put(name, confined, owner=node.ledger.path)
 
 
-def _view(node: Node, entry: Standing, specs: Specs, *, gone: tuple[str, ...]) -> ShareView:
+def _view(node: Node, entry: Grant, specs: Specs, *, gone: tuple[str, ...]) -> ShareView:
     kinds = (
-        f"{kind}={grant.part or grant.device}"
-        for grant in entry.allocation.grants
-        if (kind := node.registry.vendor(grant.vendor).cdi)
+        f"{kind}={piece.part or piece.device}"
+        for piece in entry.allocation.pieces
+        if (kind := node.registry.vendor(piece.vendor).cdi)
     )
     return ShareView(
         name=str(entry.share),
@@ -210,12 +210,12 @@ def _view(node: Node, entry: Standing, specs: Specs, *, gone: tuple[str, ...]) -
 
 
 def _expect_root(node: Node) -> None:
-    if node.ledger.kept is None:
+    if node.ledger.persistent is None:
         raise Refused("shares are root's: try again as root")
 
 
-def _named(standing: Sequence[Standing], name: str) -> Standing:
-    for entry in standing:
+def _named(grant: Sequence[Grant], name: str) -> Grant:
+    for entry in grant:
         if entry.share == name:
             return entry
     raise NotFound(f"no share {name!r}: `hetero share ls` lists those there are")
@@ -227,7 +227,7 @@ def _names(used: Sequence[Container]) -> str:
     )
 
 
-def _limits(entry: Standing) -> str:
+def _limits(entry: Grant) -> str:
     return ", ".join(
         f"{limit.name} memory {format_memory(limit.memory)} core {limit.core * 100 / CORE_FULL:g} %"
         for limit in entry.limits

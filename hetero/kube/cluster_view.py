@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
 from hetero.kube.api.client import Access, Api, ApiError, Plain
-from hetero.model import CORE, MEMORY, Allocation, Device, Grant, Inventory, Usage, codec
+from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Inventory, Usage, codec
 from hetero.model.errors import BadInput
 from hetero.node.view.observe import DeviceView, Share
 
@@ -75,12 +75,12 @@ def survey(*, seconds: float | None = None) -> ClusterView:
 
     async def asked() -> ClusterView:
         async with Api(Access.here()).open() as api:
-            return await look(api, seconds=seconds)
+            return await snapshot(api, seconds=seconds)
 
     return asyncio.run(asked())
 
 
-async def look(api: Api, *, seconds: float | None = None) -> ClusterView:
+async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     """Return the cluster behind an API, as `survey`."""
     nodes, pods = await asyncio.gather(api.get("/api/v1/nodes"), api.get("/api/v1/pods"))
     holding = tuple(view for pod in pods["items"] for view in _holding(pod))
@@ -102,7 +102,7 @@ async def look(api: Api, *, seconds: float | None = None) -> ClusterView:
     return ClusterView(
         nodes=members,
         pods=tuple(
-            evolve(view, shares=tuple(known(view, grant) for grant in view.allocation.grants))
+            evolve(view, shares=tuple(known(view, piece) for piece in view.allocation.pieces))
             for view in holding
         ),
     )
@@ -159,28 +159,28 @@ def _used(member: MemberView, heard: _Heard | None) -> MemberView:
 
 def _share(
     view: PodView,
-    grant: Grant,
+    piece: DeviceAllocation,
     *,
     rows: Mapping[str, DeviceView],
     before: Mapping[str, _Heard],
     now: Mapping[str, _Heard],
 ) -> Share:
     """Return what a container has and uses of the device of a grant."""
-    row, nothing = rows.get(grant.device), _Heard()
+    row, nothing = rows.get(piece.device), _Heard()
     old, new = before.get(view.node, nothing), now.get(view.node, nothing)
-    whose = (grant.device, view.namespace, view.pod, view.container)
+    whose = (piece.device, view.namespace, view.pod, view.container)
     memory = new.values.get(("hetero_share_memory_used_bytes", *whose))
     spent, core, used = ("hetero_share_core_seconds_total", *whose), None, None
-    if row is not None and grant.core is not None:
-        core = 100 * grant.core / row.device.of_card(CORE)
+    if row is not None and piece.core is not None:
+        core = 100 * piece.core / row.device.of_card(CORE)
         if spent in old.values and spent in new.values:
             used = 100 * max(new.values[spent] - old.values[spent], 0) / (new.at - old.at)
     return Share(
-        device=grant.device,
+        device=piece.device,
         number=row.number if row else None,
-        memory=grant.takes[MEMORY],
+        memory=piece.takes[MEMORY],
         core=core,
-        rung=row.device.rung if row else None,
+        enforcement=row.device.enforcement if row else None,
         memory_used=None if memory is None else int(memory),
         core_used=used,
     )
@@ -212,7 +212,7 @@ def _member(node: Plain, holding: tuple[PodView, ...]) -> MemberView:
                 grants=tuple(
                     f"{view.namespace}/{view.pod}/{view.container}"
                     for view in here
-                    if any(grant.device == device.uuid for grant in view.allocation.grants)
+                    if any(piece.device == device.uuid for piece in view.allocation.pieces)
                 ),
             )
             for number, device in enumerate(devices)
@@ -233,7 +233,7 @@ def _holding(pod: Plain) -> tuple[PodView, ...]:
         container="",
         node=node,
         phase=phase,
-        allocation=Allocation(grants=()),
+        allocation=Allocation(pieces=()),
     )
     try:
         # Not verified here, where there is no key: what is shown decides nothing.

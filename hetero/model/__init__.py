@@ -6,9 +6,9 @@ bytes; `None` means "not said" and is never a stand-in for zero. Pure: it import
 Start with `device` and `granularity`; units are read and written in `units` alone.
 """
 
-from hetero.model.allocation import FITS, Allocation, Grant, Inventory, Refusal
-from hetero.model.device import Device, Link, Rung
-from hetero.model.enforcement import Edits, Mount, Usage
+from hetero.model.allocation import FITS, Allocation, DeviceAllocation, Inventory, Refusal
+from hetero.model.device import Device, Enforcement, Link
+from hetero.model.edits import Edits, Mount
 from hetero.model.granularity import (
     CORE,
     MEMORY,
@@ -18,49 +18,50 @@ from hetero.model.granularity import (
     Grain,
     Granularity,
     Ladder,
-    Multi,
+    MultiDevice,
     Step,
     Template,
     Templated,
     Whole,
 )
 from hetero.model.request import (
-    ONE_POLICY,
+    POLICY_SLOTS,
     Ask,
-    Choice,
-    Company,
+    CoTenancy,
     Policy,
     Priority,
     Request,
+    Selector,
     following,
 )
+from hetero.model.usage import Usage
 
 __all__ = [
     "Allocation",
     "Ask",
     "CORE",
-    "Choice",
-    "Company",
+    "Selector",
+    "CoTenancy",
     "Counters",
     "Device",
     "Edits",
     "FITS",
     "Fractional",
     "Grain",
-    "Grant",
+    "DeviceAllocation",
     "Granularity",
     "Inventory",
     "Ladder",
     "Link",
     "MEMORY",
     "Mount",
-    "Multi",
-    "ONE_POLICY",
+    "MultiDevice",
+    "POLICY_SLOTS",
     "Policy",
     "Priority",
     "Refusal",
     "Request",
-    "Rung",
+    "Enforcement",
     "SLOTS",
     "Step",
     "Template",

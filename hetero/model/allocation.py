@@ -11,7 +11,7 @@ from hetero.model.request import Policy, Priority
 
 
 @frozen(kw_only=True)
-class Grant:
+class DeviceAllocation:
     """The piece of one device a container holds. `core` is its limit in the device's units.
 
     `takes` is what it consumes of the device's counters. `core` None means no limit: the grant
@@ -34,7 +34,7 @@ class Grant:
 class Allocation:
     """All grants of one container, and how they are to be enforced."""
 
-    grants: tuple[Grant, ...]
+    pieces: tuple[DeviceAllocation, ...]
     policy: Policy = Policy.FIXED
     priority: Priority = Priority.LOW
 
@@ -89,10 +89,10 @@ class Inventory:
         """Return what is left of each counter of each device, by UUID."""
         left = {device.uuid: dict(device.capacity) for device in self.devices}
         for allocation in self.standing:
-            for grant in allocation.grants:
-                counters = left.get(grant.device)
+            for piece in allocation.pieces:
+                counters = left.get(piece.device)
                 if counters is None:
                     continue  # the card is gone; its grants end with their owners
-                for name, amount in grant.takes.items():
+                for name, amount in piece.takes.items():
                     counters[name] = counters.get(name, 0) - amount
         return left

@@ -11,7 +11,7 @@ from hetero.model.frozen import frozen
 from hetero.model.granularity import Counters, Granularity, Templated
 
 
-class Rung(str, Enum):
+class Enforcement(str, Enum):
     """How a device's promise is kept, strongest first."""
 
     KERNEL = "kernel"  # the driver's kernel module limits a cgroup
@@ -46,7 +46,7 @@ class Device:
     index: int
     capacity: Counters
     granularity: Granularity
-    rung: Rung = Rung.NONE
+    enforcement: Enforcement = Enforcement.NONE
     health: str | None = None
     numa: int | None = None
     pci: str | None = None

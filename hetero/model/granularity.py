@@ -47,7 +47,7 @@ class Ladder:
 Grain = Step | Ladder
 
 
-class Multi(str, Enum):
+class MultiDevice(str, Enum):
     """What a request for several devices gets of each."""
 
     SHARES = "shares"
@@ -69,7 +69,7 @@ class Fractional:
 
     memory: Grain = Step(1024 * 1024)
     core: Grain = Step(1)
-    multi: Multi = Multi.SHARES
+    multi: MultiDevice = MultiDevice.SHARES
     together: bool = False
 
 
@@ -97,9 +97,9 @@ class Templated:
     """
 
     menu: tuple[Template, ...]
-    multi: Multi = Multi.WHOLE
+    multi: MultiDevice = MultiDevice.WHOLE
     whole: bool = True
-    by: tuple[str, ...] = (CORE, MEMORY)
+    measured_by: tuple[str, ...] = (CORE, MEMORY)
 
 
 Granularity = Whole | Fractional | Templated

@@ -24,7 +24,7 @@ def following(policy: Policy) -> str:
 
 #: More counters of a device whose shares must all follow one policy: nobody gets a share of it by
 #: a policy while shares by another stand. There is room for more than any device has slots.
-ONE_POLICY: Counters = {following(policy): 1 << 16 for policy in Policy}
+POLICY_SLOTS: Counters = {following(policy): 1 << 16 for policy in Policy}
 
 
 class Priority(str, Enum):
@@ -60,11 +60,11 @@ class Ask:
 
 
 @frozen
-class Choice:
+class Selector:
     """Names to choose among (none: all) and names to avoid; case does not matter."""
 
-    only: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
 
     def allows(self, name: str, *, all_of_it: bool = False) -> bool:
         """Return whether a name may be taken: it has one of these as a part, or is one of them."""
@@ -72,20 +72,20 @@ class Choice:
         def hit(part: str) -> bool:
             return part.lower() == name.lower() if all_of_it else part.lower() in name.lower()
 
-        if any(hit(part) for part in self.never):
+        if any(hit(part) for part in self.exclude):
             return False
-        return not self.only or any(hit(part) for part in self.only)
+        return not self.include or any(hit(part) for part in self.include)
 
 
 @frozen(kw_only=True)
-class Company:
+class CoTenancy:
     """Whom a grant shares a device with: in the matter of `what` it is `name`, and only goes to
     those who are one of `beside` in it. Who has nothing to say in a matter shares with anybody.
     """
 
-    what: str
-    name: str
-    beside: tuple[str, ...]
+    key: str
+    value: str
+    compatible_with: tuple[str, ...]
 
 
 @frozen(kw_only=True)
@@ -104,11 +104,11 @@ class Request:
     links: bool = False
     policy: Policy = Policy.FIXED
     priority: Priority = Priority.LOW
-    vendor: Choice = Choice()
-    model: Choice = Choice()  # parts of model names
-    uuid: Choice = Choice()  # starts of UUIDs
-    rung: Choice = Choice()
-    company: tuple[Company, ...] = ()
+    vendor: Selector = Selector()
+    model: Selector = Selector()  # parts of model names
+    uuid: Selector = Selector()  # starts of UUIDs
+    enforcement: Selector = Selector()
+    co_tenancy: tuple[CoTenancy, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if not self.asks:

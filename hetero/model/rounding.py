@@ -15,7 +15,7 @@ from hetero.model import (
     Grain,
     Granularity,
     Ladder,
-    Multi,
+    MultiDevice,
     Step,
     Templated,
     Whole,
@@ -39,7 +39,7 @@ def round_up(size: int, grain: Grain) -> int | None:
         case Step(of):
             return -(-size // of) * of
         case Ladder(sizes):
-            return next((rung for rung in sizes if rung >= size), None)
+            return next((listed for listed in sizes if listed >= size), None)
 
 
 def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) -> Portion | None:
@@ -69,7 +69,9 @@ def cut(
     match device.granularity:
         case Whole():
             return whole(device)
-        case Fractional(multi=Multi.WHOLE) | Templated(multi=Multi.WHOLE, whole=True) if count > 1:
+        case (
+            Fractional(multi=MultiDevice.WHOLE) | Templated(multi=MultiDevice.WHOLE, whole=True)
+        ) if count > 1:
             return whole(device)
         case Fractional(memory_grain, core_grain, together=together):
             if core is None and together:
@@ -126,7 +128,7 @@ def _shape(
 ) -> Portion | None:
     """The first menu entry that covers the ask, preferring one whose counters are still free."""
     # All of the core is the whole card, whatever the menu is ordered by.
-    measured = core if CORE in templated.by or core == device.of_card(CORE) else 0
+    measured = core if CORE in templated.measured_by or core == device.of_card(CORE) else 0
     covering = [
         template
         for template in templated.menu

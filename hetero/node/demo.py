@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from attrs import field, frozen
 
-from hetero.model import MEMORY, Allocation, Ask, Choice, Device, Inventory, Request, codec
+from hetero.model import MEMORY, Allocation, Ask, Device, Inventory, Request, Selector, codec
 from hetero.model.errors import NotFound
 from hetero.model.units import MiB
 from hetero.node.native import native
@@ -165,9 +165,9 @@ def of_each(view: NodeView) -> Allocation:
     """Return what a card of each vendor would give for WISH."""
     devices = Inventory(tuple(row.device for row in view.devices))
     vendors = dict.fromkeys(device.vendor for device in devices.devices)
-    answers = (fit(devices, Request(asks=(WISH,), vendor=Choice((name,)))) for name in vendors)
+    answers = (fit(devices, Request(asks=(WISH,), vendor=Selector((name,)))) for name in vendors)
     return Allocation(
-        grants=tuple(g for a in answers if isinstance(a, Allocation) for g in a.grants)
+        pieces=tuple(g for a in answers if isinstance(a, Allocation) for g in a.pieces)
     )
 
 

@@ -15,10 +15,10 @@ from hetero.model.errors import BadInput, NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.node import slices
 from hetero.node.ledger.grant_dir import GRANT, USAGE
-from hetero.node.ledger.grant_file import Limit, limit_of
+from hetero.node.ledger.grant_file import DeviceLimit, limit_of
 from hetero.node.ledger.holders import end, holders
-from hetero.node.ledger.ledger import ALIVE, Container, Hold, Ledger, Look, Standing
-from hetero.node.ledger.state import SYSTEM, check, kept_directory, state_directory
+from hetero.node.ledger.ledger import ALIVE, Container, Grant, GrantHandle, Ledger, Snapshot
+from hetero.node.ledger.state import SYSTEM, check, persistent_directory, state_directory
 from hetero.node.native import limiter
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, simulation
@@ -27,10 +27,10 @@ from hetero.plugin.registry import Discovery, Registry
 
 
 @frozen(kw_only=True)
-class Taken:
+class Admission:
     """What an admission took: the grant, how it is confined, and the limiters that see to it."""
 
-    hold: Hold
+    handle: GrantHandle
     edits: Edits
     limiters: tuple[Path, ...]
 
@@ -63,10 +63,13 @@ class Node:
         state = own / simulated.name if simulated else own
         check(state)
         shared = SYSTEM / simulated.name if simulated else SYSTEM
-        kept = kept_directory(os.environ, uid=os.geteuid())
+        persistent = persistent_directory(os.environ, uid=os.geteuid())
         return cls(
             registry=Registry.installed(),
-            ledger=Ledger(state, kept=kept / simulated.name if kept and simulated else kept),
+            ledger=Ledger(
+                state,
+                persistent=persistent / simulated.name if persistent and simulated else persistent,
+            ),
             settings=load_settings(os.environ),
             system=Ledger(shared) if shared != state and os.geteuid() != 0 else None,
             simulation=simulated,
@@ -79,27 +82,27 @@ class Node:
         ours = {vendor.name for vendor in self.registry.declarations() if vendor.limiter}
         return evolve(found, devices=self.settings.offered(found.devices, ours=ours))
 
-    def look(self) -> Look:
+    def snapshot(self) -> Snapshot:
         """Return all that stands on this node's devices, as far as this user can see."""
-        return self.with_system(self.ledger.look())
+        return self.with_system(self.ledger.snapshot())
 
     def fit(self, request: Request) -> Allocation | Refusal:
         """Return what the request would get now, without taking it."""
         discovery = self._discover_for(request)
-        look = self.look()
-        expect_readable(look)
-        return fit(inventory_of(discovery, look), request)
+        snapshot = self.snapshot()
+        expect_readable(snapshot)
+        return fit(inventory_of(discovery, snapshot), request)
 
     def explain(self, request: Request) -> Explanation:
         """Return what `fit` would, with what every device says to it."""
         discovery = self._discover_for(request)
-        look = self.look()
-        expect_readable(look)
-        return explain(inventory_of(discovery, look), request)
+        snapshot = self.snapshot()
+        expect_readable(snapshot)
+        return explain(inventory_of(discovery, snapshot), request)
 
     def admit(
         self, request: Request, *, command: Sequence[str], label: str | None = None
-    ) -> tuple[Hold, dict[str, str]]:
+    ) -> tuple[GrantHandle, dict[str, str]]:
         """Take what the request asks: the grant, held by this process, and a confined environment.
 
         Raises `Refused` with the reason; then, as after any error, nothing was taken.
@@ -113,8 +116,8 @@ class Node:
             before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
             preload = dict.fromkeys([*map(str, taken.limiters), *filter(None, before)])
             environment["LD_PRELOAD"] = ":".join(preload)
-            environment["HETERO_GRANT"] = str(taken.hold.path / GRANT)
-        return evolve(taken.hold, mounts=taken.edits.mounts), environment
+            environment["HETERO_GRANT"] = str(taken.handle.path / GRANT)
+        return evolve(taken.handle, mounts=taken.edits.mounts), environment
 
     def take(
         self,
@@ -124,7 +127,7 @@ class Node:
         label: str | None = None,
         container: Container | None = None,
         share: str | None = None,
-    ) -> Taken:
+    ) -> Admission:
         """Take what the request asks, for this process, for a container or as a share.
 
         Raises `Refused` with the reason; then, as after any error, nothing was taken.
@@ -134,10 +137,10 @@ class Node:
         devices = {device.uuid: device for device in discovery.devices}
         with self.ledger.admission() as own:
             _expect_new(own, container=container, share=share)
-            look = self.with_system(own)
-            expect_readable(look)
-            self.reconcile(discovery, look)
-            answer = fit(inventory_of(discovery, look), request)
+            snapshot = self.with_system(own)
+            expect_readable(snapshot)
+            self.reconcile(discovery, snapshot)
+            answer = fit(inventory_of(discovery, snapshot), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
             try:
@@ -147,8 +150,8 @@ class Node:
                 if not inside:  # a process sees all of the machine's cards
                     edits = self.registry.hidden(answer, discovery.devices).merged(edits)
                 answer = with_parts(answer, edits.parts)
-                hold = self.ledger.add(
-                    Standing(
+                handle = self.ledger.add(
+                    Grant(
                         id="",
                         allocation=answer,
                         limits=self.limits_of(answer, devices),
@@ -161,9 +164,9 @@ class Node:
                     )
                 )
             except BaseException:
-                self.reconcile(discovery, look)  # what was cut for it is nobody's now
+                self.reconcile(discovery, snapshot)  # what was cut for it is nobody's now
                 raise
-        return Taken(hold=hold, edits=edits, limiters=limiters)
+        return Admission(handle=handle, edits=edits, limiters=limiters)
 
     def enforce(
         self, allocation: Allocation, devices: Mapping[str, Device], *, container: bool = False
@@ -177,11 +180,13 @@ class Node:
         with self.ledger.admission() as own:
             return self.reconcile(discovery, self.with_system(own))
 
-    def limits_of(self, allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Limit, ...]:
+    def limits_of(
+        self, allocation: Allocation, devices: Mapping[str, Device]
+    ) -> tuple[DeviceLimit, ...]:
         """Return what the grant file is to say, one limit for each grant."""
         counts = self.settings.context
         return tuple(
-            limit_of(grant, devices[grant.device], context=counts) for grant in allocation.grants
+            limit_of(piece, devices[piece.device], context=counts) for piece in allocation.pieces
         )
 
     def release(self, identity: str, *, force: bool = False, grace: float = 5.0) -> None:
@@ -189,23 +194,23 @@ class Node:
 
         They are asked first (SIGTERM) and killed after `grace` seconds.
         """
-        look = self.ledger.look()
-        known = [e.id for e in look.standing] + [e.id for e in look.unreadable]
+        snapshot = self.ledger.snapshot()
+        known = [e.id for e in snapshot.grants] + [e.id for e in snapshot.unreadable]
         identity = one_of(known, identity, system=self.system)
-        for entry in look.standing:
+        for entry in snapshot.grants:
             if entry.id == identity and entry.share:
                 raise Refused(
                     f"grant {identity} is the share {entry.share}: "
                     f"`hetero share rm {entry.share}` ends it"
                 )
-            if entry.id == identity and entry.keeper and not force:
+            if entry.id == identity and entry.owner and not force:
                 raise Refused(f"grant {identity} is kept for {entry.label}: it ends with that")
         if not force:
             raise Refused(
                 f"grant {identity} is in use by {self._who(identity)}: it is free when they end; "
                 f"`hetero release --force {identity}` ends them"
             )
-        self.ledger.let_go(identity)
+        self.ledger.unpin(identity)
         for _ in range(3):  # a process may start another while we end it
             end(self._files(identity), grace=grace)
             holding = self.processes([identity])[identity]
@@ -230,27 +235,27 @@ class Node:
     def _files(self, identity: str) -> list[Path]:
         return [self.directory(identity) / name for name in (ALIVE, USAGE)]
 
-    def with_system(self, look: Look) -> Look:
+    def with_system(self, snapshot: Snapshot) -> Snapshot:
         """Return `look` and what root gave out."""
         if self.system is None:
-            return look
-        shared = self.system.look()
-        return Look(
-            standing=look.standing + shared.standing,
-            unreadable=look.unreadable + shared.unreadable,
-            stale=look.stale,
+            return snapshot
+        shared = self.system.snapshot()
+        return Snapshot(
+            grants=snapshot.grants + shared.grants,
+            unreadable=snapshot.unreadable + shared.unreadable,
+            stale=snapshot.stale,
         )
 
-    def reconcile(self, discovery: Discovery, look: Look) -> tuple[str, ...]:
+    def reconcile(self, discovery: Discovery, snapshot: Snapshot) -> tuple[str, ...]:
         """Bring slices in line with `look`; within `admission`. Return a sentence per failure."""
         devices = {device.uuid: device for device in discovery.devices}
-        return slices.reconcile(self.registry, self.ledger, devices, look)
+        return slices.reconcile(self.registry, self.ledger, devices, snapshot)
 
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
         discovery = self.discover()
         rows = {row.name: row for row in discovery.rows}
-        for name in request.vendor.only:
+        for name in request.vendor.include:
             row = rows.get(name)
             if row is None:
                 have = ", ".join(rows) or "none"
@@ -266,11 +271,11 @@ class Node:
         """Return the libraries that hold a program to its grants."""
         if allocation.policy is Policy.OFF:
             return ()
-        apis = {self.registry.vendor(grant.vendor).limiter for grant in allocation.grants}
+        apis = {self.registry.vendor(piece.vendor).limiter for piece in allocation.pieces}
         return tuple(limiter(api) for api in sorted(filter(None, apis)))
 
     def _who(self, identity: str) -> str:
-        for entry in self.ledger.look().standing:
+        for entry in self.ledger.snapshot().grants:
             if entry.id == identity and entry.container:
                 return f"container {entry.container.name}"
         pids = self.processes([identity])[identity]
@@ -278,9 +283,9 @@ class Node:
         return f"process {named}" if pids else "processes this user cannot see"
 
 
-def _expect_new(look: Look, *, container: Container | None, share: str | None) -> None:
+def _expect_new(snapshot: Snapshot, *, container: Container | None, share: str | None) -> None:
     """Raise `Refused` when the container or the share has a grant already."""
-    for entry in look.standing:
+    for entry in snapshot.grants:
         if share and entry.share == share:
             raise Refused(
                 f"share {share} is there already: `hetero share resize {share}` changes it"
@@ -303,20 +308,20 @@ def with_parts(allocation: Allocation, parts: Mapping[str, str]) -> Allocation:
     """Return the allocation with the slices that were made for it named in its grants."""
     return evolve(
         allocation,
-        grants=tuple(
-            evolve(grant, part=parts.get(grant.device, grant.part)) for grant in allocation.grants
+        pieces=tuple(
+            evolve(piece, part=parts.get(piece.device, piece.part)) for piece in allocation.pieces
         ),
     )
 
 
-def inventory_of(discovery: Discovery, look: Look) -> Inventory:
+def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
     """Return the devices with what stands on them."""
-    return Inventory(discovery.devices, tuple(entry.allocation for entry in look.standing))
+    return Inventory(discovery.devices, tuple(entry.allocation for entry in snapshot.grants))
 
 
-def expect_readable(look: Look) -> None:
+def expect_readable(snapshot: Snapshot) -> None:
     """Raise `Refused` if something stands of which nobody knows what it takes."""
-    for entry in look.unreadable:
+    for entry in snapshot.unreadable:
         raise Refused(
             f"grant {entry.id} stands but cannot be read, so what is free is not known "
             f"({entry.reason}): `hetero release --force {entry.id}` ends it"
@@ -329,7 +334,7 @@ def one_of(known: Sequence[str], identity: str, *, system: Ledger | None = None)
     if len(found) > 1:
         raise BadInput(f"grant {identity!r} could be {', '.join(found)}: give more of its id")
     if not found:
-        shared = system.look().standing if system else ()
+        shared = system.snapshot().grants if system else ()
         if any(entry.id.startswith(identity) for entry in shared):
             raise Refused(f"grant {identity} is root's: only root can change or release it")
         raise NotFound(f"no grant {identity!r} stands: `hetero ps` lists those that do")

@@ -8,14 +8,24 @@ from contextlib import contextmanager
 
 from attrs import evolve
 
-from hetero.model import CORE, MEMORY, SLOTS, Allocation, Ask, Device, Fractional, Grant, Policy
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Allocation,
+    Ask,
+    Device,
+    DeviceAllocation,
+    Fractional,
+    Policy,
+)
 from hetero.model.errors import NotFound, Refused
 from hetero.model.rounding import cut
 from hetero.model.units import format_memory
 from hetero.node.ledger import grant_file as grant_file
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import GRANT, USAGE
-from hetero.node.ledger.ledger import Ledger, Look, Standing
+from hetero.node.ledger.ledger import Grant, Ledger, Snapshot
 from hetero.node.node import Node, expect_readable, inventory_of, one_of
 from hetero.node.slices import resizing
 
@@ -23,7 +33,7 @@ from hetero.node.slices import resizing
 _SETTLING = 0.005
 
 
-def resize(node: Node, identity: str, ask: Ask) -> Standing:
+def resize(node: Node, identity: str, ask: Ask) -> Grant:
     """Give a grant the memory and core `ask` names; what it leaves out stays as it is.
 
     `ask.device` names one of the grant's devices; none means all of them. Raises `Refused` when
@@ -32,20 +42,20 @@ def resize(node: Node, identity: str, ask: Ask) -> Standing:
     discovery = node.discover()
     devices = {device.uuid: device for device in discovery.devices}
     with node.ledger.admission() as own:
-        identity = one_of([entry.id for entry in own.standing], identity, system=node.system)
-        entry = next(entry for entry in own.standing if entry.id == identity)
-        look = node.with_system(own)
-        expect_readable(look)
-        others = Look(standing=tuple(other for other in look.standing if other is not entry))
+        identity = one_of([entry.id for entry in own.grants], identity, system=node.system)
+        entry = next(entry for entry in own.grants if entry.id == identity)
+        snapshot = node.with_system(own)
+        expect_readable(snapshot)
+        others = Snapshot(grants=tuple(other for other in snapshot.grants if other is not entry))
         free = inventory_of(discovery, others).free()
         chosen = _chosen(entry, ask.device, discovery.devices)
-        grants = tuple(
-            _recut(node, entry, grant, ask, devices=devices, free=free)
-            if grant in chosen
-            else grant
-            for grant in entry.allocation.grants
+        pieces = tuple(
+            _recut(node, entry, piece, ask, devices=devices, free=free)
+            if piece in chosen
+            else piece
+            for piece in entry.allocation.pieces
         )
-        allocation = evolve(entry.allocation, grants=grants)
+        allocation = evolve(entry.allocation, pieces=pieces)
         changed = evolve(entry, allocation=allocation, limits=node.limits_of(allocation, devices))
         try:
             with _slices_resized(node, entry, allocation, devices):
@@ -53,28 +63,28 @@ def resize(node: Node, identity: str, ask: Ask) -> Standing:
                 node.ledger.change(changed)
         except BaseException:
             node.ledger.change(entry)
-            node.reconcile(discovery, look)
+            node.reconcile(discovery, snapshot)
             raise
     return changed
 
 
 @contextmanager
 def _slices_resized(
-    node: Node, entry: Standing, allocation: Allocation, devices: Mapping[str, Device]
+    node: Node, entry: Grant, allocation: Allocation, devices: Mapping[str, Device]
 ) -> Iterator[None]:
     """Lower slices before the block that records the change, and raise them after it.
 
     So a slice is never more than the ledger says. The note has whoever looks next finish or undo
     what is killed half-way.
     """
-    if not any(_is_slice(node, grant) for grant in allocation.grants):
+    if not any(_is_slice(node, piece) for piece in allocation.pieces):
         yield
         return
     note = resizing(node.ledger, entry.id)
     note.touch()
-    inside = bool(entry.container or entry.share or entry.keeper)
-    pairs = zip(entry.allocation.grants, allocation.grants, strict=True)
-    least = evolve(allocation, grants=tuple(_least(old, new) for old, new in pairs))
+    inside = bool(entry.container or entry.share or entry.owner)
+    pairs = zip(entry.allocation.pieces, allocation.pieces, strict=True)
+    least = evolve(allocation, pieces=tuple(_least(old, new) for old, new in pairs))
     if least != entry.allocation:
         node.enforce(least, devices, container=inside)
     yield
@@ -83,20 +93,22 @@ def _slices_resized(
     note.unlink()
 
 
-def _least(old: Grant, new: Grant) -> Grant:
+def _least(old: DeviceAllocation, new: DeviceAllocation) -> DeviceAllocation:
     """Return the grant with the lower of each counter."""
     takes = {name: min(amount, new.takes.get(name, 0)) for name, amount in old.takes.items()}
     return evolve(new, takes=takes, core=takes[CORE] if new.core is not None else None)
 
 
-def _chosen(entry: Standing, name: str | None, devices: Sequence[Device]) -> tuple[Grant, ...]:
+def _chosen(
+    entry: Grant, name: str | None, devices: Sequence[Device]
+) -> tuple[DeviceAllocation, ...]:
     """Return the grants `name` means: a position in the inventory or the start of a UUID."""
     if name is None:
-        return entry.allocation.grants
+        return entry.allocation.pieces
     if name.isdecimal() and int(name) < len(devices):
         name = devices[int(name)].uuid
     chosen = tuple(
-        grant for grant in entry.allocation.grants if grant.device.lower().startswith(name.lower())
+        piece for piece in entry.allocation.pieces if piece.device.lower().startswith(name.lower())
     )
     if not chosen:
         raise NotFound(f"grant {entry.id} does not hold device {name!r}")
@@ -105,27 +117,27 @@ def _chosen(entry: Standing, name: str | None, devices: Sequence[Device]) -> tup
 
 def _recut(
     node: Node,
-    entry: Standing,
-    grant: Grant,
+    entry: Grant,
+    piece: DeviceAllocation,
     ask: Ask,
     *,
     devices: Mapping[str, Device],
     free: Mapping[str, Mapping[str, int]],
-) -> Grant:
+) -> DeviceAllocation:
     """Return the grant as it would be, if the device and its neighbours allow it."""
-    device = devices.get(grant.device)
+    device = devices.get(piece.device)
     if device is None:
-        raise NotFound(f"device {grant.device} of grant {entry.id} is not here any more")
+        raise NotFound(f"device {piece.device} of grant {entry.id} is not here any more")
     off = entry.allocation.policy is Policy.OFF
     limited = not off and node.registry.vendor(device.vendor).limiter is not None
-    if not limited and not _is_slice(node, grant):
+    if not limited and not _is_slice(node, piece):
         raise Refused(
             f"grant {entry.id} runs without a limiter on {device.uuid}: "
             "nothing would change in the program"
         )
-    if not isinstance(device.granularity, Fractional) or grant.template:
+    if not isinstance(device.granularity, Fractional) or piece.template:
         raise Refused(f"grant {entry.id} holds a fixed shape of {device.uuid}")
-    memory, core = _wanted(grant, device, ask)
+    memory, core = _wanted(piece, device, ask)
     left = free[device.uuid]
     made = cut(device, memory=memory, core=core, count=len(entry.limits), free=left)
     if made is None or any(left[name] < amount for name, amount in made.takes.items()):
@@ -134,19 +146,19 @@ def _recut(
             f"{format_memory(left[MEMORY])} and {left[CORE]} of {device.capacity[CORE]} core "
             f"and {left[SLOTS]} of {device.capacity[SLOTS]} slots for it"
         )
-    return evolve(grant, takes={**grant.takes, **made.takes}, core=made.core)
+    return evolve(piece, takes={**piece.takes, **made.takes}, core=made.core)
 
 
-def _is_slice(node: Node, grant: Grant) -> bool:
+def _is_slice(node: Node, piece: DeviceAllocation) -> bool:
     """Whether the vendor cut this grant out of the device, and so can cut it anew."""
-    return grant.part is not None and node.registry.cuts(grant.vendor)
+    return piece.part is not None and node.registry.cuts(piece.vendor)
 
 
-def _wanted(grant: Grant, device: Device, ask: Ask) -> tuple[int, int | None]:
+def _wanted(piece: DeviceAllocation, device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units the grant is to have."""
-    memory, core = grant.takes[MEMORY], grant.core
+    memory, core = piece.takes[MEMORY], piece.core
     # All of the core and not all of the memory: the core was asked for, and stays so.
-    if grant.takes[SLOTS] == device.capacity[SLOTS] and memory < device.capacity[MEMORY]:
+    if piece.takes[SLOTS] == device.capacity[SLOTS] and memory < device.capacity[MEMORY]:
         core = device.of_card(CORE)
     if ask.memory is not None:
         memory = ask.memory
@@ -157,7 +169,7 @@ def _wanted(grant: Grant, device: Device, ask: Ask) -> tuple[int, int | None]:
     return memory, core
 
 
-def _lower(ledger: Ledger, entry: Standing, changed: Standing) -> None:
+def _lower(ledger: Ledger, entry: Grant, changed: Grant) -> None:
     """Put lower memory limits in force, or put all back and refuse if more is in use.
 
     The limit goes first: what is in use then can no longer grow past it.

@@ -12,16 +12,16 @@ from typing import Any
 
 from attrs import evolve
 
-from hetero.model import CORE, MEMORY, SLOTS, Device, Fractional, Rung, Templated
+from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Fractional, Templated
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
 DEFAULT = Path("/etc/hetero/node.toml")
-_MOST_SPLIT = 1000
+_MOST_SHARERS = 1000
 
 
-class Parts(str, Enum):
+class Partitioned(str, Enum):
     """What becomes of cards that are partitioned already."""
 
     NONE = "none"  # not given out
@@ -38,9 +38,9 @@ class Settings:
     core = 2
 
     [cards]
-    split = 10          # how many may share a card; at most as many as its driver can, if that cuts
-    without = ["ab12"]  # UUIDs, or the driver's indices, that are not given out
-    parts = "mixed"     # cards that are partitioned already: mixed, single or none (see `Parts`)
+    max_sharers = 10    # how many may share a card; at most as many as its driver can, if that cuts
+    exclude = ["ab12"]  # UUIDs, or the driver's indices, that are not given out
+    partitioned = "mixed"  # cards that are partitioned already (see `Partitioned`)
 
     [count]
     context = true      # the driver's memory for a program counts against its grant; else not
@@ -48,9 +48,9 @@ class Settings:
 
     memory_scale: Decimal = Decimal(1)
     core_scale: Decimal = Decimal(1)
-    split: int | None = None
-    without: tuple[str | int, ...] = ()
-    parts: Parts = Parts.MIXED
+    max_sharers: int | None = None
+    exclude: tuple[str | int, ...] = ()
+    partitioned: Partitioned = Partitioned.MIXED
     context: bool = False
 
     def offered(self, devices: Iterable[Device], *, ours: AbstractSet[str]) -> tuple[Device, ...]:
@@ -58,12 +58,12 @@ class Settings:
 
         A device that breaks a rule of the settings is there but unhealthy, for that reason.
         """
-        left = [d for d in devices if d.uuid not in self.without and d.index not in self.without]
-        if self.parts is Parts.NONE:
+        left = [d for d in devices if d.uuid not in self.exclude and d.index not in self.exclude]
+        if self.partitioned is Partitioned.NONE:
             left = [device for device in left if not _partitioned(device)]
-        if self.parts is Parts.SINGLE:
+        if self.partitioned is Partitioned.SINGLE:
             left = list(_alike(left))
-        return tuple(self.scaled(self._split(device, ours)) for device in left)
+        return tuple(self.scaled(self._limited(device, ours)) for device in left)
 
     def scaled(self, device: Device) -> Device:
         """Return `device` with the capacity this node promises of it.
@@ -81,11 +81,11 @@ class Settings:
         }
         return evolve(device, capacity=capacity, card=device.capacity)
 
-    def _split(self, device: Device, ours: AbstractSet[str]) -> Device:
-        if self.split is None or not isinstance(device.granularity, Fractional):
+    def _limited(self, device: Device, ours: AbstractSet[str]) -> Device:
+        if self.max_sharers is None or not isinstance(device.granularity, Fractional):
             return device
-        free = device.vendor in ours and device.rung is not Rung.PARTITION
-        slots = self.split if free else min(self.split, device.capacity[SLOTS])
+        free = device.vendor in ours and device.enforcement is not Enforcement.PARTITION
+        slots = self.max_sharers if free else min(self.max_sharers, device.capacity[SLOTS])
         return evolve(device, capacity={**device.capacity, SLOTS: slots})
 
 
@@ -145,7 +145,7 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
     _expect(document, known=("scale", "cards", "count"))
     scale, cards, count = (_table(document, name) for name in ("scale", "cards", "count"))
     _expect(scale, known=("memory", "core"))
-    _expect(cards, known=("split", "without", "parts"))
+    _expect(cards, known=("max_sharers", "exclude", "partitioned"))
     _expect(count, known=("context",))
     context = count.get("context", was.context)
     if not isinstance(context, bool):
@@ -153,9 +153,9 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
     return Settings(
         memory_scale=_factor("memory", scale.get("memory", was.memory_scale)),
         core_scale=_factor("core", scale.get("core", was.core_scale)),
-        split=_split(cards.get("split", was.split)),
-        without=_names(cards.get("without", was.without)),
-        parts=_parts(cards.get("parts", was.parts)),
+        max_sharers=_max_sharers(cards.get("max_sharers", was.max_sharers)),
+        exclude=_names(cards.get("exclude", was.exclude)),
+        partitioned=_partitioned_cards(cards.get("partitioned", was.partitioned)),
         context=context,
     )
 
@@ -171,8 +171,8 @@ def _expect(table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
             raise BadInput(
-                f"unknown key {key!r}: there is [scale] with memory and core, [cards] with split, "
-                "without and parts, [count] with context, nothing else"
+                f"unknown key {key!r}: there is [scale] with memory and core, [cards] with max_sharers, "
+                "exclude and partitioned, [count] with context, nothing else"
             )
 
 
@@ -184,22 +184,24 @@ def _factor(name: str, value: object) -> Decimal:
     return factor
 
 
-def _split(value: object) -> int | None:
+def _max_sharers(value: object) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_SPLIT:
-        raise BadInput(f"cards.split {value!r} is not a whole number from 1 to {_MOST_SPLIT}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_SHARERS:
+        raise BadInput(
+            f"cards.max_sharers {value!r} is not a whole number from 1 to {_MOST_SHARERS}"
+        )
     return value
 
 
 def _names(value: object) -> tuple[str | int, ...]:
     listed = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in listed):
-        raise BadInput(f"cards.without {value!r} is not a list of UUIDs and indices")
+        raise BadInput(f"cards.exclude {value!r} is not a list of UUIDs and indices")
     return tuple(listed)
 
 
-def _parts(value: object) -> Parts:
-    if value not in [parts.value for parts in Parts]:
-        raise BadInput(f"cards.parts {value!r} is none of mixed, single, none")
-    return Parts(value)
+def _partitioned_cards(value: object) -> Partitioned:
+    if value not in [one.value for one in Partitioned]:
+        raise BadInput(f"cards.partitioned {value!r} is none of mixed, single, none")
+    return Partitioned(value)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hetero.model import Allocation, Device, Edits
 from hetero.model.errors import HeteroError
-from hetero.node.ledger.ledger import Ledger, Look
+from hetero.node.ledger.ledger import Ledger, Snapshot
 from hetero.plugin.registry import Registry
 
 
@@ -20,35 +20,35 @@ def enforce(
     container: bool,
 ) -> Edits:
     """Have the vendors confine `allocation`; within `admission`, since it may cut slices."""
-    granted = [devices[grant.device] for grant in allocation.grants]
+    granted = [devices[piece.device] for piece in allocation.pieces]
     return registry.enforce(allocation, granted, directory=_notes(ledger), container=container)
 
 
 def reconcile(
-    registry: Registry, ledger: Ledger, devices: Mapping[str, Device], look: Look
+    registry: Registry, ledger: Ledger, devices: Mapping[str, Device], snapshot: Snapshot
 ) -> tuple[str, ...]:
     """Destroy slices nobody holds, and finish changes that were killed; within `admission`.
 
     Return a sentence about each failure.
     """
-    if look.unreadable:
+    if snapshot.unreadable:
         return ()  # they may hold slices, and nobody knows which
     faults: list[str] = []
-    for entry in look.standing:
+    for entry in snapshot.grants:
         note = resizing(ledger, entry.id)
-        held = {grant.device for grant in entry.allocation.grants}
+        held = {piece.device for piece in entry.allocation.pieces}
         if not note.exists() or not held <= devices.keys():
             continue
         try:
-            inside = bool(entry.container or entry.share or entry.keeper)
+            inside = bool(entry.container or entry.share or entry.owner)
             enforce(registry, ledger, entry.allocation, devices, container=inside)
             note.unlink()
         except HeteroError as error:
             faults.append(str(error))
-    standing = (entry.allocation for entry in look.standing)
+    grant = (entry.allocation for entry in snapshot.grants)
     return (
         *faults,
-        *registry.reconcile(devices.values(), standing, directory=_notes(ledger)),
+        *registry.reconcile(devices.values(), grant, directory=_notes(ledger)),
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hetero.placement.match import Explanation, Verdict, explain, fit
 
 if TYPE_CHECKING:
-    from hetero.placement.cluster import Container, Hold, Node, Placement, Pod, Quota
+    from hetero.placement.cluster import Container, DeviceUsage, Node, Placement, Pod, Quota
     from hetero.placement.index import Index
     from hetero.placement.plan import (
         Defragmentation,
@@ -27,7 +27,7 @@ __all__ = [
     "Container",
     "Defragmentation",
     "Explanation",
-    "Hold",
+    "DeviceUsage",
     "Index",
     "Move",
     "Node",

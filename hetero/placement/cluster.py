@@ -70,7 +70,7 @@ class Pod:
 
 
 @frozen(kw_only=True)
-class Hold:
+class DeviceUsage:
     """What a pod keeps of one device: of each counter the most it needs at any time."""
 
     device: str
@@ -87,7 +87,7 @@ class Placement:
     node: str
     pod: Pod
     allocations: tuple[Allocation | None, ...]
-    holds: tuple[Hold, ...]
+    holds: tuple[DeviceUsage, ...]
     host: Counters
 
 

@@ -29,7 +29,7 @@ class DenseRows:
         self._cards = np.zeros((nodes, max(most, 1)), dtype=np.int32)
         self._kind = np.zeros(nodes, dtype=np.int32)  # of each node's first card
         self._host = np.zeros((nodes, len(cluster.counters)), dtype=np.int64)
-        self._room = np.zeros(nodes, dtype=np.int64)
+        self._free_milli = np.zeros(nodes, dtype=np.int64)
         self._many = np.ones(nodes, dtype=np.int64)  # cards
         self._hollow = np.zeros(nodes, dtype=np.int64)  # cards nobody holds
         self._closed = np.zeros(nodes, dtype=bool)
@@ -49,8 +49,8 @@ class DenseRows:
     def ranked(self, shape: Shape) -> Iterator[int]:
         """Yield the nodes it may fit on, cheapest first."""
         row = self._row(shape)
-        order = row.argsort(kind="stable")[: int((row < NEVER).sum())]
-        yield from order.tolist()
+        policy = row.argsort(kind="stable")[: int((row < NEVER).sum())]
+        yield from policy.tolist()
 
     def touch(self, number: int) -> None:
         """Note that a node changed."""
@@ -59,7 +59,7 @@ class DenseRows:
     def forget(self) -> None:
         """Note that all costs changed."""
         prices = self._prices
-        self._whole = np.array(prices.whole, dtype=np.int64)
+        self._whole_cards = np.array(prices.whole_cards, dtype=np.int64)
         self._place: dict[int, int] = {}  # a shape's row, by its number
         self._shapes: list[Shape] = []  # by row
         self._rows: _Ints = np.zeros((64, len(self._cards)), dtype=np.int64)
@@ -129,7 +129,7 @@ class DenseRows:
                 self._kind[number] = cluster.states[cards[0]].kind.number
                 self._many[number] = len(cards)
             self._host[number] = cluster.host[number]
-            self._room[number] = cluster.room[number]
+            self._free_milli[number] = cluster.free_milli[number]
             self._hollow[number] = cluster.empty[number]
             self._closed[number] = cluster.closed[number]
         known = len(self._empty) - 1
@@ -154,7 +154,7 @@ class DenseRows:
         """Return `Prices.cost` of these nodes (down) for the shapes of these rows (across)."""
         prices = self._prices
         weights = prices.weights
-        cards, hollow, room = self._cards[nodes], self._hollow[nodes], self._room[nodes]
+        cards, hollow, free_milli = self._cards[nodes], self._hollow[nodes], self._free_milli[nodes]
         # A card's emptiness rides in the lowest bit: among equal costs a used card is cut first.
         coded = self._costs[:, places][cards] * 2 + self._empty[cards][:, :, None]
         total = self._opened(coded.min(axis=1), hollow)
@@ -163,12 +163,12 @@ class DenseRows:
         if len(several):
             total[:, several] = self._cheapest(coded[:, :, several], many[several], hollow)
         total[:, many == 0] = 0
-        total += (weights.node * room // self._many[nodes])[:, None]
+        total += (weights.node * free_milli // self._many[nodes])[:, None]
         left = self._host[nodes][:, None, :] - self._want[places][None, :, :]
         if weights.host:
-            after = np.maximum(room[:, None] - self._size[:, places][self._kind[nodes]], 0)
+            after = np.maximum(free_milli[:, None] - self._size[:, places][self._kind[nodes]], 0)
             total += weights.host * (
-                self._stranded(after, left) - self._stranded(room, self._host[nodes])[:, None]
+                self._stranded(after, left) - self._stranded(free_milli, self._host[nodes])[:, None]
             )
         unfit = (total >= NEVER >> 1) | (left < 0).any(axis=2) | self._closed[nodes][:, None]
         total[unfit] = NEVER
@@ -186,12 +186,12 @@ class DenseRows:
     def _opened(self, coded: _Ints, hollow: _Ints, opened: _Ints | None = None) -> _Ints:
         """Return decoded costs with what it means for the nodes' empty cards that some opened."""
         rest = hollow[:, None] - (coded & 1 if opened is None else opened)
-        whole = self._whole[np.maximum(rest, 0)] - self._whole[hollow][:, None]
-        costs: _Ints = (coded >> 1) + self._prices.weights.whole * whole
+        whole_cards = self._whole_cards[np.maximum(rest, 0)] - self._whole_cards[hollow][:, None]
+        costs: _Ints = (coded >> 1) + self._prices.weights.whole_cards * whole_cards
         return costs
 
-    def _stranded(self, room: _Ints, host: _Ints) -> _Ints:
-        points = room * POINTS
+    def _stranded(self, free_milli: _Ints, host: _Ints) -> _Ints:
+        points = free_milli * POINTS
         served = points
         for place, rate in enumerate(self._prices.rates):
             if rate is not None:

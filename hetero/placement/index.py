@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 
 from hetero.model import FITS, Device, Refusal
 from hetero.model.errors import NotFound
-from hetero.placement.cluster import DEVICES, Hold, Node, Placement, Pod, Quota, total
+from hetero.placement.cluster import DEVICES, DeviceUsage, Node, Placement, Pod, Quota, total
 from hetero.placement.match import allocate
+from hetero.placement.place_pod import place_pod
 from hetero.placement.placement_policy import WEIGHTS, Weights
 from hetero.placement.price import NEVER, Prices, Shape
 from hetero.placement.rank import rows
-from hetero.placement.seat import seat
 from hetero.placement.state import Cluster
 
 #: Shapes kept in mind. Beyond it the half that was seen least is forgotten.
@@ -35,7 +35,7 @@ class Index:
         self,
         nodes: Iterable[Node],
         *,
-        weights: Weights = WEIGHTS["frag"],
+        weights: Weights = WEIGHTS["fragmentation"],
         quota: Quota | None = None,
         dense: bool | None = None,
     ) -> None:
@@ -161,12 +161,12 @@ class Index:
         allocation = None
         if shape.request is not None:
             if any(device.group for device in node.devices):  # the row knows single devices
-                return self._seat(number, pod) or self._seat_somewhere(shape, pod)
+                return self._place_pod(number, pod) or self._seat_somewhere(shape, pod)
             chosen = self.prices.choose(number, shape)
             assert chosen is not None  # noqa: S101 - the row says so
             devices = [node.devices[position] for position in chosen[1]]
             if len({device.vendor for device in devices}) > 1:
-                return self._seat(number, pod) or self._seat_somewhere(shape, pod)
+                return self._place_pod(number, pod) or self._seat_somewhere(shape, pod)
             cuts = [
                 self.prices.cut(cluster.states[cluster.cards[number][position]], shape)
                 for position in chosen[1]
@@ -183,25 +183,25 @@ class Index:
                 for c in (*pod.sidecars, *pod.containers, *pod.init)
             ),
             holds=tuple(
-                Hold(device=grant.device, takes=grant.takes)
-                for grant in (allocation.grants if allocation else ())
+                DeviceUsage(device=piece.device, takes=piece.takes)
+                for piece in (allocation.pieces if allocation else ())
             ),
             host=pod.host(),
         )
 
-    def _seat(self, number: int, pod: Pod) -> Placement | None:
+    def _place_pod(self, number: int, pod: Pod) -> Placement | None:
         cluster = self.cluster
         if cluster.closed[number]:
             return None
         node = cluster.nodes[number]
         host = dict(zip(cluster.counters, cluster.host[number], strict=True))
-        order = self.prices.order
-        answer = seat(node.name, node.devices, cluster.free(number), host, pod, order=order)
+        policy = self.prices.policy
+        answer = place_pod(node.name, node.devices, cluster.free(number), host, pod, policy=policy)
         return answer if isinstance(answer, Placement) else None
 
     def _seat_somewhere(self, shape: Shape, pod: Pod) -> Placement | None:
         for number in self._rows.ranked(shape):
-            answer = self._seat(number, pod)
+            answer = self._place_pod(number, pod)
             if answer is not None:
                 return answer
         return None
@@ -234,4 +234,4 @@ class Index:
 
 def _charge(placement: Placement) -> dict[str, int]:
     """Return what a placement counts for in a quota."""
-    return {DEVICES: len(placement.holds), **total(hold.takes for hold in placement.holds)}
+    return {DEVICES: len(placement.holds), **total(usage.takes for usage in placement.holds)}

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb
 
-from hetero.model import FITS, Allocation, Device, Grant, Inventory, Refusal, Request
+from hetero.model import FITS, Allocation, Device, DeviceAllocation, Inventory, Refusal, Request
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
 from hetero.placement.device_groups import agreed, sets
 from hetero.placement.offer import NOT_CHOSEN, offer
-from hetero.placement.placement_policy import Order, binpack
+from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
 #: What a verdict says whoever made the device.
@@ -38,17 +38,19 @@ class Explanation:
     verdicts: tuple[Verdict, ...]
 
 
-def fit(inventory: Inventory, request: Request, *, order: Order = binpack) -> Allocation | Refusal:
+def fit(
+    inventory: Inventory, request: Request, *, policy: PlacementPolicy = binpack
+) -> Allocation | Refusal:
     """Return the allocation that serves every ask on a device of its own, or why there is none.
 
     The devices of one allocation are of one vendor, the first (in the order's eyes) that can
     serve all of it, unless the asks name their devices themselves.
     """
-    return fit_into(inventory.devices, inventory.free(), request, order=order)
+    return fit_into(inventory.devices, inventory.free(), request, policy=policy)
 
 
 def fit_into(
-    devices: Sequence[Device], free: Free, request: Request, *, order: Order = binpack
+    devices: Sequence[Device], free: Free, request: Request, *, policy: PlacementPolicy = binpack
 ) -> Allocation | Refusal:
     """Do as `fit` does, with `free` as what is left of the devices."""
     lost = missing(devices, request)
@@ -59,10 +61,10 @@ def fit_into(
     best: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
     for group in (part for some in groups(devices, request) for part in sets(some, offers)):
         for linked, candidates in _sets(group, offers, request):
-            chosen = _match(candidates, offers, free, order)
+            chosen = _match(candidates, offers, free, policy)
             if chosen is None:
                 continue
-            costs = (order(by_uuid[uuid], free[uuid], cut) for uuid, cut in chosen)
+            costs = (policy(by_uuid[uuid], free[uuid], cut) for uuid, cut in chosen)
             cost = (-linked, *map(sum, zip(*costs, strict=True)))
             if best is None or cost < best[0]:
                 best = (cost, chosen)
@@ -73,11 +75,13 @@ def fit_into(
     return Refusal(wanted=len(request.asks), verdicts=_by_vendor(verdicts, by_uuid))
 
 
-def explain(inventory: Inventory, request: Request, *, order: Order = binpack) -> Explanation:
+def explain(
+    inventory: Inventory, request: Request, *, policy: PlacementPolicy = binpack
+) -> Explanation:
     """Return what `fit` answers, with every device's verdict and what it costs in the order."""
     free = inventory.free()
-    answer = fit(inventory, request, order=order)
-    taken = {g.device for g in answer.grants} if isinstance(answer, Allocation) else set()
+    answer = fit(inventory, request, policy=policy)
+    taken = {g.device for g in answer.pieces} if isinstance(answer, Allocation) else set()
     offers = _offers(inventory.devices, free, request)
     verdicts = []
     for device in inventory.devices:
@@ -87,7 +91,7 @@ def explain(inventory: Inventory, request: Request, *, order: Order = binpack) -
             Verdict(
                 device=device.uuid,
                 verdict=_verdict(heard),
-                cost=order(device, free[device.uuid], cuts[0]) if cuts else None,
+                cost=policy(device, free[device.uuid], cuts[0]) if cuts else None,
                 chosen=device.uuid in taken,
             )
         )
@@ -124,8 +128,8 @@ def groups(devices: Sequence[Device], request: Request) -> list[list[Device]]:
 def allocate(request: Request, chosen: Iterable[tuple[Device, Portion]]) -> Allocation:
     """Return the allocation made of these cuts."""
     return Allocation(
-        grants=tuple(
-            Grant(
+        pieces=tuple(
+            DeviceAllocation(
                 device=device.uuid,
                 vendor=device.vendor,
                 takes=dict(cut.takes),
@@ -192,7 +196,7 @@ def _match(
     devices: list[Device],
     offers: list[dict[str, Portion | str]],
     free: Free,
-    order: Order,
+    policy: PlacementPolicy,
 ) -> list[tuple[str, Portion]] | None:
     """Give every ask a device of its own, preferring the order; None if that is impossible.
 
@@ -203,7 +207,7 @@ def _match(
     ranked: list[list[str]] = []
     for offered in offers:
         serving = [
-            (order(d, free[d.uuid], cut), place, d.uuid)
+            (policy(d, free[d.uuid], cut), place, d.uuid)
             for place, d in enumerate(devices)
             if isinstance(cut := offered[d.uuid], Portion)
         ]

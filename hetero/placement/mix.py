@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from attrs import frozen
 
-ROOM = 1000  # thousandths of a card
+CARD_MILLI = 1000  # thousandths of a card
 POINTS = 16  # to a thousandth of a card
 #: How many pods are offered to a card before its remainder counts as never used. Measured on five
 #: traces: 10 to 40 pack alike, 5 costs up to half a point, 1000 (all is filled one day) up to two.
@@ -25,7 +25,7 @@ PATIENCE = 20
 
 
 @frozen(kw_only=True)
-class Wish:
+class DemandClass:
     """How one shape of pod counts in the mix: `times` seen, `cards` of `size` thousandths each."""
 
     times: int
@@ -34,7 +34,7 @@ class Wish:
 
 
 #: Before anything was seen: shares of a card in these sizes, equally often.
-PRIOR = tuple(Wish(times=1, cards=1, size=size) for size in (125, 250, 500, 1000))
+PRIOR = tuple(DemandClass(times=1, cards=1, size=size) for size in (125, 250, 500, 1000))
 
 
 @frozen(kw_only=True)
@@ -49,49 +49,49 @@ class HostRate:
         return left * self.points // self.amount
 
 
-def waste(wishes: Iterable[Wish]) -> tuple[int, ...]:
+def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
     """Return the points of a card that stay unused, by its room from 0 to 1000 thousandths."""
     asked: dict[int, int] = {}
-    for wish in wishes:
-        if wish.cards:
-            asked[wish.size] = asked.get(wish.size, 0) + wish.times * wish.cards
+    for demand in demands:
+        if demand.cards:
+            asked[demand.size] = asked.get(demand.size, 0) + demand.times * demand.cards
     sizes = sorted(asked)
     everything = max(sum(asked.values()), 1)
     none_fits = everything**PATIENCE
-    used = [0] * (ROOM + 1)
+    used = [0] * (CARD_MILLI + 1)
     fitting, several = 0, 0  # how often, and how many of, the sizes up to `room` are asked for
-    for room in range(1, ROOM + 1):
-        if several < len(sizes) and sizes[several] == room:
-            fitting += asked[room]
+    for free_milli in range(1, CARD_MILLI + 1):
+        if several < len(sizes) and sizes[several] == free_milli:
+            fitting += asked[free_milli]
             several += 1
         if not fitting:
             continue
-        filled = sum(asked[s] * (s * POINTS + used[room - s]) for s in sizes[:several])
+        filled = sum(asked[s] * (s * POINTS + used[free_milli - s]) for s in sizes[:several])
         ever = none_fits - (everything - fitting) ** PATIENCE
-        used[room] = filled * ever // (fitting * none_fits)
-    return tuple(room * POINTS - used[room] for room in range(ROOM + 1))
+        used[free_milli] = filled * ever // (fitting * none_fits)
+    return tuple(free_milli * POINTS - used[free_milli] for free_milli in range(CARD_MILLI + 1))
 
 
-def whole(wishes: Iterable[Wish], *, most: int) -> tuple[int, ...]:
+def whole_cards(demands: Iterable[DemandClass], *, most: int) -> tuple[int, ...]:
     """Return the points that stay unused of 0, 1, … `most` empty cards of one node.
 
     A wish counts by the cards it would fill: a pod of eight is rare but large.
     """
     asked: dict[int, int] = {}
-    for wish in wishes:
-        if wish.cards:
-            mass = wish.times * wish.cards * wish.size
-            asked[wish.cards] = asked.get(wish.cards, 0) + mass
+    for demand in demands:
+        if demand.cards:
+            mass = demand.times * demand.cards * demand.size
+            asked[demand.cards] = asked.get(demand.cards, 0) + mass
     everything = max(sum(asked.values()), 1)
     used = [0] * (most + 1)
     for cards in range(1, most + 1):
         filled = sum(
-            mass * (count * ROOM * POINTS + used[cards - count])
+            mass * (count * CARD_MILLI * POINTS + used[cards - count])
             for count, mass in asked.items()
             if count <= cards
         )
         used[cards] = filled // everything
-    return tuple(cards * ROOM * POINTS - used[cards] for cards in range(most + 1))
+    return tuple(cards * CARD_MILLI * POINTS - used[cards] for cards in range(most + 1))
 
 
 def host_rate(card_points: int, amount: int) -> HostRate | None:

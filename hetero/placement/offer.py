@@ -27,7 +27,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         (request.vendor, device.vendor, True),
         (request.model, device.model, False),
         (request.uuid, device.uuid, False),
-        (request.rung, device.rung.value, True),
+        (request.enforcement, device.enforcement.value, True),
     ):
         if not choice.allows(name, all_of_it=all_of_it):
             return NOT_CHOSEN

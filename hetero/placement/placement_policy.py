@@ -12,7 +12,7 @@ from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
 
 #: Returns what taking the portion costs; the lowest is taken. All orders give tuples of one length.
-Order = Callable[[Device, Mapping[str, int], Portion], tuple[int, ...]]
+PlacementPolicy = Callable[[Device, Mapping[str, int], Portion], tuple[int, ...]]
 
 
 def binpack(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
@@ -30,7 +30,7 @@ def spread(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, 
 
 
 #: The orders over devices by name.
-ORDERS: Mapping[str, Order] = {"binpack": binpack, "spread": spread}
+PLACEMENT_POLICIES: Mapping[str, PlacementPolicy] = {"binpack": binpack, "spread": spread}
 
 _HEAVIEST = 1_000_000
 
@@ -45,8 +45,8 @@ class Weights:
     The cheapest placement wins, the first node among equals.
     """
 
-    waste: int = 0
-    whole: int = 0
+    fragmentation: int = 0
+    whole_cards: int = 0
     host: int = 0
     card: int = 0
     node: int = 0
@@ -59,7 +59,7 @@ class Weights:
 
 #: The orders by name. Terms that settle only ties weigh 1 against 1000.
 WEIGHTS: Mapping[str, Weights] = {
-    "frag": Weights(waste=2, whole=1, host=1),
+    "fragmentation": Weights(fragmentation=2, whole_cards=1, host=1),
     "binpack": Weights(node=1000, card=1),
     "spread": Weights(node=-1000, card=-1),
     "node-binpack-device-spread": Weights(node=1000, card=-1),
@@ -69,11 +69,13 @@ WEIGHTS: Mapping[str, Weights] = {
 
 
 def weights(name: str) -> Weights:
-    """Return the weights of a named order, or of `waste=2,host=1`. Raises `BadInput`."""
+    """Return the weights of a named order, or of `fragmentation=2,host=1`. Raises `BadInput`."""
     if name in WEIGHTS:
         return WEIGHTS[name]
     if "=" not in name:
-        raise BadInput(f"order {name!r} is none of {', '.join(WEIGHTS)}, nor weights as waste=2")
+        raise BadInput(
+            f"order {name!r} is none of {', '.join(WEIGHTS)}, nor weights as fragmentation=2"
+        )
     given: dict[str, int] = {}
     for part in name.split(","):
         term, _, amount = part.partition("=")

@@ -15,8 +15,8 @@ from attrs import evolve, frozen
 from hetero.model import Refusal
 from hetero.placement.cluster import Node, Placement, Pod
 from hetero.placement.index import Index
+from hetero.placement.place_pod import place_pod
 from hetero.placement.placement_policy import WEIGHTS, Weights
-from hetero.placement.seat import seat
 from hetero.placement.state import State
 
 #: Nodes that come nearest to fitting a pod are searched for victims; so many at most.
@@ -69,7 +69,7 @@ def gang(index: Index, pods: Sequence[Pod]) -> tuple[Placement, ...] | Refusal:
 
 
 def what_if(
-    node: Node, pods: Iterable[Pod], *, weights: Weights = WEIGHTS["frag"]
+    node: Node, pods: Iterable[Pod], *, weights: Weights = WEIGHTS["fragmentation"]
 ) -> tuple[Placement | Refusal, ...]:
     """Return what each pod in turn would get were `node` there, empty and alone."""
     index = Index((node,), weights=weights, dense=False)
@@ -111,17 +111,17 @@ def defragment(index: Index, standing: Iterable[Placement], *, most: int = 100) 
     )  # the fullest card, an empty one last
     for placement in placed:
         copy.take(placement)
-    holders = {hold.device for placement in placed for hold in placement.holds}
+    holders = {usage.device for placement in placed for usage in placement.holds}
     cluster = copy.cluster
 
-    def room(uuid: str) -> int:
+    def free_milli(uuid: str) -> int:
         node, position = cluster.where[uuid]
-        return cluster.states[cluster.cards[node][position]].room
+        return cluster.states[cluster.cards[node][position]].free_milli
 
     moves: list[Move] = []
     emptied: list[str] = []
     while holders:  # what was moved makes other cards fuller: each time, the least used of now
-        uuid = min(holders, key=lambda one: (-room(one), one))
+        uuid = min(holders, key=lambda one: (-free_milli(one), one))
         holders.discard(uuid)
         leaving = [number for number in range(len(placed)) if _holds(placed[number], uuid)]
         if not leaving or len(moves) + len(leaving) > most:
@@ -160,7 +160,7 @@ def _clear(index: Index, uuid: str, leaving: list[Placement]) -> list[Move] | No
 
 
 def _holds(placement: Placement, uuid: str) -> bool:
-    return any(hold.device == uuid for hold in placement.holds)
+    return any(usage.device == uuid for usage in placement.holds)
 
 
 def _loss(victims: Sequence[Placement]) -> tuple[int, int, int]:
@@ -190,13 +190,13 @@ def _victims(
                 return Preemption(placement=placement, victims=some)
     else:
         return None
-    kept = list(candidates)  # too many sets: spare the costliest while the pod still fits
+    remaining = list(candidates)  # too many sets: spare the costliest while the pod still fits
     for victim in sorted(candidates, key=lambda one: _loss((one,)), reverse=True):
-        rest = [one for one in kept if one is not victim]
+        rest = [one for one in remaining if one is not victim]
         if without(rest) is not None:
-            kept = rest
-    placement = without(kept)
-    return None if placement is None else Preemption(placement=placement, victims=tuple(kept))
+            remaining = rest
+    placement = without(remaining)
+    return None if placement is None else Preemption(placement=placement, victims=tuple(remaining))
 
 
 def _seat_without(
@@ -209,25 +209,25 @@ def _seat_without(
     free = {uuid: dict(left) for uuid, left in cluster.free(number).items()}
     host = dict(zip(cluster.counters, cluster.host[number], strict=True))
     for victim in victims:
-        for hold in victim.holds:
-            for name, amount in hold.takes.items():
-                free[hold.device][name] += amount
+        for usage in victim.holds:
+            for name, amount in usage.takes.items():
+                free[usage.device][name] += amount
         for name, amount in victim.host.items():
             if name in host:
                 host[name] += amount
     node = cluster.nodes[number]
-    answer = seat(node.name, node.devices, free, host, pod, order=index.prices.order)
+    answer = place_pod(node.name, node.devices, free, host, pod, policy=index.prices.policy)
     return answer if isinstance(answer, Placement) else None
 
 
 def _lacking(index: Index, number: int, pod: Pod) -> int:
     """Return the thousandths of cards by which a node's roomiest cards fall short of a pod."""
     cluster, shape = index.cluster, index.prices.shape(pod)
-    cards = sorted((cluster.states[card] for card in cluster.cards[number]), key=_room)
+    cards = sorted((cluster.states[card] for card in cluster.cards[number]), key=_free_milli)
     roomiest = cards[max(len(cards) - shape.cards, 0) :] if shape.cards else []
     each = (index.prices.size(shape, state.kind) // shape.cards for state in roomiest)
-    return sum(max(size - state.room, 0) for size, state in zip(each, roomiest, strict=True))
+    return sum(max(size - state.free_milli, 0) for size, state in zip(each, roomiest, strict=True))
 
 
-def _room(state: State) -> int:
-    return state.room
+def _free_milli(state: State) -> int:
+    return state.free_milli

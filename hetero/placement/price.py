@@ -7,10 +7,18 @@ from zlib import crc32
 
 from attrs import define, evolve, field
 
-from hetero.model import FITS, Choice, Device, Request, Templated
+from hetero.model import FITS, Device, Request, Selector, Templated
 from hetero.model.rounding import Portion
 from hetero.placement.cluster import Container, Pod
-from hetero.placement.mix import POINTS, PRIOR, HostRate, Wish, host_rate, waste, whole
+from hetero.placement.mix import (
+    POINTS,
+    PRIOR,
+    DemandClass,
+    HostRate,
+    fragmentation,
+    host_rate,
+    whole_cards,
+)
 from hetero.placement.offer import NOT_CHOSEN, cut_of, obstacle
 from hetero.placement.placement_policy import Weights
 from hetero.placement.state import Cluster, Kind, State
@@ -54,7 +62,7 @@ class Prices:
         self.cluster = cluster
         self.weights = weights
         self.shapes: list[Shape] = []
-        self.whole: tuple[int, ...] = ()
+        self.whole_cards: tuple[int, ...] = ()
         self.rates: tuple[HostRate | None, ...] = ()
         self._shape_of: dict[object, Shape] = {}
         self._reasons = dict(enumerate(_PLAIN))
@@ -81,8 +89,8 @@ class Prices:
         self.shapes = ranked[: len(ranked) // 2]
         for number, shape in enumerate(self.shapes):
             shape.number = number
-        kept = set(map(id, self.shapes))
-        self._shape_of = {k: shape for k, shape in self._shape_of.items() if id(shape) in kept}
+        remaining = set(map(id, self.shapes))
+        self._shape_of = {k: shape for k, shape in self._shape_of.items() if id(shape) in remaining}
 
     def _draw(self, pod: Pod) -> Shape:
         host = pod.host()
@@ -93,10 +101,10 @@ class Prices:
         cards = 0
         if largest is not None:
             alike = len(set(largest.asks)) == 1
-            told_apart = largest.uuid != Choice() or largest.asks[0].device is not None
+            told_apart = largest.uuid != Selector() or largest.asks[0].device is not None
             plain = plain and alike and not (told_apart or largest.numa or largest.links)
             cards = len(largest.asks) if alike else 1
-            largest = evolve(largest, uuid=Choice())
+            largest = evolve(largest, uuid=Selector())
         return Shape(
             number=len(self.shapes),
             pod=pod,
@@ -123,8 +131,8 @@ class Prices:
         host = cluster.host[number]
         if cluster.closed[number] or any(h < w for h, w in zip(host, shape.host, strict=True)):
             return NEVER
-        cards, room = cluster.cards[number], cluster.room[number]
-        cost = weights.node * room // len(cards) if cards else 0
+        cards, free_milli = cluster.cards[number], cluster.free_milli[number]
+        cost = weights.node * free_milli // len(cards) if cards else 0
         taken = 0
         if shape.cards:
             chosen = self.choose(number, shape)
@@ -135,7 +143,7 @@ class Prices:
         if weights.host:
             left = [h - w for h, w in zip(host, shape.host, strict=True)]
             cost += weights.host * (
-                self._stranded(max(room - taken, 0), left) - self._stranded(room, host)
+                self._stranded(max(free_milli - taken, 0), left) - self._stranded(free_milli, host)
             )
         return cost
 
@@ -153,10 +161,14 @@ class Prices:
         if cut is None:
             return NEVER
         kind, weights = state.kind, self.weights
-        after = kind.room(
+        after = kind.free_milli(
             {name: left - cut.takes.get(name, 0) for name, left in state.free.items()}
         )
-        return weights.waste * (kind.waste[after] - kind.waste[state.room]) + weights.card * after
+        return (
+            weights.fragmentation
+            * (kind.fragmentation[after] - kind.fragmentation[state.free_milli])
+            + weights.card * after
+        )
 
     def size(self, shape: Shape, kind: Kind) -> int:
         """Return the thousandths of cards the shape takes in all, where cards are of this kind."""
@@ -165,7 +177,7 @@ class Prices:
             return 0
         capacity = kind.device.capacity
         free = {name: amount - cut.takes.get(name, 0) for name, amount in capacity.items()}
-        return shape.cards * (kind.room(capacity) - kind.room(free))
+        return shape.cards * (kind.free_milli(capacity) - kind.free_milli(free))
 
     def choose(self, number: int, shape: Shape) -> tuple[int, list[int]] | None:
         """Return the cost and the positions of the cards to cut, None if too few can be."""
@@ -179,16 +191,16 @@ class Prices:
         chosen = [min(ranked)] if shape.cards == 1 else sorted(ranked)[: shape.cards]
         empty = self.cluster.empty[number]
         rest = empty - sum(opened for _, opened, _ in chosen)
-        whole = self.weights.whole * (self.whole[rest] - self.whole[empty])
-        return sum(cost for cost, _, _ in chosen) + whole, [place for _, _, place in chosen]
+        whole_cards = self.weights.whole_cards * (self.whole_cards[rest] - self.whole_cards[empty])
+        return sum(cost for cost, _, _ in chosen) + whole_cards, [place for _, _, place in chosen]
 
-    def _stranded(self, room: int, host: list[int]) -> int:
+    def _stranded(self, free_milli: int, host: list[int]) -> int:
         """Return the points of card that the node's own counters are not enough for."""
-        points = room * POINTS
+        points = free_milli * POINTS
         for rate, left in zip(self.rates, host, strict=True):
             if rate is not None:
                 points = min(points, rate.covers(left))
-        return room * POINTS - points
+        return free_milli * POINTS - points
 
     def cut(self, state: State, shape: Shape) -> Portion | None:
         """Return what a card in this state gives the shape, None if nothing."""
@@ -216,12 +228,17 @@ class Prices:
             shape.cuts[kind.number] = cut
         return cut
 
-    def order(self, device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
+    def policy(self, device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
         """Return what a cut costs of its device alone: the weights as a `hetero.placement.placement_policy.Order`."""
         kind, weights = self.cluster.kind(device), self.weights
-        before = kind.room(dict(free))
-        after = kind.room({name: left - cut.takes.get(name, 0) for name, left in free.items()})
-        return (weights.waste * (kind.waste[after] - kind.waste[before]) + weights.card * after,)
+        before = kind.free_milli(dict(free))
+        after = kind.free_milli(
+            {name: left - cut.takes.get(name, 0) for name, left in free.items()}
+        )
+        return (
+            weights.fragmentation * (kind.fragmentation[after] - kind.fragmentation[before])
+            + weights.card * after,
+        )
 
     def demand(self, pod: Pod) -> int:
         """Return the thousandths of cards the pod asks for, averaged over the kinds that serve."""
@@ -274,26 +291,28 @@ class Prices:
         for shape in self.shapes:
             shape.costs.clear()
             shape.codes.clear()
-        drawn: dict[tuple[Wish, ...], tuple[int, ...]] = {}
+        drawn: dict[tuple[DemandClass, ...], tuple[int, ...]] = {}
         sizes: dict[int, list[int]] = {shape.number: [] for shape in self.shapes}
         for kind in self.cluster.kinds:
-            wishes = list(PRIOR)
+            demands = list(PRIOR)
             for shape in self.shapes:
                 size = self.size(shape, kind) if shape.times and shape.cards else 0
                 if size:
                     each = size // shape.cards
                     sizes[shape.number].append(each)
-                    wishes.append(Wish(times=shape.times, cards=shape.cards, size=each))
-            key = tuple(wishes)
-            kind.waste = drawn[key] if key in drawn else drawn.setdefault(key, waste(wishes))
+                    demands.append(DemandClass(times=shape.times, cards=shape.cards, size=each))
+            key = tuple(demands)
+            kind.fragmentation = (
+                drawn[key] if key in drawn else drawn.setdefault(key, fragmentation(demands))
+            )
         everywhere = [
-            Wish(times=shape.times, cards=shape.cards, size=sum(seen) // len(seen))
+            DemandClass(times=shape.times, cards=shape.cards, size=sum(seen) // len(seen))
             for shape in self.shapes
             if (seen := sizes[shape.number])
         ]
         most = max((len(cards) for cards in self.cluster.cards), default=0)
-        self.whole = whole((*PRIOR, *everywhere), most=most)
-        points = sum(wish.times * wish.cards * wish.size for wish in everywhere) * POINTS
+        self.whole_cards = whole_cards((*PRIOR, *everywhere), most=most)
+        points = sum(demand.times * demand.cards * demand.size for demand in everywhere) * POINTS
         self.rates = tuple(
             host_rate(points, sum(shape.times * shape.host[place] for shape in self.shapes))
             for place in range(len(self.cluster.counters))

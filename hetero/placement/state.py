@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 from attrs import define, evolve
 
-from hetero.model import ONE_POLICY, SLOTS, Counters, Device
+from hetero.model import POLICY_SLOTS, SLOTS, Counters, Device
 from hetero.model.errors import BadInput, NotFound
 from hetero.placement.cluster import Node, Placement
-from hetero.placement.mix import ROOM
+from hetero.placement.mix import CARD_MILLI
 
 #: What a node has of a counter it does not declare, and the most one can declare: 16 TiB of memory.
 #: Times a `HostRate`'s 18 bits of points it stays within 64.
 UNLIMITED = 1 << 44
 
 #: Counters of who holds a piece of a card, which say nothing of its size.
-_HEADS = {SLOTS, *ONE_POLICY}
+_HEADS = {SLOTS, *POLICY_SLOTS}
 _SPARE = 1000  # states nobody is in that are not worth forgetting
 
 
@@ -27,15 +27,15 @@ class Kind:
     number: int
     device: Device
     #: Points of a card that stay unused, by its room; learned (see `hetero.placement.mix`).
-    waste: tuple[int, ...] = (0,) * (ROOM + 1)
+    fragmentation: tuple[int, ...] = (0,) * (CARD_MILLI + 1)
 
-    def room(self, free: Counters) -> int:
+    def free_milli(self, free: Counters) -> int:
         """Return the thousandths of the card that are left: of its scarcest counter."""
         if free[SLOTS] <= 0:
             return 0
         return min(
             (
-                free[name] * ROOM // amount
+                free[name] * CARD_MILLI // amount
                 for name, amount in self.device.capacity.items()
                 if amount and name not in _HEADS
             ),
@@ -49,7 +49,7 @@ class State:
 
     kind: Kind
     free: dict[str, int]
-    room: int
+    free_milli: int
     empty: bool
 
 
@@ -65,7 +65,7 @@ class Cluster:
         self.states: list[State] = []
         self.cards: list[list[int]] = []  # states of the devices
         self.host: list[list[int]] = []  # what is left, by counter
-        self.room: list[int] = []  # thousandths of a card, over all usable devices
+        self.free_milli: list[int] = []  # thousandths of a card, over all usable devices
         self.empty: list[int] = []  # devices nobody holds anything of
         self.closed: list[bool] = []
         self._kinds_of: dict[object, list[Kind]] = {}
@@ -94,14 +94,14 @@ class Cluster:
         self.nodes.append(node)
         self.cards.append(cards)
         self.host.append([node.host.get(name, UNLIMITED) for name in self.counters])
-        self.room.append(sum(self.states[card].room for card in cards))
+        self.free_milli.append(sum(self.states[card].free_milli for card in cards))
         self.empty.append(sum(self.states[card].empty for card in cards))
         self.closed.append(node.cordoned)
 
     def kind(self, device: Device) -> Kind:
         """Return the kind of a device, a new one if none is like it."""
         counted = (tuple(device.capacity.items()), tuple(device.card.items()))
-        key = (device.vendor, device.model, device.rung, device.usable, counted)
+        key = (device.vendor, device.model, device.enforcement, device.usable, counted)
         for found in self._kinds_of.setdefault(key, []):
             mine, its = device.granularity, found.device.granularity
             if mine is its or mine == its:  # equality walks whole menus: asked last
@@ -122,7 +122,7 @@ class Cluster:
                 State(
                     kind=kind,
                     free=counters,
-                    room=kind.room(counters) if usable else 0,
+                    free_milli=kind.free_milli(counters) if usable else 0,
                     empty=usable and counters == dict(kind.device.capacity),
                 )
             )
@@ -151,11 +151,11 @@ class Cluster:
         for place, counter in enumerate(self.counters):
             if counter in self.nodes[number].host:
                 left[place] -= times * placement.host.get(counter, 0)
-        for hold in placement.holds:
-            node, position = self.where[hold.device]
+        for usage in placement.holds:
+            node, position = self.where[usage.device]
             old = self.states[self.cards[node][position]]
             free = tuple(
-                amount - times * hold.takes.get(name, 0) for name, amount in old.free.items()
+                amount - times * usage.takes.get(name, 0) for name, amount in old.free.items()
             )
             self._turn(node, position, self._state(old.kind, free))
         return number
@@ -180,5 +180,5 @@ class Cluster:
         """Let a device of the node be in another state."""
         old, new = self.states[self.cards[number][position]], self.states[card]
         self.cards[number][position] = card
-        self.room[number] += new.room - old.room
+        self.free_milli[number] += new.free_milli - old.free_milli
         self.empty[number] += new.empty - old.empty

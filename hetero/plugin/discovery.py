@@ -15,7 +15,7 @@ from hetero.model import Device, Link
 from hetero.plugin.driver import DriverError
 
 Place = TypeVar("Place")
-Way = Callable[[Device, Device], str | None]
+InjectionWay = Callable[[Device, Device], str | None]
 
 _MOST_CARDS = 64
 
@@ -30,7 +30,7 @@ def counted(cards: int) -> range:
 def each_card(
     read: Callable[[Place], Device],
     places: Iterable[Place],
-    between: Way | None = None,
+    between: InjectionWay | None = None,
     faster: Mapping[str, int] | None = None,
 ) -> Iterator[Device | DriverError]:
     """Read every card on its own: one that cannot be read costs that card, not its neighbours.
@@ -57,7 +57,7 @@ def each_card(
 
 
 def _links(
-    card: Device, others: Iterable[Device], between: Way, weights: Mapping[str, int]
+    card: Device, others: Iterable[Device], between: InjectionWay, weights: Mapping[str, int]
 ) -> Iterator[Link]:
     for other in others:
         way = between(card, other) if other is not card else None

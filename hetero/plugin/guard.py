@@ -28,7 +28,7 @@ def guarded(name: str, stage: str, ask: Callable[[], T]) -> T:
         raise Failure(said if said.startswith(prefix) else prefix + said) from error
 
 
-class Question(Generic[T]):
+class GuardedCall(Generic[T]):
     """One question to a vendor, on a thread of its own: a C library cannot be interrupted.
 
     The thread is a daemon, so a driver that never returns does not keep the process from ending.

@@ -19,7 +19,7 @@ from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
 from hetero.plugin.driver import DriverError
 from hetero.plugin.entry_points import entries
-from hetero.plugin.guard import Failure, Question, guarded
+from hetero.plugin.guard import Failure, GuardedCall, guarded
 from hetero.plugin.vendor import Vendor
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Registry:
         self._rows: list[VendorRow] = []
         self._vendors: dict[str, Vendor] = {}
         self._hooks: dict[str, pluggy.HookRelay] = {}
-        self._owed: dict[str, Question[Any]] = {}
+        self._owed: dict[str, GuardedCall[Any]] = {}
         self._asking = threading.Lock()
 
     @classmethod
@@ -132,7 +132,7 @@ class Registry:
         found: dict[str, list[Device]] = {}
         faults: dict[str, list[str]] = {}
         rows = {row.name: row for row in self._rows if row.state == "ok"}
-        calls: dict[str, Question[tuple[list[Device], list[str]]]] = {}
+        calls: dict[str, GuardedCall[tuple[list[Device], list[str]]]] = {}
         for name in self._vendors:
             try:
                 calls[name] = self._start(
@@ -179,11 +179,11 @@ class Registry:
         """
         by_uuid = {device.uuid: device for device in devices}
         edits = Edits()
-        for name in dict.fromkeys(grant.vendor for grant in allocation.grants):
+        for name in dict.fromkeys(piece.vendor for piece in allocation.pieces):
             vendor = self.vendor(name)
-            grants = tuple(grant for grant in allocation.grants if grant.vendor == name)
-            mine = [by_uuid[grant.device] for grant in grants]
-            part = evolve(allocation, grants=grants)
+            pieces = tuple(piece for piece in allocation.pieces if piece.vendor == name)
+            mine = [by_uuid[piece.device] for piece in pieces]
+            part = evolve(allocation, pieces=pieces)
             enforce = partial(
                 self._hooks[name].hetero_enforce,
                 allocation=part,
@@ -195,13 +195,13 @@ class Registry:
                 said = self._ask(name, "enforce", _said(Edits, enforce), within=CUT)
             except (Failure, DriverAbsent) as failure:
                 raise NotFound(str(failure)) from None
-            implied = vendor.implied(grants, mine, container=container)
+            implied = vendor.implied(pieces, mine, container=container)
             edits = edits.merged(implied).merged(said or Edits())
         return edits
 
     def hidden(self, allocation: Allocation, devices: Iterable[Device]) -> Edits:
         """Return what keeps a process away from those of `devices` whose vendors it has none of."""
-        granted = {grant.vendor for grant in allocation.grants}
+        granted = {piece.vendor for piece in allocation.pieces}
         others = [self.vendor(name) for name in {device.vendor for device in devices} - granted]
         return Edits(
             env={variable: vendor.none for vendor in others for variable in vendor.visible}
@@ -217,9 +217,9 @@ class Registry:
         """Destroy the slices no standing grant holds; return a sentence about each failure."""
         parts: dict[str, set[str]] = {}
         for allocation in standing:
-            for grant in allocation.grants:
-                if grant.part is not None:
-                    parts.setdefault(grant.device, set()).add(grant.part)
+            for piece in allocation.pieces:
+                if piece.part is not None:
+                    parts.setdefault(piece.device, set()).add(piece.part)
         faults: list[str] = []
         for device in devices:
             if not self.cuts(device.vendor):
@@ -259,13 +259,15 @@ class Registry:
                 raise Failure(f"{name}: discover: gave {card!r}, not a Device of its own")
         return devices, faults
 
-    def _start(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> Question[T]:
+    def _start(
+        self, name: str, stage: str, ask: Callable[[], T], *, within: float
+    ) -> GuardedCall[T]:
         """Put a question to a vendor once it answered the one before; not if that is overdue."""
         while True:
             with self._asking:
                 owed = self._owed.get(name)
                 if owed is None or owed.done.is_set():
-                    call = Question(name, stage, ask, within)
+                    call = GuardedCall(name, stage, ask, within)
                     self._owed[name] = call
                     return call
             if not owed.over():

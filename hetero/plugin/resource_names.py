@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from attrs import evolve, field
 
-from hetero.model import Choice, Device, Policy
+from hetero.model import Device, Policy, Selector
 from hetero.model.frozen import frozen
 from hetero.model.units import MiB
 
 
 @frozen(kw_only=True)
-class Words:
+class ResourceNames:
     """The words in which a pod asks for a vendor's cards; all are names of Kubernetes resources
     or annotations, so that what users wrote for other products keeps its meaning.
 
@@ -30,17 +30,17 @@ class Words:
     core: tuple[str, ...] = ()
     core_whole: int = 100
     priority: str | None = None  # 0 goes first
-    models: Choice = field(default=Choice())
-    rungs: Choice = field(default=Choice())
+    models: Selector = field(default=Selector())
+    enforcements: Selector = field(default=Selector())
     whole: bool = False
     shape: str | None = None
     # Annotations: lists of names, separated by commas, and switches that are "true".
-    only_model: str | None = None
-    never_model: str | None = None
+    include_model: str | None = None
+    exclude_model: str | None = None
     #: What in a model's name users write differently from the driver, and the driver's way.
     spelling: Mapping[str, str] = field(factory=dict)
-    only_uuid: str | None = None
-    never_uuid: str | None = None
+    include_uuid: str | None = None
+    exclude_uuid: str | None = None
     numa: str | None = None
     links: str | None = None
     #: The annotation or the container's variable that chooses a policy, and what its values mean;
@@ -49,16 +49,16 @@ class Words:
     policies: Mapping[str, Policy | None] = field(factory=dict)
     #: The annotation that names a pod's class, and beside which classes each may be on a card; ""
     #: is to have none. A container of a class has one card, and those of `first` go first on it.
-    grade: str | None = None
-    grades: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    qos_class: str | None = None
+    qos_classes: Mapping[str, tuple[str, ...]] = field(factory=dict)
     first: tuple[str, ...] = ()
     #: The annotation that says by which rungs a card may be shared, and what its values mean.
     mode: str | None = None
-    modes: Mapping[str, Choice] = field(factory=dict)
+    modes: Mapping[str, Selector] = field(factory=dict)
     #: How many cards make a module, where whole ones are only given by modules: one means a module.
     module: int = 1
 
-    def each(self, *models: str, module: int = 1) -> tuple[Words, ...]:
+    def each(self, *models: str, module: int = 1) -> tuple[ResourceNames, ...]:
         """Return such words for each of these models, where each has resources of its own.
 
         `{model}` stands for the model in what these words say. A name that is the beginning of
@@ -70,15 +70,15 @@ class Words:
                 count=self.count.format(model=model),
                 memory=tuple(name.format(model=model) for name in self.memory),
                 core=tuple(name.format(model=model) for name in self.core),
-                models=Choice((model,), tuple(m for m in models if model in m and m != model)),
-                only_uuid=self.only_uuid and self.only_uuid.format(model=model),
-                never_uuid=self.never_uuid and self.never_uuid.format(model=model),
+                models=Selector((model,), tuple(m for m in models if model in m and m != model)),
+                include_uuid=self.include_uuid and self.include_uuid.format(model=model),
+                exclude_uuid=self.exclude_uuid and self.exclude_uuid.format(model=model),
                 module=module,
             )
             for model in models
         )
 
-    def each_shape(self, *shapes: str) -> tuple[Words, ...]:
+    def each_shape(self, *shapes: str) -> tuple[ResourceNames, ...]:
         """Return such words for each of these shapes, with `{shape}` filled in their count."""
         return tuple(
             evolve(self, count=self.count.format(shape=shape), shape=shape) for shape in shapes
@@ -92,6 +92,11 @@ class Words:
 
     def mean(self, device: Device) -> bool:
         """Return whether the device is one that these words may get."""
-        rung, shaped = device.rung.value, self.shape is None or self.shape in device.shapes
-        fits = self.models.allows(device.model) and self.rungs.allows(rung, all_of_it=True)
+        enforcement, shaped = (
+            device.enforcement.value,
+            self.shape is None or self.shape in device.shapes,
+        )
+        fits = self.models.allows(device.model) and self.enforcements.allows(
+            enforcement, all_of_it=True
+        )
         return fits and shaped

@@ -6,20 +6,22 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hetero.model import Allocation, Device, Grant
+from hetero.model import Allocation, Device, DeviceAllocation
 from hetero.plugin.driver import DriverError
 
 
-def shares(allocation: Allocation, devices: Sequence[Device]) -> Iterator[tuple[Grant, Device]]:
+def shares(
+    allocation: Allocation, devices: Sequence[Device]
+) -> Iterator[tuple[DeviceAllocation, Device]]:
     """Yield the grants that hold a part of their device, each with it: what is to be cut."""
-    for grant, device in zip(allocation.grants, devices, strict=True):
-        if not grant.is_whole(device):
-            yield grant, device
+    for piece, device in zip(allocation.pieces, devices, strict=True):
+        if not piece.is_whole(device):
+            yield piece, device
 
 
-def slice_name(grant: Grant, directory: Path) -> str:
+def slice_name(piece: DeviceAllocation, directory: Path) -> str:
     """Return the name of a grant's slice: the one it has, or a new one that is marked as ours."""
-    return grant.part or _mark(directory) + os.urandom(4).hex()
+    return piece.part or _mark(directory) + os.urandom(4).hex()
 
 
 def orphaned(name: str, parts: Collection[str], directory: Path) -> bool:

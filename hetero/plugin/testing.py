@@ -25,11 +25,11 @@ from hetero.model import (
     Allocation,
     Ask,
     Device,
+    DeviceAllocation,
     Edits,
+    Enforcement,
     Fractional,
-    Grant,
     Granularity,
-    Rung,
     Usage,
     Whole,
     codec,
@@ -61,7 +61,7 @@ def rack(
             index=index,
             capacity={CORE: core, MEMORY: size, SLOTS: slots},
             granularity=granularity or Fractional(),
-            **{"rung": Rung.NONE, "health": "ok", **facts},
+            **{"enforcement": Enforcement.NONE, "health": "ok", **facts},
         )
         for index, size in enumerate(memory)
     )
@@ -187,9 +187,9 @@ class VendorContract:
                 continue
             cut = portion(device, Ask(), count=1, free=device.capacity)
             assert cut is not None
-            grant = _grant(device, cut)
+            piece = _grant(device, cut)
             edits = registry.enforce(
-                Allocation(grants=(grant,)), [device], directory=tmp_path, container=True
+                Allocation(pieces=(piece,)), [device], directory=tmp_path, container=True
             )
             assert all(node.startswith("/dev/") for node in edits.device_nodes)
             assert all(file.startswith("/") or "/" not in file for file in edits.files)
@@ -205,14 +205,14 @@ class VendorContract:
                 continue
             cut = portion(device, Ask(), count=1, free=device.capacity)
             assert cut is not None
-            grants = (_grant(device, cut),)
-            edits = registry.enforce(Allocation(grants=grants), [device], directory=tmp_path)
+            pieces = (_grant(device, cut),)
+            edits = registry.enforce(Allocation(pieces=pieces), [device], directory=tmp_path)
             assert edits != Edits()
             assert registry.reconcile([device], (), directory=tmp_path) == ()
 
 
-def _grant(device: Device, cut: Portion) -> Grant:
-    return Grant(
+def _grant(device: Device, cut: Portion) -> DeviceAllocation:
+    return DeviceAllocation(
         device=device.uuid,
         vendor=device.vendor,
         takes=cut.takes,

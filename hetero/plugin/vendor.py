@@ -14,17 +14,17 @@ from hetero.model import (
     SLOTS,
     Counters,
     Device,
+    DeviceAllocation,
     Edits,
-    Grant,
+    Enforcement,
     Granularity,
     Link,
-    Rung,
     Template,
     Templated,
 )
 from hetero.model.frozen import frozen
 from hetero.model.units import MiB
-from hetero.plugin.resource_names import Words
+from hetero.plugin.resource_names import ResourceNames
 
 #: No card has this much; a driver that says so speaks another version of its interface.
 _IMPOSSIBLE_MEMORY = 2**50
@@ -46,7 +46,7 @@ class Model:
     extra: Counters = field(factory=dict)
 
 
-def menus(table: str, *, counters: Sequence[str], by: Sequence[str]) -> tuple[Model, ...]:
+def menus(table: str, *, counters: Sequence[str], measured_by: Sequence[str]) -> tuple[Model, ...]:
     """Return the models of a table, each a row: `M2  24/6  small 8192/3/1, large 16384/6/1`.
 
     After its name come what it has of the `counters`, and its templates, smallest first: each has
@@ -68,7 +68,7 @@ def menus(table: str, *, counters: Sequence[str], by: Sequence[str]) -> tuple[Mo
         slots = min(amount // menu[0].takes[name] for name, amount in whole.items())
         return Model(
             match=match,
-            granularity=Templated(menu, by=tuple(by)),
+            granularity=Templated(menu, measured_by=tuple(measured_by)),
             core=whole.pop(CORE),
             slots=slots,
             extra=whole,
@@ -107,7 +107,7 @@ class Vendor:
     device_nodes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     cdi: str | None = None
-    words: tuple[Words, ...] = ()
+    words: tuple[ResourceNames, ...] = ()
 
     @visible_by.validator
     def _uuid_or_index(self, _: object, value: str) -> None:
@@ -128,7 +128,7 @@ class Vendor:
         model: str | None,
         index: int,
         memory: int,
-        rung: Rung,
+        enforcement: Enforcement,
         granularity: Granularity | None = None,
         capacity: Counters | None = None,
         health: str | None = None,
@@ -168,7 +168,7 @@ class Vendor:
             index=index,
             capacity={**declared, **(capacity or {})},
             granularity=granularity,
-            rung=rung,
+            enforcement=enforcement,
             health=health,
             numa=numa,
             pci=pci,
@@ -178,11 +178,11 @@ class Vendor:
         )
 
     def implied(
-        self, grants: Sequence[Grant], devices: Sequence[Device], *, container: bool
+        self, pieces: Sequence[DeviceAllocation], devices: Sequence[Device], *, container: bool
     ) -> Edits:
         """Return what the declaration implies: the granted devices or parts are seen and opened."""
         if self.visible_by == "uuid":
-            names = [g.part or device.uuid for g, device in zip(grants, devices, strict=True)]
+            names = [g.part or device.uuid for g, device in zip(pieces, devices, strict=True)]
             seen = names
         else:
             names = [str(index) for index in sorted(device.index for device in devices)]
@@ -197,7 +197,7 @@ class Vendor:
             env=dict.fromkeys(self.runtime, ",".join(names))
             | dict.fromkeys(self.visible, ",".join(seen)),
             device_nodes=filled_in(self.device_nodes),
-            cdi=tuple(f"{self.cdi}={grant.part or grant.device}" for grant in grants if self.cdi),
+            cdi=tuple(f"{self.cdi}={piece.part or piece.device}" for piece in pieces if self.cdi),
             files=filled_in(self.files),
         )
 

@@ -48,7 +48,7 @@ def demand(pod: Pod, *, card: int) -> Demand:
     models: tuple[str, ...] = ()
     if requests:
         ask = requests[0].asks[0]
-        count, models = len(requests[0].asks), requests[0].model.only
+        count, models = len(requests[0].asks), requests[0].model.include
         share = WHOLE if ask.memory is None else -(-ask.memory * WHOLE // card)
         if ask.memory_percent is not None:
             share = ask.memory_percent * WHOLE // 100

@@ -37,7 +37,7 @@ class Point:
 class Run:
     """What one order made of one sample of pods."""
 
-    order: str
+    placement: str
     seed: int
     arrived: int  # pods
     placed: int
@@ -83,14 +83,14 @@ def demands(trace: Trace) -> list[int]:
     return [prices.demand(pod) for pod in trace.pods]
 
 
-def replay(trace: Trace, order: str, seed: int, *, percent: int = ARRIVALS) -> Run:
+def replay(trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS) -> Run:
     """Return what an order makes of the trace's arrivals; the same seed gives the same answer."""
     nodes, pods = arrivals(trace, seed, percent=percent)
     player: _Player
-    if order in SCORES:
-        player = Baseline(order, tuple(nodes), trace.pods, seed)
+    if placement in SCORES:
+        player = Baseline(placement, tuple(nodes), trace.pods, seed)
     else:
-        player = _Ours(order, tuple(nodes), trace.pods)
+        player = _Ours(placement, tuple(nodes), trace.pods)
     asked = dict(zip(map(id, trace.pods), demands(trace), strict=True))
     total = player.left()
     refused: dict[str, int] = {}
@@ -117,7 +117,7 @@ def replay(trace: Trace, order: str, seed: int, *, percent: int = ARRIVALS) -> R
             curve.append(stands(step - 1))
     curve.append(stands(percent))
     return Run(
-        order=order,
+        placement=placement,
         seed=seed,
         arrived=len(pods),
         placed=len(pods) - sum(refused.values()),
@@ -143,8 +143,8 @@ class _Player(Protocol):
 class _Ours:
     """The index under one of our orders."""
 
-    def __init__(self, order: str, nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> None:
-        self._index = Index(nodes, weights=weights(order))
+    def __init__(self, placement: str, nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> None:
+        self._index = Index(nodes, weights=weights(placement))
         self._mix: Mix | None = None
         try:
             self._room = Room(nodes)
@@ -160,24 +160,24 @@ class _Ours:
         return max(counts, key=lambda reason: counts[reason], default=answer.sentence)
 
     def left(self) -> int:
-        return sum(self._index.cluster.room)
+        return sum(self._index.cluster.free_milli)
 
     def useless(self) -> float | None:
         if self._mix is None:
             return None
         room, cluster = self._room, self._index.cluster
         for number, cards in enumerate(cluster.cards):
-            room.cards[number, : len(cards)] = [cluster.states[card].room for card in cards]
+            room.cards[number, : len(cards)] = [cluster.states[card].free_milli for card in cards]
             if CPU in cluster.counters:
                 room.cpu[number] = cluster.host[number][cluster.counters.index(CPU)]
         return self._mix.lost(room)
 
 
 def replay_all(
-    path: Path, pods: str | None, orders: Iterable[str], seeds: Iterable[int], *, processes: int
+    path: Path, pods: str | None, placements: Iterable[str], seeds: Iterable[int], *, processes: int
 ) -> Iterator[Run]:
     """Yield a run for every order and seed as they end, `processes` of them at a time."""
-    work = [(path, pods, order, seed) for seed in seeds for order in orders]
+    work = [(path, pods, placement, seed) for seed in seeds for placement in placements]
     if processes == 1:
         yield from map(_one, work)
         return
@@ -186,8 +186,8 @@ def replay_all(
             yield done.result()
 
 
-def orders(names: str) -> list[str]:
-    """Return the orders in a list as `frag,fgd` or `waste=2,host=1`, ours or published.
+def placements(names: str) -> list[str]:
+    """Return the orders in a list as `fragmentation,fgd` or `fragmentation=2,host=1`, ours or published.
 
     A part with a weight continues the weights before it. Raises `BadInput`.
     """
@@ -197,23 +197,23 @@ def orders(names: str) -> list[str]:
             found[-1] += f",{part}"
         else:
             found.append(part)
-    for order in found:
-        if order not in SCORES:
-            _known(order)
+    for placement in found:
+        if placement not in SCORES:
+            _known(placement)
     if not found:
-        raise BadInput("no order is named")
+        raise BadInput("no placement is named")
     return list(dict.fromkeys(found))
 
 
-def _known(order: str) -> None:
-    if "=" not in order and order not in WEIGHTS:
-        raise BadInput(f"order {order!r} is none of {', '.join((*WEIGHTS, *SCORES))}")
-    weights(order)
+def _known(placement: str) -> None:
+    if "=" not in placement and placement not in WEIGHTS:
+        raise BadInput(f"placement {placement!r} is none of {', '.join((*WEIGHTS, *SCORES))}")
+    weights(placement)
 
 
 def _one(task: tuple[Path, str | None, str, int]) -> Run:
-    path, pods, order, seed = task
-    return replay(_read(path, pods), order, seed)
+    path, pods, placement, seed = task
+    return replay(_read(path, pods), placement, seed)
 
 
 @lru_cache(maxsize=2)

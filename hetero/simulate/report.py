@@ -16,7 +16,7 @@ from hetero.simulate.replay import Point, Run
 class Summary:
     """The mean over all seeds of one order; percentages are of all cards."""
 
-    order: str
+    placement: str
     seeds: int
     allocated: float
     lowest: float  # allocated, of all seeds
@@ -29,18 +29,18 @@ class Summary:
     curve: tuple[Point, ...]
 
 
-def summarise(runs: Iterable[Run], orders: Sequence[str]) -> tuple[Summary, ...]:
+def summarise(runs: Iterable[Run], placements: Sequence[str]) -> tuple[Summary, ...]:
     """Return one summary per order, in the order given."""
-    by_order: dict[str, list[Run]] = {order: [] for order in orders}
+    by_placement: dict[str, list[Run]] = {placement: [] for placement in placements}
     for run in sorted(runs, key=lambda one: one.seed):
-        by_order[run.order].append(run)
-    return tuple(_summary(order, some) for order, some in by_order.items())
+        by_placement[run.placement].append(run)
+    return tuple(_summary(placement, some) for placement, some in by_placement.items())
 
 
-def _summary(order: str, runs: list[Run]) -> Summary:
+def _summary(placement: str, runs: list[Run]) -> Summary:
     reasons = dict.fromkeys(reason for run in runs for reason in run.refused)
     return Summary(
-        order=order,
+        placement=placement,
         seeds=len(runs),
         allocated=fmean(run.allocated for run in runs),
         lowest=min(run.allocated for run in runs),
@@ -86,7 +86,7 @@ def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:
         arrived = [point.arrived for point in summary.curve]
         allocated = [point.allocated for point in summary.curve]
         for axes in (whole, end):
-            axes.plot(arrived, allocated, label=summary.order, linewidth=1.2)
+            axes.plot(arrived, allocated, label=summary.placement, linewidth=1.2)
     last = [summary.curve[-1] for summary in summaries]
     end.set_xlim(85, max(point.arrived for point in last))
     end.set_ylim(min(point.allocated for point in last) - 5, 100)

@@ -11,7 +11,18 @@ from typing import NoReturn
 
 from attrs import frozen
 
-from hetero.model import CORE, MEMORY, SLOTS, Ask, Choice, Device, Fractional, Request, Step, codec
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Ask,
+    Device,
+    Fractional,
+    Request,
+    Selector,
+    Step,
+    codec,
+)
 from hetero.model.errors import BadInput
 from hetero.model.units import MiB
 from hetero.placement import Container, Node, Pod
@@ -131,7 +142,7 @@ def _pods(path: Path, form: _Format) -> Iterator[Pod]:
         if count:
             ask = Ask() if share == _THOUSANDTHS else Ask(memory=share * MiB)
             models = tuple(part for part in row.text("models").split("|") if part)
-            request = Request(asks=(ask,) * count, model=Choice(only=models))
+            request = Request(asks=(ask,) * count, model=Selector(include=models))
         host = {"cpu": row.number("cpu"), "memory": row.number("memory") * MiB}
         yield Pod(name=row.text("name"), containers=(Container(request=request, host=host),))
 

@@ -15,7 +15,7 @@ from hetero_benchmarks.goals import (
     rows,
     unhindered,
 )
-from hetero_benchmarks.isolation import SHORT_FORM, Wanted, judged
+from hetero_benchmarks.isolation import SHORT_FORM, SignedContainer, judged
 from hetero_benchmarks.overhead import costs
 from hetero_benchmarks.rates import Pace
 from hetero_benchmarks.trial import Machine
@@ -36,7 +36,7 @@ def _beside(**cores: int) -> Cell:
 
 
 def test_every_job_runs_unlimited_first_and_last() -> None:
-    plan = Wanted(jobs=("gemm",), shares=(30,)).plan(10)
+    plan = SignedContainer(jobs=("gemm",), shares=(30,)).plan(10)
 
     assert [_alone("gemm"), _alone("gemm", 30), _alone("gemm")] == plan
 
@@ -44,14 +44,14 @@ def test_every_job_runs_unlimited_first_and_last() -> None:
 def test_tenants_are_measured_alone_first_and_last() -> None:
     beside = _beside(gemm=60, small=30)
 
-    plan = Wanted(jobs=("gemm",), shares=(), together=(beside.tenants,)).plan(10)
+    plan = SignedContainer(jobs=("gemm",), shares=(), together=(beside.tenants,)).plan(10)
 
     last = [_alone("gemm"), _alone("small")]
     assert [_alone("gemm"), _alone("gemm"), _alone("small"), beside, *last] == plan
 
 
 def test_every_pairing_runs_and_unequal_shares_both_ways() -> None:
-    wanted = Wanted(pairs=((("gemm", "copy"), (90, 10)), (("gemm", "copy"), (25,) * 4)))
+    wanted = SignedContainer(pairs=((("gemm", "copy"), (90, 10)), (("gemm", "copy"), (25,) * 4)))
 
     told = [str(cell) for cell in wanted.beside(10)]
 
@@ -185,7 +185,7 @@ def test_the_short_form_measures_every_promise() -> None:
 def test_the_tables_say_what_was_measured_and_how_much_of_it_is_exact(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wanted = Wanted(
+    wanted = SignedContainer(
         jobs=("gemm",),
         together=(_beside(gemm=60, resnet18=30).tenants,),
         elastic=("copy",),
@@ -216,7 +216,7 @@ MACHINE = Machine(
 )
 
 
-def _perfect(wanted: Wanted) -> Results:
+def _perfect(wanted: SignedContainer) -> Results:
     """Results in which everybody gets what it asked."""
     results: dict[Cell, list[tuple[Pace | None, ...]]] = {}
     for cell in wanted.plan(10):

@@ -12,7 +12,7 @@ import pytest
 
 #: Four devices of 16 GiB and one of 8 GiB; usage is a file, so that a test can set it.
 VENDOR = """
-from hetero.plugin import GiB, Fractional, Model, Rung, Usage, Vendor, Whole, hookimpl
+from hetero.plugin import GiB, Fractional, Model, Enforcement, Usage, Vendor, Whole, hookimpl
 
 VENDOR = Vendor(
     name="testing",
@@ -33,7 +33,7 @@ def hetero_vendor():
 def hetero_discover():
     for index, (uuid, size) in enumerate(SIZES.items()):
         yield VENDOR.device(
-            uuid=uuid, model="T1000", index=index, memory=size * GiB, rung=Rung.NONE, health="ok"
+            uuid=uuid, model="T1000", index=index, memory=size * GiB, enforcement=Enforcement.NONE, health="ok"
         )
 
 @hookimpl

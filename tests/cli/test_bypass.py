@@ -72,7 +72,7 @@ def test_a_program_that_dropped_the_limiter_is_found_within_five_seconds(
     assert "bad" in line
     assert "6644 MiB" in " ".join(done.stdout.split())
     (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
-    assert [program.pid] == grant["uncovered"]
+    assert [program.pid] == grant["bypass"]
     assert f"process {program.pid} of grant {grant['id']}" in hetero("ps").stdout
 
 
@@ -190,7 +190,7 @@ def test_the_contexts_cost_is_shown_apart_and_is_no_escape(hetero: Run, start: B
     assert (2 << 30, 500 << 20, []) == (
         share["memory_used"],
         share["overhead"],
-        grant["uncovered"],
+        grant["bypass"],
     )
     assert "2/4 GiB +500 MiB" in " ".join(hetero("ps").stdout.split())
     assert 0 == hetero("doctor").returncode

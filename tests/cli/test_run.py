@@ -127,7 +127,7 @@ def test_a_program_that_cannot_start_gives_its_grant_back(
         (["--policy", "strict"], 2, "'strict' is not one of"),
         (["--memory", "17Gi"], 3, "0 of 5 devices fit: 5 too small"),
         (["--count", "6"], 3, "5 of 5 devices fit (6 needed)"),
-        (["--avoid-vendor", "testing"], 3, "5 not chosen"),
+        (["--exclude-vendor", "testing"], 3, "5 not chosen"),
         (["--device", "T-9"], 4, "no device 'T-9' here"),
         (["--vendor", "nobody"], 4, "no vendor 'nobody' is installed"),
     ],

@@ -31,7 +31,7 @@ def cluster(tmp_path: Path) -> str:
 
 
 def test_orders_stand_side_by_side(hetero: Run, cluster: str) -> None:
-    done = hetero("simulate", "--trace", cluster, "--policy", "spread,fgd", "--jobs", "1")
+    done = hetero("simulate", "--trace", cluster, "--placement", "spread,fgd", "--jobs", "1")
     lines = [line.split() for line in done.stdout.splitlines()]
 
     assert 0 == done.returncode, done.stderr
@@ -45,11 +45,20 @@ def test_seeds_give_the_same_numbers_again_as_json(
 ) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "curves.png"
-    wish = ("simulate", "--trace", cluster, "--policy", "frag", "--seeds", "2", "--json")
+    wish = (
+        "simulate",
+        "--trace",
+        cluster,
+        "--placement",
+        "fragmentation",
+        "--seeds",
+        "2",
+        "--json",
+    )
     first, second = (json.loads(hetero(*wish, "--plot", str(picture)).stdout) for _ in range(2))
     (row,) = first["items"]
 
-    assert ("frag", 2) == (row["order"], row["seeds"])
+    assert ("fragmentation", 2) == (row["placement"], row["seeds"])
     assert 130 == row["curve"][-1]["arrived"]
     del row["decisions_per_second"], second["items"][0]["decisions_per_second"]
     assert first == second
@@ -58,7 +67,7 @@ def test_seeds_give_the_same_numbers_again_as_json(
 
 def test_what_makes_no_sense_is_one_line_and_exit_2(hetero: Run, cluster: str) -> None:
     for wish, says in (
-        (("--trace", cluster, "--policy", "frog"), "order 'frog' is none of frag,"),
+        (("--trace", cluster, "--placement", "frog"), "placement 'frog' is none of fragmentation,"),
         (("--trace", cluster, "--plot", "curves.svg"), "name a file that ends in .png"),
         (("--trace", cluster + "x"), "no such trace"),
         (("--trace", cluster, "--seeds", "0"), "0 is not in the range"),

@@ -48,7 +48,7 @@ def test_top_says_what_each_process_holds_and_how_its_limits_are_kept(
     assert [[], [1 << 30], [2 << 30]] == held
     assert {"hetero-job-cuda", "sh"} == {process["program"] for process in grant["running"]}
     assert (8 << 30, 3 << 30) == (share["memory"], share["memory_used"])
-    assert (30, "preload") == (share["core"], share["rung"])
+    assert (30, "preload") == (share["core"], share["enforcement"])
     assert share["core_used"] > 0
 
 
@@ -57,7 +57,7 @@ def test_where_nobody_watches_top_looks_once_in_plain_text(hetero: Run, pair: No
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert 1 == sum(line.startswith("grant pid # core memory rung") for line in lines)
+    assert 1 == sum(line.startswith("grant pid # core memory enforcement") for line in lines)
     (grant,) = [line for line in lines if line.endswith("a pair")]
     assert "/30 % 3/8 GiB preload a pair" in grant
     assert any(line.endswith("2 GiB hetero-job-cuda") for line in lines)

@@ -43,7 +43,9 @@ def test_inventory_shows_every_device_and_who_holds_what(
     lines = [line.split() for line in done.stdout.splitlines()]
 
     assert 0 == done.returncode, done.stderr
-    assert ["#", "vendor", "model", "uuid", "divides", "core", "memory", "slots"] == lines[0][:8]
+    assert ["#", "vendor", "model", "uuid", "granularity", "core", "memory", "slots"] == lines[0][
+        :8
+    ]
     rows = [" ".join(line) for line in lines]
     assert "1 testing T1000 T-1 1 %, 1 MiB 30/100 2.9/16 GiB 1/4 none ok" == rows[2]
     assert "4 testing T1000 T-4 1 %, 1 MiB 0/100 0/8 GiB 0/4 none ok" == rows[5]
@@ -107,7 +109,7 @@ def test_vendors_shows_a_broken_one_as_a_row(hetero: Run, environ: Mapping[str, 
 def test_fit_takes_nothing(hetero: Run) -> None:
     done = hetero("fit", "--count", "5", "--memory", "8Gi", "--core", "100", "--json")
 
-    assert 5 == len(json.loads(done.stdout)["grants"])
+    assert 5 == len(json.loads(done.stdout)["pieces"])
     assert "no grants stand\n" == hetero("ps").stdout
 
 

@@ -44,9 +44,9 @@ class Books:
             f"{entry['label']}: {entry['allocation']['grants']}"
             for node in self.lab.racks
             for entry in self.lab.standing(node)
-            if entry["keeper"]["uid"] not in pods
+            if entry["owner"]["uid"] not in pods
             or _takes(entry["allocation"])
-            not in map(_takes, given(pods[entry["keeper"]["uid"]], node))
+            not in map(_takes, given(pods[entry["owner"]["uid"]], node))
         ]
 
     def capacity(self, node: str) -> dict[str, Mapping[str, int]]:
@@ -107,13 +107,13 @@ def given(pod: Plain, node: str) -> Iterator[Plain]:
 
 
 def _takes(allocation: Plain) -> list[tuple[str, Plain]]:
-    return [(grant["device"], grant["takes"]) for grant in allocation["grants"]]
+    return [(grant["device"], grant["takes"]) for grant in allocation["pieces"]]
 
 
 def _sums(allocations: Sequence[Plain]) -> dict[tuple[str, str], int]:
     held: dict[tuple[str, str], int] = {}
     for allocation in allocations:
-        for grant in allocation["grants"]:
+        for grant in allocation["pieces"]:
             for counter, amount in grant["takes"].items():
                 key = (grant["device"], counter)
                 held[key] = held.get(key, 0) + amount

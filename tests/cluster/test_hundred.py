@@ -12,7 +12,7 @@ import pytest
 
 from hetero.kube.agent.proto.deviceplugin_pb2 import ContainerAllocateResponse
 from hetero.model.units import MiB
-from hetero.node.ledger.ledger import KEPT
+from hetero.node.ledger.ledger import PINNED
 from tests.cluster import plain_plugin
 from tests.cluster.books import Books
 from tests.cluster.conftest import plain_plugins, run_all, share
@@ -69,7 +69,7 @@ ROUNDS = 3
 def latencies(lab: Lab, bound: Mapping[str, float]) -> list[float]:
     """Return the seconds from the binding to Allocate, which notes it, of every pod that ran."""
     return [
-        path.with_name(KEPT).stat().st_mtime - bound[json.loads(path.read_text())["keeper"]["pod"]]
+        path.with_name(PINNED).stat().st_mtime - bound[json.loads(path.read_text())["owner"]["pod"]]
         for node in lab.racks
         for path in lab.records(node)
     ]
@@ -137,7 +137,7 @@ def test_twenty_pods_at_once_on_one_node_do_not_queue_behind_each_other(
     # A node-wide lock is held for as long as a container starts.
     assert 10 <= sum(count for seconds, count in asked.items() if seconds <= 1)
     assert {f"pod{number}": (1000 + number) * MiB for number in range(20)} == {
-        entry["keeper"]["pod"]: entry["allocation"]["grants"][0]["takes"]["memory"]
+        entry["owner"]["pod"]: entry["allocation"]["pieces"][0]["takes"]["memory"]
         for entry in lab.standing("n1")
     }
     assert [] == Books(lab).strangers()

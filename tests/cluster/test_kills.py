@@ -92,7 +92,7 @@ class Crowd:
         """Whether the ledgers hold what these pods were given, and nothing else."""
         pods = [pod for pod in self.lab.pods().values() if not _over(pod)]
         held = {
-            entry["keeper"]["uid"] for node in self.lab.racks for entry in self.lab.standing(node)
+            entry["owner"]["uid"] for node in self.lab.racks for entry in self.lab.standing(node)
         }
         return held == {pod["metadata"]["uid"] for pod in pods} and not self.books.strangers()
 
@@ -141,11 +141,11 @@ def test_whatever_is_killed_nothing_is_lost_leaked_stuck_or_over_capacity(
         "kubelet": lambda: lab.restart_kubelet(node()),
         "node": lose_node,
     }
-    order = [*kills, *chance.choices([*kills], k=rounds - len(kills))]
-    chance.shuffle(order)
+    placement = [*kills, *chance.choices([*kills], k=rounds - len(kills))]
+    chance.shuffle(placement)
     crowd.start()
     try:
-        for what in order:
+        for what in placement:
             for name, (_, most) in ASKED.items():
                 crowd.ask(name, chance.randint(1, most))
             time.sleep(chance.random() * 2)

@@ -32,7 +32,7 @@ class Carded(MemoryVendor):
 
 
 def node_with(vendor: MemoryVendor, path: Path) -> Node:
-    ledger = Ledger(path / "state", kept=path / "kept")
+    ledger = Ledger(path / "state", persistent=path / "persistent")
     return Node(registry=Registry.of(vendor), ledger=ledger)
 
 

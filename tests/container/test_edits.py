@@ -32,7 +32,7 @@ def test_a_share_brings_the_device_where_nobody_else_does(node: Node, specs: Spe
     view = create(node, "train", ASK, specs=specs)
 
     assert ("hetero.io/share=train",) == view.devices
-    (entry,) = node.look().standing
+    (entry,) = node.snapshot().grants
     grant = f"{node.ledger.path}/grants/{entry.id}/tenant/grant"
     assert {
         "env": ["MEMORY_VISIBLE_DEVICES=memory-0"],
@@ -93,20 +93,20 @@ def test_a_spec_of_another_card_is_not_taken_for_ours(node: Node, specs: Specs) 
 
 
 def test_the_limiter_gets_in_by_files_only(node: Node, tmp_path: Path) -> None:
-    hold = node.take(ASK, share="train").hold
-    limiters = in_place(hold.path, [tmp_path / "liblimit.so"], ["/opt/own.so"])
+    handle = node.take(ASK, share="train").handle
+    limiters = in_place(handle.path, [tmp_path / "liblimit.so"], ["/opt/own.so"])
 
-    edits = confine(node, hold.standing, Edits(env={"A": "b"}), limiters=limiters)
+    edits = confine(node, handle.grant, Edits(env={"A": "b"}), limiters=limiters)
 
     assert {"A": "b"} == edits.env
     assert {
         Mount(str(tmp_path / "liblimit.so"), "/etc/hetero/liblimit.so"),
-        Mount(f"{hold.path}/tenant/grant", "/etc/hetero/grant"),
-        Mount(f"{hold.path}/tenant/usage", "/etc/hetero/usage", writable=True),
-        Mount(f"{hold.path}/tenant/turn.0", "/etc/hetero/turn.0", writable=True),
-        Mount(f"{hold.path}/tenant/ld.so.preload", "/etc/ld.so.preload"),
+        Mount(f"{handle.path}/tenant/grant", "/etc/hetero/grant"),
+        Mount(f"{handle.path}/tenant/usage", "/etc/hetero/usage", writable=True),
+        Mount(f"{handle.path}/tenant/turn.0", "/etc/hetero/turn.0", writable=True),
+        Mount(f"{handle.path}/tenant/ld.so.preload", "/etc/ld.so.preload"),
     } == set(edits.mounts)
-    said = (hold.path / "tenant/ld.so.preload").read_text()
+    said = (handle.path / "tenant/ld.so.preload").read_text()
     assert "/etc/hetero/liblimit.so\n/opt/own.so\n" == said
 
 

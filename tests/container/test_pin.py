@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hetero.container.pin import Libraries, keep
-from hetero.model import CORE, MEMORY, SLOTS, Allocation, Grant
+from hetero.container.pin import Libraries, pin
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.errors import Refused
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.holders import holders
-from hetero.node.ledger.ledger import Standing
+from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.locks import try_lock
 from hetero.node.node import Node
 from tests.node.conftest import killed_at
@@ -20,41 +20,43 @@ from tests.node.conftest import killed_at
 
 def allocation(memory: int = GiB) -> Allocation:
     takes = {CORE: 10, MEMORY: memory, SLOTS: 1}
-    return Allocation(grants=(Grant(device="memory-0", vendor="memory", takes=takes, core=10),))
+    return Allocation(
+        pieces=(DeviceAllocation(device="memory-0", vendor="memory", takes=takes, core=10),)
+    )
 
 
-def kept(node: Node, path: Path, identity: str = "one", *, memory: int = GiB) -> Standing:
-    return keep(
+def kept(node: Node, path: Path, identity: str = "one", *, memory: int = GiB) -> Grant:
+    return pin(
         node,
         allocation(memory),
         discovery=node.discover(),
         identity=identity,
         label=f"default/{identity}/main",
-        keeper={"pod": identity},
+        owner={"pod": identity},
         libraries=Libraries(path / "lib"),
     )
 
 
 def ids(node: Node) -> list[str]:
-    return [entry.id for entry in node.look().standing]
+    return [entry.id for entry in node.snapshot().grants]
 
 
-def test_a_kept_grant_stands_without_a_process_until_it_is_let_go(
+def test_a_kept_grant_stands_without_a_process_until_it_is_unpin(
     node: Node, tmp_path: Path
 ) -> None:
     given = kept(node, tmp_path)
 
     assert {"one": ()} == holders({"one": [node.directory("one") / USAGE]})
-    assert [given] == list(node.look().standing)
-    node.ledger.let_go("one")
+    assert [given] == list(node.snapshot().grants)
+    node.ledger.unpin("one")
     assert [] == ids(node)
 
 
-def test_what_was_let_go_stands_while_a_process_uses_it(limited: Node, tmp_path: Path) -> None:
+def test_what_was_unpin_stands_while_a_process_uses_it(limited: Node, tmp_path: Path) -> None:
     kept(limited, tmp_path)
     with (limited.directory("one") / USAGE).open("r+b") as usage:
         assert try_lock(usage.fileno())  # as the limiter does in every process of the container
-        limited.ledger.let_go("one")
+        limited.ledger.unpin("one")
         assert ["one"] == ids(limited)
     assert [] == ids(limited)
 
@@ -138,14 +140,14 @@ def test_a_keeper_that_is_killed_at_any_step_leaves_a_grant_or_none_and_can_go_o
         give()
         assert ["beside", "one"] == ids(node)
         assert "for these" == node.ledger.notes("one")[-1]
-        node.ledger.let_go("one")
+        node.ledger.unpin("one")
         assert (["beside"], ()) == (ids(node), node.ledger.notes("one"))
         step += 1
 
     assert {(), ("one",), ("one", "for these")} == seen
 
 
-def test_what_a_keeper_notes_goes_when_the_grant_is_let_go(limited: Node, tmp_path: Path) -> None:
+def test_what_a_keeper_notes_goes_when_the_grant_is_unpin(limited: Node, tmp_path: Path) -> None:
     kept(limited, tmp_path)
     assert limited.ledger.note("one", "first")
     assert limited.ledger.note("one", "second")
@@ -153,7 +155,7 @@ def test_what_a_keeper_notes_goes_when_the_grant_is_let_go(limited: Node, tmp_pa
     assert ("first", "second") == limited.ledger.notes("one")
     with (limited.directory("one") / USAGE).open("r+b") as usage:
         assert try_lock(usage.fileno())  # a process of the container runs on
-        limited.ledger.let_go("one")
+        limited.ledger.unpin("one")
         assert not limited.ledger.note("one", "third")
         kept(limited, tmp_path)
 

@@ -66,8 +66,8 @@ def grants() -> list[str]:
     # Not by `Node.here`, which would load the simulated drivers into this process for good.
     simulated = simulation(os.environ)
     assert simulated
-    look = Ledger(Path(os.environ["HETERO_STATE"]) / simulated.name).look()
-    return [entry.id for entry in look.standing]
+    snapshot = Ledger(Path(os.environ["HETERO_STATE"]) / simulated.name).snapshot()
+    return [entry.id for entry in snapshot.grants]
 
 
 def test_the_config_gets_what_confines_the_container(bundle: Path) -> None:

@@ -36,7 +36,7 @@ class Sliced(Carded):
     @hookimpl
     def hetero_enforce(self, allocation: Allocation, devices: Sequence[Device]) -> Edits:
         """Make a slice, or bring the one the grant has to its size."""
-        (grant,) = allocation.grants
+        (grant,) = allocation.pieces
         if grant.takes[MEMORY] > self.largest:
             raise DriverError("no room")
         if grant.part is None:
@@ -89,8 +89,8 @@ def test_a_share_s_slice_is_cut_once_and_again_after_a_reboot(
     settle(sliced, specs=specs)
 
     assert ({"slice-2": GiB}, ()) == (slicing.slices, settled.words)
-    assert "slice-2" == settled.shares[0].entry.allocation.grants[0].part
-    assert settled.shares[0].entry == sliced.look().standing[0]
+    assert "slice-2" == settled.shares[0].entry.allocation.pieces[0].part
+    assert settled.shares[0].entry == sliced.snapshot().grants[0]
     assert f"SLICE=slice-2:{GiB}" in env(specs, "train")
 
 
@@ -135,7 +135,7 @@ def test_a_share_stands_until_it_is_removed_and_after_a_reboot(node: Node, specs
     create(node, "train", ASK, specs=specs)
     with pytest.raises(Refused, match="share train is there already"):
         create(node, "train", ASK, specs=specs)
-    (before,) = node.look().standing
+    (before,) = node.snapshot().grants
     reboot(node, specs)
 
     (view,) = settle(node, specs=specs).shares
@@ -143,7 +143,7 @@ def test_a_share_stands_until_it_is_removed_and_after_a_reboot(node: Node, specs
     assert before == view.entry
     assert specs.path("train").exists()
     remove(node, "train", specs=specs)
-    assert ((), ()) == (node.look().standing, settle(node, specs=specs).shares)
+    assert ((), ()) == (node.snapshot().grants, settle(node, specs=specs).shares)
     assert not specs.path("train").exists()
     with pytest.raises(NotFound, match="no share 'train'"):
         remove(node, "train", specs=specs)
@@ -153,7 +153,7 @@ def test_a_share_that_is_refused_takes_nothing(node: Node, specs: Specs) -> None
     with pytest.raises(Refused, match="0 of 1 device"):
         create(node, "large", Request(asks=(Ask(memory=17 * GiB),)), specs=specs)
 
-    assert ((), False) == (node.look().standing, specs.path("large").exists())
+    assert ((), False) == (node.snapshot().grants, specs.path("large").exists())
 
 
 def test_the_spec_of_a_card_that_is_gone_goes_with_a_word(
@@ -176,7 +176,7 @@ def test_the_spec_of_a_card_that_is_gone_goes_with_a_word(
 def test_a_spec_without_a_share_is_removed_and_another_ledger_s_is_not(
     node: Node, vendor: MemoryVendor, specs: Specs, tmp_path: Path
 ) -> None:
-    other = evolve(node, ledger=Ledger(tmp_path / "other", kept=tmp_path / "other-kept"))
+    other = evolve(node, ledger=Ledger(tmp_path / "other", persistent=tmp_path / "other-kept"))
     limited = (Mount(f"{other.ledger.path}/grants/1/tenant/grant", "/etc/hetero/grant"),)
     specs.put("theirs", Edits(mounts=limited), owner=other.ledger.path)
     ours = (Mount(f"{node.ledger.path}/grants/1/tenant/grant", "/etc/hetero/grant"),)
@@ -188,7 +188,7 @@ def test_a_spec_without_a_share_is_removed_and_another_ledger_s_is_not(
     assert (True, False) == (specs.path("theirs").exists(), specs.path("ours").exists())
     with pytest.raises(Refused, match="choose another name"):
         create(node, "theirs", ASK, specs=specs)
-    assert () == node.look().standing
+    assert () == node.snapshot().grants
 
 
 def test_a_share_s_memory_is_counted(node: Node, specs: Specs) -> None:
@@ -196,5 +196,5 @@ def test_a_share_s_memory_is_counted(node: Node, specs: Specs) -> None:
 
     with pytest.raises(Refused, match="lack memory"):
         node.take(Request(asks=(Ask(memory=16 * GiB),)))
-    assert [GiB] == [entry.limits[0].memory for entry in node.look().standing]
-    assert GiB == node.look().standing[0].allocation.grants[0].takes[MEMORY]
+    assert [GiB] == [entry.limits[0].memory for entry in node.snapshot().grants]
+    assert GiB == node.snapshot().grants[0].allocation.pieces[0].takes[MEMORY]

@@ -113,12 +113,12 @@ def test_removing_hetero_while_a_container_uses_it_is_refused_with_its_name(
     podman: Podman,
 ) -> None:
     prefix = ("--prefix", str(podman.machine.directory))
-    with podman.standing(wish("0:mem=1Gi"), name="keeper"):
+    with podman.standing(wish("0:mem=1Gi"), name="owner"):
         for command in (("doctor", "--uninstall-check"), ("runtime", "uninstall", *prefix)):
             done = podman.machine.hetero(*command)
 
             assert 3 == done.returncode
-            assert "keeper" in done.stderr
+            assert "owner" in done.stderr
     done = podman.machine.hetero("runtime", "uninstall", *prefix, "--yes")
     assert (0, False) == (done.returncode, Path(podman.machine.runtime).exists())
 

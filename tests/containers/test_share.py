@@ -168,7 +168,7 @@ def _used(machine: Machine) -> int:
 def _lose_what_a_reboot_loses(machine: Machine) -> None:
     """All but what is kept: the ledger's directory, and the CDI specs."""
     for kept in Path(machine.environ["HETERO_STATE"]).iterdir():
-        if kept.name != "kept":
+        if kept.name != "persistent":
             shutil.rmtree(kept)
     for spec in Path("/var/run/cdi").glob("hetero.io-share_*.json"):
         if str(machine.directory) in spec.read_text():

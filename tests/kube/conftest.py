@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hetero.model import Device, Fractional, Rung
+from hetero.model import Device, Enforcement, Fractional
 from hetero.model.units import GiB
 from hetero.plugin.vendor import Model, Vendor
 from tests.kube.control_plane import Authority, ControlPlane, control_plane, free_port, wait_for
@@ -27,7 +27,9 @@ CARDS = Vendor(
 
 def card(uuid: str, *, memory: int = 16 * GiB, model: str = "V100", **rest: Any) -> Device:
     """Return a card of the vendor whose words most tests speak."""
-    return CARDS.device(uuid=uuid, model=model, index=0, memory=memory, rung=Rung.PRELOAD, **rest)
+    return CARDS.device(
+        uuid=uuid, model=model, index=0, memory=memory, enforcement=Enforcement.PRELOAD, **rest
+    )
 
 
 def extender_settings(url: str, authority: Authority, caller: tuple[Path, Path]) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def scheduled(plane: ControlPlane) -> ControlPlane:
         "extender", sys.executable, "-m", "hetero.cli", "scheduler",
         "--host", "127.0.0.1", "--port", str(port),
         "--lease", "kube-system/hetero-scheduler",
-        "--cert", str(server[0]), "--key", str(server[1]), "--callers", str(authority.path),
+        "--cert", str(server[0]), "--key", str(server[1]), "--client-ca", str(authority.path),
         env={
             "KUBECONFIG": str(plane.kubeconfig),
             "HETERO_KEY_FILE": str(key),

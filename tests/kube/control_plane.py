@@ -35,15 +35,15 @@ def free_port() -> int:
         return port
 
 
-def wait_for(look: Any, *, seconds: float = 60.0) -> Any:
+def wait_for(snapshot: Any, *, seconds: float = 60.0) -> Any:
     """Return what `look` finds once it finds something; fail after so many seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        found = look()
+        found = snapshot()
         if found:
             return found
         time.sleep(0.1)
-    raise AssertionError(f"not within {seconds} s: {look}")
+    raise AssertionError(f"not within {seconds} s: {snapshot}")
 
 
 @define

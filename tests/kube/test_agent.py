@@ -16,9 +16,9 @@ from hetero.kube.api.annotations import (
     read_assignment,
     signed_assignment,
 )
-from hetero.model import CORE, MEMORY, SLOTS, Allocation, Grant
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB, MiB
-from hetero.node.ledger.grant_file import Limit, read_limits
+from hetero.node.ledger.grant_file import DeviceLimit, read_limits
 from tests.kube.world import CARD, SECRET, pod_named, refusal, run, until, world
 
 
@@ -40,7 +40,7 @@ def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() -> None:
                 "/etc/hetero/libhetero-cuda.so": True,
                 "/etc/ld.so.preload": True,
             } == {path: mount.read_only for path, mount in paths.items()}
-            assert (Limit(name="memory-1", memory=3000 * MiB, core=3000),) == read_limits(
+            assert (DeviceLimit(name="memory-1", memory=3000 * MiB, core=3000),) == read_limits(
                 Path(paths["/etc/hetero/grant"].host_path)
             )
             assert (
@@ -84,7 +84,7 @@ def test_pods_that_look_alike_are_never_mistaken_for_each_other() -> None:
                 )
                 assert given is not None
                 ((_, allocation),) = given.containers
-                assert allocation.grants[0].device == answer.envs["MEMORY_VISIBLE_DEVICES"]
+                assert allocation.pieces[0].device == answer.envs["MEMORY_VISIBLE_DEVICES"]
                 await at.kubelet.start_container(pod, "main")
 
     run(story)
@@ -180,8 +180,8 @@ def test_shares_lost_in_a_reboot_are_given_again_when_their_containers_start() -
             before = (await at.kubelet.admit(pod))["main"]
             ((label, given),) = at.standing().items()
             await at.crash()
-            for entry in at.node.look().standing:
-                at.node.ledger.let_go(entry.id)
+            for entry in at.node.snapshot().grants:
+                at.node.ledger.unpin(entry.id)
             assert {} == at.standing()
             await at.start()
             await at.kubelet.start_container(pod, "main")  # the kubelet kept its own notes
@@ -266,8 +266,8 @@ def test_what_does_not_fit_is_refused_whoever_signed_it() -> None:
     async def story() -> None:
         async with world(16 * GiB) as at:
             taken = Allocation(
-                grants=(
-                    Grant(
+                pieces=(
+                    DeviceAllocation(
                         device="memory-0",
                         vendor="memory",
                         takes={CORE: 50, MEMORY: 12 * GiB, SLOTS: 1},

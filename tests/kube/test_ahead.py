@@ -18,12 +18,12 @@ def test_a_share_stands_before_the_kubelet_asks_for_it_and_is_given_when_it_does
             pod = at.bind("pod")
             await until(lambda: ONE == list(at.standing()))
             assert [] == at.given()
-            before = at.node.look()
+            before = at.node.snapshot()
             await at.kubelet.admit(pod)
             await at.kubelet.start_container(pod, "main")
 
             assert ONE == at.given()
-            assert before == at.node.look()
+            assert before == at.node.snapshot()
 
     run(story)
 
@@ -71,14 +71,14 @@ def test_a_share_made_ahead_outlives_the_agent_and_is_given_by_the_next() -> Non
         async with world() as at:
             pod = at.bind("pod")
             await until(at.standing)
-            before = at.node.look()
+            before = at.node.snapshot()
             await at.crash()
             await at.start()
             await at.kubelet.admit(pod)
             await at.kubelet.start_container(pod, "main")
 
             assert ONE == at.given()
-            assert before == at.node.look()
+            assert before == at.node.snapshot()
 
     run(story)
 
@@ -147,7 +147,7 @@ def test_a_share_that_somebody_released_is_made_again_when_it_is_asked_for() -> 
             pod = at.bind("pod")
             await until(at.standing)
             ((label, given),) = at.standing().items()
-            (entry,) = at.node.look().standing
+            (entry,) = at.node.snapshot().grants
             at.node.release(entry.id, force=True)
             assert {} == at.standing()
             await at.kubelet.admit(pod)

@@ -16,7 +16,7 @@ from hetero.kube.api.annotations import (
     read_assignment,
     signed_assignment,
 )
-from hetero.model import Allocation, Grant, Link
+from hetero.model import Allocation, DeviceAllocation, Link
 from hetero.model.errors import BadInput
 from tests.kube.conftest import card
 
@@ -25,7 +25,12 @@ GIVEN = Assignment(
     node="n1",
     uid="uid-1",
     containers=(
-        ("main", Allocation(grants=(Grant(device="GPU-1", vendor="nvidia", takes={"core": 0}),))),
+        (
+            "main",
+            Allocation(
+                pieces=(DeviceAllocation(device="GPU-1", vendor="nvidia", takes={"core": 0}),)
+            ),
+        ),
     ),
 )
 

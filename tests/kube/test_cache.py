@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hetero.kube.api.quota import Quotas
-from hetero.kube.scheduler.cache import Roster
+from hetero.kube.scheduler.cache import SchedulerCache
 from hetero.model import Device
 from hetero.model.units import GiB
 from hetero.placement import Pod
@@ -27,7 +27,7 @@ QUOTA = {"default": {"most": {"nvidia.com/gpumem": 60_000}}}
 
 
 def asking(number: int) -> Pod:
-    found = WORDS.wish(pod(ASKS[number]))
+    found = WORDS.pod_request(pod(ASKS[number]))
     assert found is not None
     return found.pod
 
@@ -51,12 +51,12 @@ changes = st.one_of(
 )
 
 
-def anew(roster: Roster) -> Roster:
+def anew(cache: SchedulerCache) -> SchedulerCache:
     """Return a roster that learns at once all there is now."""
-    fresh = Roster(Quotas(WORDS, QUOTA))
-    for name in roster.nodes():
-        fresh.enter(name, roster.devices(name))
-    fresh.standing.update(roster.standing)
+    fresh = SchedulerCache(Quotas(WORDS, QUOTA))
+    for name in cache.nodes():
+        fresh.update_node(name, cache.devices(name))
+    fresh.standing.update(cache.standing)
     return fresh
 
 
@@ -75,41 +75,41 @@ def anew(roster: Roster) -> Roster:
 def test_a_roster_that_followed_every_change_says_what_a_new_one_would(
     story: list[tuple[object, ...]],
 ) -> None:
-    roster = Roster(Quotas(WORDS, QUOTA))
+    cache = SchedulerCache(Quotas(WORDS, QUOTA))
     for number in range(len(ASKS)):  # rows that are there before anything changes
-        roster.serving(asking(number), NAMES)
+        cache.serving(asking(number), NAMES)
     for change in story:
         match change:
             case ("enter", str(name), int(cards), int(gib), bool(ill)):
-                roster.enter(name, devices(name, cards, gib=gib, ill=ill))
+                cache.update_node(name, devices(name, cards, gib=gib, ill=ill))
             case ("leave", str(name)):
-                roster.leave(name)
+                cache.remove_node(name)
             case ("reserve", str(name), int(number), int(uid)):
-                roster.reserve(f"uid-{uid}", asking(number), name, order="binpack")
+                cache.reserve(f"uid-{uid}", asking(number), name, policy="binpack")
             case ("release", int(uid)):
-                roster.release(f"uid-{uid}")
-        fresh = anew(roster)
+                cache.release(f"uid-{uid}")
+        fresh = anew(cache)
         for number in range(len(ASKS)):
             wanted = asking(number)
-            assert fresh.serving(wanted, NAMES) == roster.serving(wanted, NAMES)
-            assert fresh.costs(wanted, NAMES) == roster.costs(wanted, NAMES)
-        assert fresh.fullness(NAMES) == roster.fullness(NAMES)
-        assert charged(fresh) == charged(roster)
+            assert fresh.serving(wanted, NAMES) == cache.serving(wanted, NAMES)
+            assert fresh.costs(wanted, NAMES) == cache.costs(wanted, NAMES)
+        assert fresh.fullness(NAMES) == cache.fullness(NAMES)
+        assert charged(fresh) == charged(cache)
 
 
-def charged(roster: Roster) -> dict[str, dict[str, int]]:
-    return {namespace: dict(+used) for namespace, used in roster.quotas.used.items() if +used}
+def charged(cache: SchedulerCache) -> dict[str, dict[str, int]]:
+    return {namespace: dict(+used) for namespace, used in cache.quotas.used.items() if +used}
 
 
 def test_a_card_that_falls_ill_is_noted_without_starting_anew() -> None:
-    roster = Roster(Quotas(WORDS))
+    cache = SchedulerCache(Quotas(WORDS))
     for name in NAMES:
-        roster.enter(name, devices(name, 1, gib=16, ill=False))
-    assert (NAMES, {}) == roster.serving(asking(0), NAMES)
-    cluster = roster._known()
-    roster.enter("n1", devices("n1", 1, gib=16, ill=True))
-    roster.enter("n9", devices("n9", 2, gib=16, ill=False))
+        cache.update_node(name, devices(name, 1, gib=16, ill=False))
+    assert (NAMES, {}) == cache.serving(asking(0), NAMES)
+    cluster = cache._known()
+    cache.update_node("n1", devices("n1", 1, gib=16, ill=True))
+    cache.update_node("n9", devices("n9", 2, gib=16, ill=False))
 
     refused = {"n1": "unhealthy (ill)"}
-    assert (["n0", "n2", "n3", "n9"], refused) == roster.serving(asking(0), [*NAMES, "n9"])
-    assert cluster is roster._known()
+    assert (["n0", "n2", "n3", "n9"], refused) == cache.serving(asking(0), [*NAMES, "n9"])
+    assert cluster is cache._known()

@@ -75,8 +75,8 @@ def test_a_former_schedulers_pods_are_ours_before_and_after_they_meet_the_webhoo
     (webhook,) = of("Deployment", "hetero-webhook")["spec"]["template"]["spec"]["containers"]
 
     assert ["hetero-scheduler", "hami-scheduler"] == served()
-    assert ["hetero-scheduler"] == served(formerSchedulerNames=[])
-    assert "--former=hami-scheduler" in webhook["args"]
+    assert ["hetero-scheduler"] == served(adoptSchedulerNames=[])
+    assert "--adopt-scheduler=hami-scheduler" in webhook["args"]
 
 
 def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> None:
@@ -123,7 +123,7 @@ def test_callers_of_the_extender_prove_themselves_and_the_webhook_fails_closed()
     containers = of("Deployment", "hetero-scheduler")["spec"]["template"]["spec"]["containers"]
     (hook,) = of("MutatingWebhookConfiguration", "hetero")["webhooks"]
 
-    assert "--callers=/etc/hetero-tls/ca.crt" in containers[0]["args"]
+    assert "--client-ca=/etc/hetero-tls/ca.crt" in containers[0]["args"]
     assert "Fail" == hook["failurePolicy"]
 
 

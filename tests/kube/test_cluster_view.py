@@ -16,8 +16,8 @@ from prometheus_client import generate_latest
 from hetero.cli import hetero
 from hetero.kube.api.annotations import INVENTORY
 from hetero.kube.api.client import Access, Api
-from hetero.kube.cluster_view import ClusterView, look
-from hetero.model import MEMORY, Rung, Usage
+from hetero.kube.cluster_view import ClusterView, snapshot
+from hetero.model import MEMORY, Enforcement, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import USAGE
@@ -40,12 +40,12 @@ def agent_pod(at: World) -> None:
 
 async def seen(at: World, **rest: Any) -> ClusterView:
     async with Api(Access(server=at.url)).open() as api:
-        return await look(api, **rest)
+        return await snapshot(api, **rest)
 
 
 def spend(at: World, seconds: float) -> None:
     """Write what the limiter does in a container's region: so much device time was given."""
-    (entry,) = at.node.look().standing
+    (entry,) = at.node.snapshot().grants
     descriptor = os.open(at.node.directory(entry.id) / USAGE, os.O_RDWR)
     os.pwrite(
         descriptor,
@@ -80,11 +80,11 @@ def test_what_stands_is_shown_by_node_and_by_container() -> None:
         assert ["default/pod/main"] == list(node.devices[0].grants)
         assert ("pod", "main", "n1", "Pending") == (pod.pod, pod.container, pod.node, pod.phase)
         (share,) = pod.shares
-        assert (2 * GiB, 30, 0, Rung.NONE) == (
+        assert (2 * GiB, 30, 0, Enforcement.NONE) == (
             share.memory,
             share.core,
             share.number,
-            share.rung,
+            share.enforcement,
         )
         assert (None, None) == (share.memory_used, share.core_used)
 

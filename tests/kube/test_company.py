@@ -14,12 +14,12 @@ from hetero.kube.webhook.admission import Webhook
 from hetero.model import (
     CORE,
     MEMORY,
-    ONE_POLICY,
+    POLICY_SLOTS,
     SLOTS,
     Device,
+    Enforcement,
     Fractional,
-    Multi,
-    Rung,
+    MultiDevice,
     Template,
     Templated,
 )
@@ -32,7 +32,7 @@ from tests.kube.test_scheduler import Running, scenario
 VENDORS = Registry.installed()
 CLASS, POLICY = "metax-tech.com/sgpu-app-class", "metax-tech.com/sgpu-qos-policy"
 SLICE = {"metax-tech.com/sgpu": "1", "metax-tech.com/vcore": "20", "metax-tech.com/vmemory": "4"}
-HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", writer="the-scheduler")
+HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", allocation_writer="the-scheduler")
 
 
 def sliced(uuid: str) -> Device:
@@ -42,9 +42,9 @@ def sliced(uuid: str) -> Device:
         model="MXC500",
         index=0,
         memory=64 * GiB,
-        rung=Rung.PARTITION,
-        granularity=Fractional(multi=Multi.WHOLE, together=True),
-        capacity={SLOTS: 16, **ONE_POLICY},
+        enforcement=Enforcement.PARTITION,
+        granularity=Fractional(multi=MultiDevice.WHOLE, together=True),
+        capacity={SLOTS: 16, **POLICY_SLOTS},
     )
 
 
@@ -56,7 +56,7 @@ def module(*uuids: str, group: str) -> tuple[Device, ...]:
             model="910C",
             index=index,
             memory=64 * GiB,
-            rung=Rung.PARTITION,
+            enforcement=Enforcement.PARTITION,
             group=group,
         )
         for index, uuid in enumerate(uuids)
@@ -82,7 +82,7 @@ async def said(it: Running, name: str, limits: dict[str, str], **notes: str) -> 
 def devices(it: Running, name: str) -> set[str]:
     given = it.given(name)
     assert given is not None
-    return {grant.device for _, allocation in given.containers for grant in allocation.grants}
+    return {grant.device for _, allocation in given.containers for grant in allocation.pieces}
 
 
 # --- classes --------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_a_pod_chooses_between_partitioned_cards_and_shared_ones() -> None:
     part = Template("1g.5gb", {CORE: 1, MEMORY: 5 * GiB, "p": 1}, part="p")
     mig = evolve(
         card("MIG"),
-        rung=Rung.PARTITION,
+        enforcement=Enforcement.PARTITION,
         granularity=Templated((part,), whole=False),
         capacity={CORE: 7, MEMORY: 16 * GiB, SLOTS: 1, "p": 1},
     )

@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from hetero.container.edits import driver_files
-from hetero.kube.agent.driver_injection import Bring, Way
+from hetero.kube.agent.driver_injection import DriverInjection, InjectionWay
 from hetero.model import Edits, Mount
 from tests.kube.world import run, until, world
 
@@ -37,35 +37,35 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def brought(way: Way, root: Path, *, kubelet: str = "v1.34.1", **spec: Any) -> Edits:
-    bring = Bring(way=way, root=root)
+def brought(way: InjectionWay, root: Path, *, kubelet: str = "v1.34.1", **spec: Any) -> Edits:
+    bring = DriverInjection(way=way, root=root)
     bring.meet({"kubeletVersion": kubelet})
     return bring.into({"spec": spec}, EDITS)
 
 
 def test_the_agent_brings_what_the_vendor_declares_and_the_node_has(root: Path) -> None:
-    assert BY_FILES == brought(Way.FILES, root)
+    assert BY_FILES == brought(InjectionWay.FILES, root)
 
 
 def test_a_pod_that_names_a_runtime_class_gets_its_driver_from_there(root: Path) -> None:
-    assert BY_RUNTIME == brought(Way.FILES, root, runtimeClassName="vendor")
-    assert BY_RUNTIME == brought(Way.CDI, root, runtimeClassName="vendor")
-    assert BY_RUNTIME == brought(Way.RUNTIME, root)
+    assert BY_RUNTIME == brought(InjectionWay.FILES, root, runtimeClassName="vendor")
+    assert BY_RUNTIME == brought(InjectionWay.CDI, root, runtimeClassName="vendor")
+    assert BY_RUNTIME == brought(InjectionWay.RUNTIME, root)
 
 
 def test_by_cdi_the_kubelet_is_given_names_alone(root: Path) -> None:
-    assert BY_NAME == brought(Way.CDI, root)
+    assert BY_NAME == brought(InjectionWay.CDI, root)
 
 
 @pytest.mark.parametrize("kubelet", ["v1.28.15", "v1.20.2", "", "v1.9.0+x"])
 def test_a_kubelet_that_passes_no_names_on_is_given_files(root: Path, kubelet: str) -> None:
-    assert BY_FILES == brought(Way.CDI, root, kubelet=kubelet)
+    assert BY_FILES == brought(InjectionWay.CDI, root, kubelet=kubelet)
 
 
 def test_a_card_that_no_spec_describes_comes_by_files(root: Path) -> None:
     (root / "run/cdi/vendor.json").write_text(SPEC.replace("card-1", "card-2"))
 
-    assert BY_FILES == brought(Way.CDI, root)
+    assert BY_FILES == brought(InjectionWay.CDI, root)
 
 
 def test_libraries_are_those_that_the_nodes_own_linker_finds(tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ from hetero.kube.webhook.admission import Webhook
 from hetero.model import (
     CORE,
     MEMORY,
-    ONE_POLICY,
+    POLICY_SLOTS,
     SLOTS,
     Device,
+    DeviceAllocation,
+    Enforcement,
     Fractional,
-    Grant,
-    Multi,
-    Rung,
+    MultiDevice,
     Template,
     Templated,
 )
@@ -35,7 +35,7 @@ from tests.kube.test_pod_request import WORDS
 from tests.kube.test_scheduler import Running, scenario
 
 DOC = Path(__file__).parents[2] / "docs/kubernetes.md"
-HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", writer="the-scheduler")
+HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", allocation_writer="the-scheduler")
 VENDORS = Registry.installed()
 
 
@@ -212,7 +212,7 @@ def cards(vendor: str, model: str, gib: int, *uuids: str, **facts: Any) -> tuple
             model=model,
             index=index,
             memory=gib * GiB,
-            **{"rung": Rung.PARTITION, **facts},
+            **{"enforcement": Enforcement.PARTITION, **facts},
         )
         for index, uuid in enumerate(uuids)
     )
@@ -236,10 +236,16 @@ def _mig(uuid: str) -> Device:
     return made
 
 
-_SGPU = Fractional(multi=Multi.WHOLE, together=True)
+_SGPU = Fractional(multi=MultiDevice.WHOLE, together=True)
 NODES: dict[str, tuple[Device, ...]] = {
     "nvidia": cards(
-        "nvidia", "NVIDIA A100-SXM4-40GB", 40, UUID, "GPU-2", "GPU-3", rung=Rung.PRELOAD
+        "nvidia",
+        "NVIDIA A100-SXM4-40GB",
+        40,
+        UUID,
+        "GPU-2",
+        "GPU-3",
+        enforcement=Enforcement.PRELOAD,
     ),
     "nvidia-mig": (_mig("MIG-1"), _mig("MIG-2")),
     **{
@@ -254,7 +260,7 @@ NODES: dict[str, tuple[Device, ...]] = {
         f"iluvatar-{model.lower()}": cards("iluvatar", model, 32, f"{model}-1", f"{model}-2")
         for model in ("BI-V100", "BI-V150", "MR-V100")
     },
-    "metax": cards("metax", "MXC500", 64, "C500-1", "C500-2", rung=Rung.NONE),
+    "metax": cards("metax", "MXC500", 64, "C500-1", "C500-2", enforcement=Enforcement.NONE),
     "metax-sgpu": cards(
         "metax",
         "MXC500",
@@ -262,7 +268,7 @@ NODES: dict[str, tuple[Device, ...]] = {
         METAX_UUID,
         *("C500-3", "C500-4", "C500-5"),
         granularity=_SGPU,
-        capacity={SLOTS: 16, **ONE_POLICY},
+        capacity={SLOTS: 16, **POLICY_SLOTS},
     ),
     "cambricon": cards("cambricon", "MLU370-X8", 48, "MLU-1"),
     "mthreads": cards("mthreads", "MTT S4000", 48, "MTT-1", "MTT-2"),
@@ -294,13 +300,13 @@ async def got(it: Running, name: str, pod: dict[str, Any]) -> list[tuple[int, in
     assert given is not None
     devices = {device.uuid: device for node in NODES.values() for device in node}
     return [
-        (len(allocation.grants), _mib(grant, of=devices[grant.device]))
+        (len(allocation.pieces), _mib(grant, of=devices[grant.device]))
         for _, allocation in given.containers
-        for grant in allocation.grants[:1]
+        for grant in allocation.pieces[:1]
     ]
 
 
-def _mib(grant: Grant, *, of: Device) -> int | None:
+def _mib(grant: DeviceAllocation, *, of: Device) -> int | None:
     held = grant.takes[MEMORY]
     return None if held == of.capacity[MEMORY] else held // MiB
 

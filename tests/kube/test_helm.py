@@ -90,7 +90,7 @@ def test_helm_installs_byte_by_byte_what_we_render_upgrades_it_and_leaves_nothin
     ours = rendered(kubernetes=f"1.{plane.minor}")
     assert parts(ours) == parts(installed["manifest"])
 
-    settings = 'device-order = "spread"\n[nodes."*".cards]\nsplit = 4\n'
+    settings = 'device-placement = "spread"\n[nodes."*".cards]\nmax_sharers = 4\n'
     values = {"image": "example.com/hetero:2", "settings": settings, "replicas": 3}
     upgraded = done(helm.Upgrade(config).run("hetero", CHART, values=values, wait=False))
     ours = rendered(kubernetes=f"1.{plane.minor}", **values)

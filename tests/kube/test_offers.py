@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 
 from hetero.kube.agent.agent import Options, node_of
 from hetero.kube.api.annotations import INVENTORY, published_devices
-from hetero.model import CORE, MEMORY, SLOTS, Rung, Template, Templated, Usage
+from hetero.model import CORE, MEMORY, SLOTS, Enforcement, Template, Templated, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.plugin.registry import Registry
@@ -54,7 +54,7 @@ def test_the_kubelet_is_told_of_cards_by_the_clusters_own_names() -> None:
 
 def test_the_clusters_settings_say_how_often_a_node_gives_a_card(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(SECRET)
-    (tmp_path / "settings.toml").write_text('[nodes."n*"]\ncards.split = 3\n')
+    (tmp_path / "settings.toml").write_text('[nodes."n*"]\ncards.max_sharers = 3\n')
     options = Options(
         name="n1",
         kubelet=tmp_path,
@@ -146,10 +146,10 @@ def test_it_registers_anew_within_two_seconds_of_a_kubelet_restart() -> None:
 def test_a_process_past_its_limiter_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with world() as at:
-            at.vendor.devices[0] = evolve(at.vendor.devices[0], rung=Rung.PRELOAD)
+            at.vendor.devices[0] = evolve(at.vendor.devices[0], enforcement=Enforcement.PRELOAD)
             pod = at.bind("pod", memory=GiB)
             await at.kubelet.admit(pod)
-            (entry,) = at.node.look().standing
+            (entry,) = at.node.snapshot().grants
             with (at.node.directory(entry.id) / USAGE).open("r+b") as usage:  # it is the grant's
                 program = await asyncio.create_subprocess_exec("sleep", "60", stdin=usage)
             counts = {program.pid: 3 * GiB}
@@ -168,12 +168,12 @@ def test_a_process_past_its_limiter_is_told_of_once(caplog: pytest.LogCaptureFix
 def test_active_oom_killer_ends_a_process_past_its_limiter(said: str, killed: bool) -> None:
     async def story() -> None:
         async with world() as at:
-            at.vendor.devices[0] = evolve(at.vendor.devices[0], rung=Rung.PRELOAD)
+            at.vendor.devices[0] = evolve(at.vendor.devices[0], enforcement=Enforcement.PRELOAD)
             pod = at.bind("pod", memory=GiB)
             pod["spec"]["containers"][0]["env"] = [{"name": "ACTIVE_OOM_KILLER", "value": said}]
             at.api.put("pods", pod)
             await at.kubelet.admit(pod)
-            (entry,) = at.node.look().standing
+            (entry,) = at.node.snapshot().grants
             with (at.node.directory(entry.id) / USAGE).open("r+b") as usage:  # it is the grant's
                 program = await asyncio.create_subprocess_exec("sleep", "60", stdin=usage)
             other = await asyncio.create_subprocess_exec("sleep", "60")

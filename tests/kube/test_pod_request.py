@@ -9,7 +9,7 @@ import pytest
 
 from hetero.kube.api.pod_request import Vocabulary
 from hetero.kube.api.settings import Settings, load
-from hetero.model import Ask, Choice, Policy, Priority
+from hetero.model import Ask, Policy, Priority, Selector
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from hetero.plugin.registry import Registry
@@ -123,7 +123,7 @@ def test_each_vendors_words_mean_what_its_users_know(
 ) -> None:
     found = asked(limits)
 
-    assert (Choice(only=(vendor,)), count, (ask,) * count) == (
+    assert (Selector(include=(vendor,)), count, (ask,) * count) == (
         found.request.vendor,
         found.count,
         found.request.asks,
@@ -141,7 +141,7 @@ def test_one_core_group_of_sixteen_is_enough_for_one() -> None:
 
 
 def test_a_pod_without_our_words_asks_nothing() -> None:
-    assert (None, ()) == (WORDS.wish(pod({"cpu": "1"})), WORDS.asked(pod({"cpu": "1"})))
+    assert (None, ()) == (WORDS.pod_request(pod({"cpu": "1"})), WORDS.asked(pod({"cpu": "1"})))
 
 
 def test_annotations_choose_cards() -> None:
@@ -154,7 +154,7 @@ def test_annotations_choose_cards() -> None:
         },
     )
 
-    assert (Choice(only=("A100", "V100")), Choice(never=("GPU-1",)), True) == (
+    assert (Selector(include=("A100", "V100")), Selector(exclude=("GPU-1",)), True) == (
         found.request.model,
         found.request.uuid,
         found.request.numa,
@@ -164,7 +164,7 @@ def test_annotations_choose_cards() -> None:
 def test_a_model_is_found_although_users_spell_it_otherwise_than_the_driver() -> None:
     found = asked({"hygon.com/dcunum": "1"}, notes={"hygon.com/use-dcutype": "DCU-K100_AI"})
 
-    assert Choice(only=("K100-AI",)) == found.request.model
+    assert Selector(include=("K100-AI",)) == found.request.model
 
 
 def test_orders_are_read_from_hami_annotations_and_our_own() -> None:
@@ -172,10 +172,10 @@ def test_orders_are_read_from_hami_annotations_and_our_own() -> None:
         "hami.io/node-scheduler-policy": "spread",
         "hami.io/gpu-scheduler-policy": "numa,binpack",
     }
-    wish = WORDS.wish(pod({"nvidia.com/gpu": "1"}, notes=theirs))
+    pod_request = WORDS.pod_request(pod({"nvidia.com/gpu": "1"}, notes=theirs))
 
-    assert wish is not None
-    assert ("spread", "binpack") == (wish.node_order, wish.device_order)
+    assert pod_request is not None
+    assert ("spread", "binpack") == (pod_request.node_placement, pod_request.device_placement)
     assert asked({"nvidia.com/gpu": "1"}, notes=theirs).request.numa
 
 
@@ -277,14 +277,14 @@ def test_the_cluster_and_then_the_patterns_of_a_nodes_name_say_what_it_gives_out
 ) -> None:
     said = settings(
         tmp_path,
-        '[nodes."*"]\ncards.split = 4\nscale.core = 2\n'
-        '[nodes."old-*"]\ncards.split = 2\nscale.memory = 1.5\ncards.parts = "none"\n',
+        '[nodes."*"]\ncards.max_sharers = 4\nscale.core = 2\n'
+        '[nodes."old-*"]\ncards.max_sharers = 2\nscale.memory = 1.5\ncards.partitioned = "none"\n',
     )
     plain, old = said.of_node("new-1"), said.of_node("old-1")
 
-    assert (4, Decimal(2), Decimal(1)) == (plain.split, plain.core_scale, plain.memory_scale)
-    assert (2, Decimal(2), Decimal("1.5")) == (old.split, old.core_scale, old.memory_scale)
-    assert ("mixed", "none") == (plain.parts.value, old.parts.value)
+    assert (4, Decimal(2), Decimal(1)) == (plain.max_sharers, plain.core_scale, plain.memory_scale)
+    assert (2, Decimal(2), Decimal("1.5")) == (old.max_sharers, old.core_scale, old.memory_scale)
+    assert ("mixed", "none") == (plain.partitioned.value, old.partitioned.value)
 
 
 def test_a_runtime_class_is_of_a_vendor_that_is_there(tmp_path: Path) -> None:
@@ -305,9 +305,9 @@ def test_a_quantity_that_is_none_is_one_sentence(said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('node-orders = "spread"', "'node-orders' is not known"),
+        ('node-placements = "spread"', "'node-placements' is not known"),
         ("[defaults]\ncount = 0", "defaults.count 0 is not a positive whole number"),
-        ('[nodes."n1"]\ncards.splits = 1', "nodes.'n1': unknown key 'splits'"),
+        ('[nodes."n1"]\ncards.max_sharer = 1', "nodes.'n1': unknown key 'max_sharer'"),
         ("nodes = 1", r"nodes is a table of tables: write \[nodes.\"\*\".cards\]"),
     ],
 )

@@ -46,7 +46,7 @@ def held(plane: ControlPlane) -> dict[str, dict[str, int]]:
         for _, given in (
             json.loads(text)["containers"] if text and pod["spec"].get("nodeName") else ()
         ):
-            for grant in given["grants"]:
+            for grant in given["pieces"]:
                 counters = sums.setdefault(grant["device"], {})
                 for name, amount in grant["takes"].items():
                     counters[name] = counters.get(name, 0) + amount
@@ -117,7 +117,7 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
     server = authority.issue("webhook")
     plane.start(
         "webhook", sys.executable, "-m", "hetero.cli", "webhook",
-        "--host", "127.0.0.1", "--port", str(port), "--writer", "the-scheduler",
+        "--host", "127.0.0.1", "--port", str(port), "--allocation-writer", "the-scheduler",
         "--cert", str(server[0]), "--key", str(server[1]),
         env={"KUBECONFIG": str(plane.kubeconfig)},
     )  # fmt: skip

@@ -56,8 +56,8 @@ class Running:
         return read_assignment(notes, KEY, pod=name, uid=f"uid-{name}", node=node)
 
     def held(self, device: str) -> int:
-        holds = [h for p in self.scheduler.roster.standing.values() for h in p.holds]
-        return sum(hold.takes["memory"] for hold in holds if hold.device == device) // 2**20
+        holds = [h for p in self.scheduler.cache.standing.values() for h in p.holds]
+        return sum(handle.takes["memory"] for handle in holds if handle.device == device) // 2**20
 
 
 @asynccontextmanager
@@ -125,7 +125,7 @@ def test_bind_signs_the_allocation_and_binds_the_pod() -> None:
         given = it.given("p")
         assert given is not None
         ((name, allocation),) = given.containers
-        (grant,) = allocation.grants
+        (grant,) = allocation.pieces
         assert ("n1", "main", "GPU-1", 50) == (given.node, name, grant.device, grant.core)
 
     scenario(play, n1=(card("GPU-1"),))
@@ -224,7 +224,7 @@ def test_a_forged_or_replayed_allocation_takes_nothing() -> None:
         thief["metadata"]["annotations"] = notes
         it.api.put_now(f"{PODS}/thief", thief)
 
-        assert ["uid-victim"] == list(it.scheduler.roster.standing)
+        assert ["uid-victim"] == list(it.scheduler.cache.standing)
 
     scenario(play, n1=(card("GPU-1"),))
 
@@ -289,7 +289,7 @@ def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> Non
     async def play(it: Running) -> None:
         await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
         await it.bind("p", "n1")
-        read = it.scheduler.tally.registry.get_sample_value
+        read = it.scheduler.scheduler_metrics.registry.get_sample_value
 
         assert 1 == read("hetero_scheduler_decisions_total", {"verb": "bind", "result": "ok"})
         assert 1 == read("hetero_scheduler_refusals_total", {"reason": "have no device"})

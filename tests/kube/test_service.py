@@ -41,8 +41,8 @@ async def serving(certificates: Certificates) -> AsyncIterator[str]:
     )
     for _ in range(100):
         try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
+            _, allocation_writer = await asyncio.open_connection("127.0.0.1", port)
+            allocation_writer.close()
             break
         except OSError:
             await asyncio.sleep(0.02)
@@ -65,7 +65,7 @@ def test_only_callers_with_a_certificate_of_ours_get_in(tmp_path: Path) -> None:
     cert, key = ours.issue("extender")
 
     async def play() -> None:
-        async with serving(Certificates(cert=cert, key=key, callers=ours.path)) as url:
+        async with serving(Certificates(cert=cert, key=key, client_ca=ours.path)) as url:
             assert "hello" == await ask(url, caller(ours, ours.issue("kube-scheduler")))
             for stranger in (None, theirs.issue("kube-scheduler")):
                 with pytest.raises((aiohttp.ClientError, OSError)):
@@ -84,9 +84,9 @@ def test_a_renewed_certificate_is_served_without_a_restart(
     async def serial(url: str) -> str:
         port = int(url.split(":")[-1].strip("/"))
         tls = caller(authority, None)
-        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-        found: str = writer.get_extra_info("peercert")["serialNumber"]
-        writer.close()
+        _, allocation_writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        found: str = allocation_writer.get_extra_info("peercert")["serialNumber"]
+        allocation_writer.close()
         return found
 
     async def play() -> None:

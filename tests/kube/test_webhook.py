@@ -12,7 +12,7 @@ from hetero.kube.api.annotations import ALLOCATION
 from hetero.kube.webhook.admission import Webhook
 from tests.kube.test_pod_request import WORDS, pod
 
-HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", writer="the-scheduler")
+HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", allocation_writer="the-scheduler")
 SHARE = {"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
 
 
@@ -70,7 +70,7 @@ def test_a_pod_that_opts_out_or_has_another_scheduler_is_left_alone() -> None:
 
 
 def test_pods_of_a_scheduler_that_is_gone_are_moved_to_ours() -> None:
-    hook = evolve(HOOK, former=frozenset({"hami-scheduler"}))
+    hook = evolve(HOOK, adopt_schedulers=frozenset({"hami-scheduler"}))
 
     def scheduler(plain: dict[str, Any]) -> str | None:
         plain["spec"]["schedulerName"] = "hami-scheduler"

@@ -23,7 +23,7 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.placement import fit
 from hetero.plugin.registry import Registry
-from hetero.plugin.resource_names import Words
+from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.testing import MemoryVendor, rack
 from tests.kube.api_server import FakeApi, Plain
 from tests.kube.kubelet import FakeKubelet
@@ -110,13 +110,13 @@ class World:
 
     def standing(self) -> dict[str, Allocation]:
         """Return what stands, by pod and container."""
-        look = self.node.look()
-        assert look.unreadable == ()
-        return {str(entry.label): entry.allocation for entry in look.standing}
+        snapshot = self.node.snapshot()
+        assert snapshot.unreadable == ()
+        return {str(entry.label): entry.allocation for entry in snapshot.grants}
 
     def given(self) -> list[str]:
         """Return the pods and containers that were given what stands for them."""
-        entries = self.node.look().standing
+        entries = self.node.snapshot().grants
         return [str(entry.label) for entry in entries if self.node.ledger.notes(entry.id)]
 
 
@@ -145,8 +145,8 @@ async def world(*memory: int, slots: int = 10, words: tuple[str, ...] = ()) -> A
     vendor = MemoryVendor(
         rack(*(memory or (16 * GiB, 16 * GiB)), slots=slots, numa=1), limiter="cuda"
     )
-    shapes = (Words(count=f"example.com/{shape}", shape=shape) for shape in words)
-    vendor._vendor = evolve(vendor._vendor, words=(Words(count=CARD), *shapes))
+    shapes = (ResourceNames(count=f"example.com/{shape}", shape=shape) for shape in words)
+    vendor._vendor = evolve(vendor._vendor, words=(ResourceNames(count=CARD), *shapes))
     # Not pytest's directory: a socket's path has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="k") as path:
         made = World(Path(path), vendor)

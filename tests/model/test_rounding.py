@@ -16,7 +16,7 @@ from hetero.model import (
     Fractional,
     Granularity,
     Ladder,
-    Multi,
+    MultiDevice,
     Step,
     Template,
     Templated,
@@ -46,18 +46,26 @@ def menu(*shapes: tuple[str, int, int]) -> tuple[Template, ...]:
 ASK = Ask(memory=3000 * MiB, core=30)
 
 PERCENT_AND_MIB = Fractional(Step(MiB), Step(1))  # NVIDIA and Hygon: any MiB, any percent
-STEPS_OF_256 = Fractional(Step(256 * MiB), Step(1), Multi.WHOLE)  # Cambricon and Iluvatar units
+STEPS_OF_256 = Fractional(
+    Step(256 * MiB), Step(1), MultiDevice.WHOLE
+)  # Cambricon and Iluvatar units
 # Moore Threads S4000: 16 core groups, memory in {2,4,8,16,32,64,96} units of 512 MiB.
 S4000 = Fractional(
-    Ladder(tuple(units * 512 * MiB for units in (2, 4, 8, 16, 32, 64, 96))), Step(1), Multi.WHOLE
+    Ladder(tuple(units * 512 * MiB for units in (2, 4, 8, 16, 32, 64, 96))),
+    Step(1),
+    MultiDevice.WHOLE,
 )
 # Ascend templates as MindCluster and HAMi list them (memory in MiB, AI cores); memory decides.
-A910B3 = Templated(menu(("vir05_1c_16g", 16384, 5), ("vir10_3c_32g", 32768, 10)), by=(MEMORY,))
+A910B3 = Templated(
+    menu(("vir05_1c_16g", 16384, 5), ("vir10_3c_32g", 32768, 10)), measured_by=(MEMORY,)
+)
 A910B2 = Templated(
     menu(("vir03_1c_8g", 8192, 3), ("vir06_1c_16g", 16384, 6), ("vir12_3c_32g", 32768, 12)),
-    by=(MEMORY,),
+    measured_by=(MEMORY,),
 )
-A310P3 = Templated(menu(("vir01", 3072, 1), ("vir02", 6144, 2), ("vir04", 12288, 4)), by=(MEMORY,))
+A310P3 = Templated(
+    menu(("vir01", 3072, 1), ("vir02", 6144, 2), ("vir04", 12288, 4)), measured_by=(MEMORY,)
+)
 
 
 def test_3000_mib_stay_3000_mib_where_any_mib_will_do() -> None:

@@ -16,7 +16,7 @@ from attrs import frozen
 from hetero.model import CORE, MEMORY, SLOTS, Ask, Request
 from hetero.model.errors import HeteroError
 from hetero.model.units import GiB
-from hetero.node.ledger.ledger import Hold, Ledger, Standing
+from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
@@ -28,31 +28,31 @@ def request(*, memory: int | None = None, core: int | None = None, count: int = 
     return Request(asks=(Ask(memory=memory, core=core),) * count)
 
 
-def admit(node: Node, wish: Request) -> Hold:
+def admit(node: Node, wish: Request) -> GrantHandle:
     """Take what the request asks; it stands until `let_go`, or the end of this process."""
-    hold, _ = node.admit(wish, command=["test"])
-    return hold
+    handle, _ = node.admit(wish, command=["test"])
+    return handle
 
 
-def let_go(hold: Hold) -> None:
-    os.close(hold.descriptor)
+def drop(handle: GrantHandle) -> None:
+    os.close(handle.descriptor)
 
 
 def standing(node: Node) -> list[str]:
-    return [entry.id for entry in node.look().standing]
+    return [entry.id for entry in node.snapshot().grants]
 
 
 def taken(node: Node, device: str) -> tuple[int, int, int]:
     """Return the memory, core and slots that stand on a device."""
-    return taken_of(node.look().standing, device)
+    return taken_of(node.snapshot().grants, device)
 
 
-def taken_of(entries: Iterable[Standing], device: str) -> tuple[int, int, int]:
+def taken_of(entries: Iterable[Grant], device: str) -> tuple[int, int, int]:
     """Return the memory, core and slots that these entries take of a device."""
     takes = [
         grant.takes
         for entry in entries
-        for grant in entry.allocation.grants
+        for grant in entry.allocation.pieces
         if grant.device == device
     ]
     memory, core, slots = (sum(t[name] for t in takes) for name in (MEMORY, CORE, SLOTS))
@@ -134,7 +134,7 @@ def spawn() -> Iterator[Callable[[Node, Request], Process]]:
         if pid == 0:
             os.close(readable)
             try:
-                answer = admit(node, wish).standing.id
+                answer = admit(node, wish).grant.id
             except HeteroError as error:
                 answer = f"error: {error}"
             os.write(writable, answer.encode())

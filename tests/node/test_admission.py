@@ -10,14 +10,14 @@ from decimal import Decimal
 import pytest
 from attrs import evolve
 
-from hetero.model import Ask, Choice, Request
+from hetero.model import Ask, Request, Selector
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.settings import Settings
 
-from .conftest import MakeNode, Process, admit, let_go, request, standing, taken
+from .conftest import MakeNode, Process, admit, drop, request, standing, taken
 
 
 def test_memory_above_a_card_is_refused(make_node: MakeNode) -> None:
@@ -71,12 +71,12 @@ def test_a_request_over_several_devices_takes_all_or_nothing(make_node: MakeNode
         admit(node, request(memory=8 * GiB, count=3))
 
     assert [] == standing(node)
-    assert 3 == len(admit(node, request(memory=4 * GiB, count=3)).standing.allocation.grants)
+    assert 3 == len(admit(node, request(memory=4 * GiB, count=3)).grant.allocation.pieces)
 
 
 def test_a_failure_on_the_third_device_gives_back_the_first_two(make_node: MakeNode) -> None:
     node = make_node(16 * GiB, 16 * GiB, 16 * GiB)
-    let_go(admit(node, request(memory=GiB)))
+    drop(admit(node, request(memory=GiB)))
     blocked = node.ledger.path / "turns" / "memory-2"
     blocked.mkdir()
 
@@ -99,7 +99,7 @@ def test_all_of_the_core_or_memory_makes_the_card_exclusive(
 
     with pytest.raises(Refused):
         admit(node, whole)
-    let_go(first)
+    drop(first)
     admit(node, whole)
 
     with pytest.raises(Refused):
@@ -128,8 +128,8 @@ def test_count_two_means_two_physical_cards(make_node: MakeNode) -> None:
     with pytest.raises(Refused, match="2 needed"):
         admit(make_node(16 * GiB, name="one"), request(memory=GiB, count=2))
 
-    grants = admit(make_node(16 * GiB, 16 * GiB), request(memory=GiB, count=2)).standing.allocation
-    assert ["memory-0", "memory-1"] == sorted(grant.device for grant in grants.grants)
+    allocation = admit(make_node(16 * GiB, 16 * GiB), request(memory=GiB, count=2)).grant.allocation
+    assert ["memory-0", "memory-1"] == sorted(piece.device for piece in allocation.pieces)
 
 
 def test_a_refusal_says_that_a_whole_card_was_asked(make_node: MakeNode) -> None:
@@ -141,7 +141,7 @@ def test_a_refusal_says_that_a_whole_card_was_asked(make_node: MakeNode) -> None
 
 
 def test_a_vendor_that_is_not_there_is_named(make_node: MakeNode) -> None:
-    wish = Request(asks=(Ask(),), vendor=Choice(only=("nobody",)))
+    wish = Request(asks=(Ask(),), vendor=Selector(include=("nobody",)))
 
     with pytest.raises(NotFound, match=r"no vendor 'nobody' is installed \(installed: memory\)"):
         admit(make_node(), wish)
@@ -156,11 +156,11 @@ def test_scaling_raises_what_is_promised_and_percent_stays_percent_of_the_card(
     holds = [admit(node, half) for _ in range(3)]
 
     assert [(8 * GiB, 5000)] * 3 == [
-        (hold.standing.limits[0].memory, hold.standing.limits[0].core) for hold in holds
+        (handle.grant.limits[0].memory, handle.grant.limits[0].core) for handle in holds
     ]
     with pytest.raises(Refused, match="lack memory"):
         admit(node, half)
-    let_go(holds[0])
+    drop(holds[0])
     for _ in range(2):
         admit(node, request(memory=1, core=50))
     with pytest.raises(Refused, match="lack core"):
@@ -175,10 +175,10 @@ def test_what_root_gave_out_counts_for_a_plain_user(make_node: MakeNode) -> None
     with pytest.raises(Refused, match="lack memory"):
         admit(user, request(memory=10 * GiB))
 
-    assert [first.standing.id] == standing(user)
+    assert [first.grant.id] == standing(user)
     with pytest.raises(Refused, match="is root's"):
-        user.release(first.standing.id)
-    let_go(first)
+        user.release(first.grant.id)
+    drop(first)
     admit(user, request(memory=10 * GiB))
 
 

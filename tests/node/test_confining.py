@@ -10,7 +10,17 @@ import pytest
 from attrs import evolve
 
 from hetero import plugin
-from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, Edits, Grant, Mount, Usage
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Allocation,
+    Device,
+    DeviceAllocation,
+    Edits,
+    Mount,
+    Usage,
+)
 from hetero.model.errors import NotFound
 from hetero.model.units import GiB
 from hetero.plugin.registry import Registry
@@ -22,8 +32,9 @@ NOTES = Path("/nonexistent")  # what no vendor here writes to
 
 def granted(*devices: Device) -> Allocation:
     return Allocation(
-        grants=tuple(
-            Grant(device=d.uuid, vendor=d.vendor, takes=d.capacity, core=None) for d in devices
+        pieces=tuple(
+            DeviceAllocation(device=d.uuid, vendor=d.vendor, takes=d.capacity, core=None)
+            for d in devices
         )
     )
 
@@ -123,7 +134,7 @@ def test_cards_of_a_vendor_that_was_not_granted_are_hidden() -> None:
 
 def test_a_part_is_named_instead_of_its_card() -> None:
     cards = rack(GiB)
-    grant = Grant(
+    grant = DeviceAllocation(
         device="memory-0",
         vendor="memory",
         takes={MEMORY: 1, CORE: 1, SLOTS: 1},
@@ -132,7 +143,7 @@ def test_a_part_is_named_instead_of_its_card() -> None:
     )
 
     edits = Registry.of(MemoryVendor(cards)).enforce(
-        Allocation(grants=(grant,)), cards, directory=NOTES
+        Allocation(pieces=(grant,)), cards, directory=NOTES
     )
 
     assert {"MEMORY_VISIBLE_DEVICES": "part-7"} == edits.env
@@ -189,8 +200,8 @@ def test_only_vendors_that_cut_are_asked_to_reconcile(tmp_path: Path) -> None:
 
     ours, whole = rack(GiB, GiB), rack(GiB, vendor="runtime")
     registry = Registry.of(Cutting(ours), Runtime())
-    grant = Grant(device="memory-0", vendor="memory", takes={}, core=None, part="p1")
-    faults = registry.reconcile([*ours, *whole], [Allocation(grants=(grant,))], directory=tmp_path)
+    grant = DeviceAllocation(device="memory-0", vendor="memory", takes={}, core=None, part="p1")
+    faults = registry.reconcile([*ours, *whole], [Allocation(pieces=(grant,))], directory=tmp_path)
 
     assert (True, False) == (registry.cuts("memory"), registry.cuts("runtime"))
     assert ("memory: reconcile: error 9",) == faults

@@ -12,7 +12,7 @@ import pytest
 from hetero.model import Policy, Priority
 from hetero.model.errors import BadInput
 from hetero.node.ledger import grant_file, usage_region
-from hetero.node.ledger.grant_file import Limit
+from hetero.node.ledger.grant_file import DeviceLimit
 
 CORE = Path(__file__).parents[2] / "limiters" / "core"
 
@@ -60,7 +60,10 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 
 def test_the_grant_file_is_laid_out_as_the_limiter_reads_it(layout: dict[str, int]) -> None:
-    limits = [Limit(name="D-0", memory=3 << 30, core=3000), Limit(name="D-1", memory=1, core=10000)]
+    limits = [
+        DeviceLimit(name="D-0", memory=3 << 30, core=3000),
+        DeviceLimit(name="D-1", memory=1, core=10000),
+    ]
     packed = grant_file.pack("4f1c", limits, policy=Policy.ELASTIC, priority=Priority.HIGH)
 
     def number(name: str, *, device: int | None = None, form: str = "<I") -> int:
@@ -95,11 +98,11 @@ def test_limits_are_stored_where_the_limiter_reads_them(
     layout: dict[str, int], tmp_path: Path
 ) -> None:
     path = tmp_path / "grant"
-    limits = [Limit(name="D-0", memory=5, core=6), Limit(name="D-1", memory=7, core=8)]
+    limits = [DeviceLimit(name="D-0", memory=5, core=6), DeviceLimit(name="D-1", memory=7, core=8)]
     path.write_bytes(grant_file.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW))
     changed = [
-        Limit(name="D-0", memory=1 << 40, core=1, spill=True),
-        Limit(name="D-1", memory=2, core=9999, context=True),
+        DeviceLimit(name="D-0", memory=1 << 40, core=1, spill=True),
+        DeviceLimit(name="D-1", memory=2, core=9999, context=True),
     ]
 
     grant_file.store_limits(path, changed, policy=Policy.ELASTIC)
@@ -159,10 +162,13 @@ def test_a_region_nobody_came_to_yet_counts_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        ([Limit(name="D", memory=1, core=1)] * 17, "17 devices asked: one grant holds at most 16"),
-        ([Limit(name="D" * 64, memory=1, core=1)], "at most 63 bytes"),
+        (
+            [DeviceLimit(name="D", memory=1, core=1)] * 17,
+            "17 devices asked: one grant holds at most 16",
+        ),
+        ([DeviceLimit(name="D" * 64, memory=1, core=1)], "at most 63 bytes"),
     ],
 )
-def test_what_the_layout_cannot_hold_is_refused(limits: list[Limit], said: str) -> None:
+def test_what_the_layout_cannot_hold_is_refused(limits: list[DeviceLimit], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         grant_file.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW)

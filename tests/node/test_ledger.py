@@ -24,8 +24,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from hetero.model import Ask, Policy, Request, codec
 from hetero.model.errors import HeteroError, Refused
 from hetero.model.units import GiB
-from hetero.node.ledger.grant_file import Limit, read_limits, store_limits
-from hetero.node.ledger.ledger import Container, Hold, Ledger, Standing
+from hetero.node.ledger.grant_file import DeviceLimit, read_limits, store_limits
+from hetero.node.ledger.ledger import Container, Grant, GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
 from hetero.plugin.registry import Registry
@@ -35,8 +35,8 @@ from .conftest import (
     MakeNode,
     Process,
     admit,
+    drop,
     killed_at,
-    let_go,
     request,
     standing,
     taken_of,
@@ -61,39 +61,39 @@ def test_a_grant_stands_until_the_last_child_that_inherited_it_is_gone(
     make_node: MakeNode, tmp_path: Path
 ) -> None:
     node = make_node()
-    hold = admit(node, request())
-    hold.hand_over()
+    handle = admit(node, request())
+    handle.hand_over()
     # Every descriptor above the first three is kept, as by a program that execs another.
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, close_fds=False)
-    let_go(hold)
+    drop(handle)
     os.close(100)
 
-    assert [hold.standing.id] == standing(node)
-    assert {hold.standing.id: (child.pid,)} == node.processes([hold.standing.id])
+    assert [handle.grant.id] == standing(node)
+    assert {handle.grant.id: (child.pid,)} == node.processes([handle.grant.id])
     child.communicate(b"\n")
     assert [] == standing(node)
 
 
 def test_a_process_that_uses_a_device_keeps_the_grant_alone(make_node: MakeNode) -> None:
     node = make_node()
-    hold = admit(node, request())
+    handle = admit(node, request())
     # What the limiter does in every process: it locks one byte of the region.
-    region = os.open(hold.path / "tenant/usage", os.O_RDWR)
+    region = os.open(handle.path / "tenant/usage", os.O_RDWR)
     slot = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 17, 1, 0)
     fcntl.fcntl(region, fcntl.F_OFD_SETLK, slot)
-    let_go(hold)
+    drop(handle)
 
-    assert [hold.standing.id] == standing(node)
+    assert [handle.grant.id] == standing(node)
     os.close(region)
     assert [] == standing(node)
 
 
 def test_a_reader_cannot_keep_a_grant_standing(make_node: MakeNode) -> None:
     node = make_node()
-    hold = admit(node, request())
-    with (hold.path / "alive").open("rb") as reader:
+    handle = admit(node, request())
+    with (handle.path / "alive").open("rb") as reader:
         shared = struct.pack("@hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 5, 1, 0)
-        let_go(hold)
+        drop(handle)
         fcntl.fcntl(reader, fcntl.F_OFD_SETLK, shared)
 
         assert [] == standing(node)
@@ -122,7 +122,7 @@ def test_looking_at_a_ledger_that_is_not_there_makes_nothing(make_node: MakeNode
 
 def test_an_admission_killed_at_any_step_leaves_nothing(make_node: MakeNode) -> None:
     node = make_node(16 * GiB, 16 * GiB)
-    neighbour = admit(node, request(memory=GiB)).standing.id
+    neighbour = admit(node, request(memory=GiB)).grant.id
     step = 0
 
     while killed_at(step := step + 1, lambda: admit(node, request(memory=GiB, count=2))):
@@ -134,13 +134,13 @@ def test_an_admission_killed_at_any_step_leaves_nothing(make_node: MakeNode) -> 
 
 def test_a_sweep_killed_at_any_step_leaves_nothing(make_node: MakeNode) -> None:
     node = make_node()
-    keep = admit(node, request(memory=GiB)).standing.id
+    keep = admit(node, request(memory=GiB)).grant.id
     step = 0
     more = True
     while more:
         dead = admit(node, request(memory=GiB))
-        let_go(dead)
-        more = killed_at(step := step + 1, node.ledger.look)
+        drop(dead)
+        more = killed_at(step := step + 1, node.ledger.snapshot)
 
         assert [keep] == standing(node)
         assert [keep] == os.listdir(node.ledger.path / "grants")
@@ -150,25 +150,25 @@ def test_a_sweep_killed_at_any_step_leaves_nothing(make_node: MakeNode) -> None:
 
 def test_leftovers_of_killed_admissions_are_swept(make_node: MakeNode) -> None:
     node = make_node()
-    hold = admit(node, request(memory=GiB))
+    handle = admit(node, request(memory=GiB))
     draft = node.ledger.path / "grants" / ".0badcafe"
-    shutil.copytree(hold.path, draft)
+    shutil.copytree(handle.path, draft)
 
-    assert [hold.standing.id] == standing(node)
+    assert [handle.grant.id] == standing(node)
     assert not draft.exists()
 
 
 def test_a_grant_file_that_disagrees_with_its_entry_is_mended(make_node: MakeNode) -> None:
     node = make_node()
-    hold = admit(node, request(memory=GiB, core=30))
-    (limit,) = hold.standing.limits
+    handle = admit(node, request(memory=GiB, core=30))
+    (limit,) = handle.grant.limits
     store_limits(
-        hold.path / "tenant/grant", [evolve(limit, memory=1, core=9000)], policy=Policy.FIXED
+        handle.path / "tenant/grant", [evolve(limit, memory=1, core=9000)], policy=Policy.FIXED
     )
 
-    node.look()
+    node.snapshot()
 
-    assert (limit,) == read_limits(hold.path / "tenant/grant")
+    assert (limit,) == read_limits(handle.path / "tenant/grant")
 
 
 # --- what cannot be read --------------------------------------------------------------------
@@ -179,27 +179,27 @@ def test_a_corrupt_entry_is_one_line_and_harms_nobody_else(make_node: MakeNode) 
     well, ill = (admit(node, request(memory=GiB)) for _ in range(2))
     (ill.path / "allocation.json").write_text('{"id": 7')
 
-    look = node.look()
+    snapshot = node.snapshot()
 
-    assert [well.standing.id] == [entry.id for entry in look.standing]
-    ((broken, reason),) = [(entry.id, entry.reason) for entry in look.unreadable]
-    assert ill.standing.id == broken
-    assert "allocation.json: not a valid Standing" in reason
+    assert [well.grant.id] == [entry.id for entry in snapshot.grants]
+    ((broken, reason),) = [(entry.id, entry.reason) for entry in snapshot.unreadable]
+    assert ill.grant.id == broken
+    assert "allocation.json: not a valid Grant" in reason
     with pytest.raises(Refused, match=f"release --force {broken}"):
         admit(node, request(memory=GiB))
     with pytest.raises(Refused, match="what is free is not known"):
         node.fit(request(memory=GiB))
-    let_go(ill)
+    drop(ill)
     admit(node, request(memory=GiB))
 
 
 def test_a_corrupt_entry_of_a_dead_grant_is_swept(make_node: MakeNode) -> None:
     node = make_node()
-    hold = admit(node, request())
-    (hold.path / "allocation.json").unlink()
-    let_go(hold)
+    handle = admit(node, request())
+    (handle.path / "allocation.json").unlink()
+    drop(handle)
 
-    assert ((), ()) == (node.look().standing, node.look().unreadable)
+    assert ((), ()) == (node.snapshot().grants, node.snapshot().unreadable)
 
 
 # --- releasing ------------------------------------------------------------------------------
@@ -232,15 +232,15 @@ def test_a_forced_release_ends_exactly_the_processes_of_the_grant(
 
 def test_a_forced_release_kills_what_will_not_end(make_node: MakeNode) -> None:
     node = make_node()
-    hold = admit(node, request())
+    handle = admit(node, request())
     stubborn = os.fork()
     if stubborn == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while True:
             signal.pause()
-    let_go(hold)
+    drop(handle)
 
-    node.release(hold.standing.id, force=True, grace=0.2)
+    node.release(handle.grant.id, force=True, grace=0.2)
 
     assert [] == standing(node)
     assert signal.SIGKILL == os.waitpid(stubborn, 0)[1]
@@ -267,35 +267,35 @@ class LedgerMachine(RuleBasedStateMachine):
         core=st.one_of(st.none(), st.integers(1, 100)),
         count=st.integers(1, 3),
     )
-    def admit(self, memory: int | None, core: int | None, count: int) -> Hold | None:
+    def admit(self, memory: int | None, core: int | None, count: int) -> GrantHandle | None:
         try:
-            hold = admit(self.node, request(memory=memory, core=core, count=count))
+            handle = admit(self.node, request(memory=memory, core=core, count=count))
         except Refused:
             return None
-        self.expected.add(hold.standing.id)
-        return hold
+        self.expected.add(handle.grant.id)
+        return handle
 
-    @rule(hold=consumes(holds))
-    def end(self, hold: Hold | None) -> None:
-        if hold is not None:
-            let_go(hold)
-            self.expected.discard(hold.standing.id)
+    @rule(handle=consumes(holds))
+    def end(self, handle: GrantHandle | None) -> None:
+        if handle is not None:
+            drop(handle)
+            self.expected.discard(handle.grant.id)
 
-    @rule(hold=consumes(holds))
-    def give_back(self, hold: Hold | None) -> None:
-        if hold is not None:
-            self.node.ledger.give_back(hold)
-            self.expected.discard(hold.standing.id)
+    @rule(handle=consumes(holds))
+    def abort(self, handle: GrantHandle | None) -> None:
+        if handle is not None:
+            self.node.ledger.abort(handle)
+            self.expected.discard(handle.grant.id)
 
     @rule(
-        hold=holds,
+        handle=holds,
         memory=st.one_of(st.none(), st.integers(1, 17 * GiB)),
         core=st.one_of(st.none(), st.integers(1, 100)),
     )
-    def change(self, hold: Hold | None, memory: int | None, core: int | None) -> None:
-        if hold is not None:
+    def change(self, handle: GrantHandle | None, memory: int | None, core: int | None) -> None:
+        if handle is not None:
             with suppress(Refused):
-                resize(self.node, hold.standing.id, Ask(memory=memory, core=core))
+                resize(self.node, handle.grant.id, Ask(memory=memory, core=core))
 
     @rule(step=st.integers(1, 60))
     def be_killed(self, step: int) -> None:
@@ -303,7 +303,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_stands_is_what_was_admitted_and_never_too_much(self) -> None:
-        entries = self.node.look().standing
+        entries = self.node.snapshot().grants
         assert self.expected == {entry.id for entry in entries}
         for uuid, size in (("memory-0", 16 * GiB), ("memory-1", 8 * GiB)):
             memory, core, slots = taken_of(entries, uuid)
@@ -316,7 +316,7 @@ class LedgerMachine(RuleBasedStateMachine):
                     os.close(int(link.name))
         assert [] == standing(self.node)
         admit_all = admit(self.node, request(memory=8 * GiB, count=2))
-        self.node.ledger.give_back(admit_all)
+        self.node.ledger.abort(admit_all)
         self.directory.cleanup()
 
 
@@ -338,19 +338,19 @@ def test_a_state_directory_that_cannot_be_made_says_so(make_node: MakeNode) -> N
 
 
 def test_an_entry_survives_json(make_node: MakeNode) -> None:
-    hold = admit(make_node(16 * GiB, 16 * GiB), request(memory=GiB, core=30, count=2))
-    written = (hold.path / "allocation.json").read_text()
+    handle = admit(make_node(16 * GiB, 16 * GiB), request(memory=GiB, core=30, count=2))
+    written = (handle.path / "allocation.json").read_text()
 
-    assert hold.standing == codec.loads(written, Standing, source="test")
+    assert handle.grant == codec.loads(written, Grant, source="test")
 
 
 def test_an_entry_of_the_first_version_still_loads() -> None:
-    path = Path(__file__).parent / "data" / "standing-1.json"
-    entry = codec.loads(path.read_text(), Standing, source=path.name)
+    path = Path(__file__).parent / "data" / "grant-1.json"
+    entry = codec.loads(path.read_text(), Grant, source=path.name)
 
     assert ("4f1c09aa", ("python", "train.py")) == (entry.id, entry.command)
-    assert (Limit(name="M-0", memory=3000 << 20, core=3000),) == entry.limits
-    (grant,) = entry.allocation.grants
+    assert (DeviceLimit(name="M-0", memory=3000 << 20, core=3000),) == entry.limits
+    (grant,) = entry.allocation.pieces
     assert {"core": 30, "memory": 3000 << 20, "slots": 1} == grant.takes
 
 
@@ -362,11 +362,11 @@ def test_a_container_s_grant_stands_while_its_runtime_knows_it(
 ) -> None:
     node, state = make_node(), tmp_path / "runc" / "one"
     container = Container(id="one", name="one", state=str(state))
-    hold = node.take(request(memory=GiB), container=container).hold
+    handle = node.take(request(memory=GiB), container=container).handle
     state.mkdir(parents=True)
-    let_go(hold)
+    drop(handle)
 
-    (entry,) = node.look().standing
+    (entry,) = node.snapshot().grants
     assert container == entry.container
     with pytest.raises(Refused, match="container one holds grant"):
         node.take(request(memory=GiB), container=container)
@@ -382,34 +382,38 @@ def test_a_container_that_was_never_made_leaves_nothing(
 ) -> None:
     node = make_node()
     container = Container(id="one", name="one", state=str(tmp_path / "nowhere"))
-    let_go(node.take(request(memory=GiB), container=container).hold)
+    drop(node.take(request(memory=GiB), container=container).handle)
 
     assert [] == standing(node)
 
 
 def test_another_boot_ends_every_grant_but_the_shares(make_node: MakeNode, tmp_path: Path) -> None:
-    node = evolve(make_node(), ledger=Ledger(tmp_path / "state", kept=tmp_path / "kept"))
+    node = evolve(
+        make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
+    )
     (tmp_path / "runtime").mkdir()
     container = Container(id="one", name="one", state=str(tmp_path / "runtime"))
-    let_go(node.take(request(memory=GiB), container=container).hold)
-    share = node.take(request(memory=GiB), share="train").hold
-    let_go(share)
+    drop(node.take(request(memory=GiB), container=container).handle)
+    share = node.take(request(memory=GiB), share="train").handle
+    drop(share)
     assert 2 == len(standing(node))
 
     (node.ledger.path / "boot").write_text("another\n")
 
-    assert [share.standing.id] == standing(node)
+    assert [share.grant.id] == standing(node)
     shutil.rmtree(node.ledger.path)
-    assert [share.standing.id] == standing(node)
+    assert [share.grant.id] == standing(node)
 
 
 def test_a_share_killed_while_it_is_made_or_changed_stands_or_does_not(
     make_node: MakeNode, tmp_path: Path
 ) -> None:
-    node = evolve(make_node(), ledger=Ledger(tmp_path / "state", kept=tmp_path / "kept"))
+    node = evolve(
+        make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
+    )
     step = 0
     while killed_at(step := step + 1, lambda: node.take(request(memory=16 * GiB), share="train")):
-        for entry in node.look().standing:
+        for entry in node.snapshot().grants:
             assert "train" == entry.share
             assert entry.limits == read_limits(node.directory(entry.id) / "tenant/grant")
             with node.ledger.admission():
@@ -422,21 +426,25 @@ def test_a_share_killed_while_it_is_made_or_changed_stands_or_does_not(
 def test_a_record_nobody_can_read_keeps_others_out_until_it_is_released(
     make_node: MakeNode, tmp_path: Path
 ) -> None:
-    node = evolve(make_node(), ledger=Ledger(tmp_path / "state", kept=tmp_path / "kept"))
-    hold = node.take(request(memory=GiB), share="train").hold
-    let_go(hold)
-    (tmp_path / f"kept/shares/{hold.standing.id}.json").write_text("{")
+    node = evolve(
+        make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
+    )
+    handle = node.take(request(memory=GiB), share="train").handle
+    drop(handle)
+    (tmp_path / f"persistent/shares/{handle.grant.id}.json").write_text("{")
 
     with pytest.raises(Refused, match="stands but cannot be read"):
         node.take(request(memory=GiB))
-    node.release(hold.standing.id, force=True)
+    node.release(handle.grant.id, force=True)
 
-    assert ([], ()) == (standing(node), node.look().unreadable)
+    assert ([], ()) == (standing(node), node.snapshot().unreadable)
 
 
 def test_a_share_is_not_released_but_removed(make_node: MakeNode, tmp_path: Path) -> None:
-    node = evolve(make_node(), ledger=Ledger(tmp_path / "state", kept=tmp_path / "kept"))
-    hold = node.take(request(memory=GiB), share="train").hold
+    node = evolve(
+        make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
+    )
+    handle = node.take(request(memory=GiB), share="train").handle
 
     with pytest.raises(Refused, match="hetero share rm train"):
-        node.release(hold.standing.id, force=True)
+        node.release(handle.grant.id, force=True)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hetero.model import Ask, Policy
 from hetero.model.units import GiB
 from hetero.node.ledger import grant_file
-from hetero.node.ledger.grant_file import CORE_FULL, Limit
-from hetero.node.ledger.ledger import Hold
+from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
+from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.ledger.residual_share import LEAST, with_rest
 from hetero.node.node import Node
 from hetero.node.resize import resize
 
-from .conftest import MakeNode, admit, killed_at, let_go, request
+from .conftest import MakeNode, admit, drop, killed_at, request
 
 FREE = (CORE_FULL, "fixed")
 
@@ -29,9 +29,9 @@ def node(make_node: MakeNode) -> Node:
     return make_node(16 * GiB, 16 * GiB, limiter="cuda")
 
 
-def in_force(hold: Hold) -> tuple[int, str]:
+def in_force(handle: GrantHandle) -> tuple[int, str]:
     """What the limiter reads of the grant's first device: its core, and by which policy."""
-    contents = Path(hold.path / "tenant/grant").read_bytes()
+    contents = Path(handle.path / "tenant/grant").read_bytes()
     core, policy = struct.unpack_from("<II", contents, grant_file.HEADER.size + 72)
     return core, ("fixed", "elastic", "off")[policy]
 
@@ -39,7 +39,7 @@ def in_force(hold: Hold) -> tuple[int, str]:
 def test_grants_without_a_limit_take_no_turns_among_themselves(node: Node) -> None:
     holds = [admit(node, request(memory=GiB)) for _ in range(3)]
 
-    assert [FREE] * 3 == [in_force(hold) for hold in holds]
+    assert [FREE] * 3 == [in_force(handle) for handle in holds]
 
 
 def test_beside_a_limited_one_it_has_what_that_leaves_and_alone_again_all(node: Node) -> None:
@@ -51,13 +51,13 @@ def test_beside_a_limited_one_it_has_what_that_leaves_and_alone_again_all(node: 
     second = admit(node, request(memory=GiB))
     assert [(3500, "elastic")] * 2 == [in_force(free), in_force(second)]
 
-    resize(node, limited.standing.id, Ask(core=50))
+    resize(node, limited.grant.id, Ask(core=50))
     assert [(2500, "elastic")] * 2 == [in_force(free), in_force(second)]
-    resize(node, free.standing.id, Ask(memory=2 * GiB))
+    resize(node, free.grant.id, Ask(memory=2 * GiB))
     assert [(2500, "elastic")] * 2 == [in_force(free), in_force(second)]
 
-    let_go(limited)
-    node.look()
+    drop(limited)
+    node.snapshot()
     assert [FREE] * 2 == [in_force(free), in_force(second)]
 
 
@@ -70,11 +70,11 @@ def test_it_is_never_stopped_altogether(node: Node) -> None:
 
 
 def test_a_limit_of_its_own_is_its_own_again(node: Node) -> None:
-    hold, _ = admit(node, request(memory=GiB)), admit(node, request(memory=GiB, core=30))
+    handle, _ = admit(node, request(memory=GiB)), admit(node, request(memory=GiB, core=30))
 
-    resize(node, hold.standing.id, Ask(core=20))
+    resize(node, handle.grant.id, Ask(core=20))
 
-    assert (2000, "fixed") == in_force(hold)
+    assert (2000, "fixed") == in_force(handle)
 
 
 def test_who_is_off_is_left_out_of_it(node: Node) -> None:
@@ -93,14 +93,14 @@ def test_what_is_written_when_an_admission_is_killed_is_put_right_by_the_next_lo
     free = admit(node, request(memory=GiB))
     step = 0
     while killed_at(step := step + 1, lambda: admit(node, request(memory=GiB, core=30))):
-        node.look()
+        node.snapshot()
         assert FREE == in_force(free)
 
     assert step > 20
 
 
 limits = st.builds(
-    Limit,
+    DeviceLimit,
     name=st.sampled_from(["D-0", "D-1"]),
     memory=st.just(GiB),
     core=st.integers(1, 4000) | st.just(CORE_FULL),
@@ -113,10 +113,10 @@ grants = st.dictionaries(
 
 @given(grants)
 def test_where_anybody_is_limited_everybody_who_is_not_off_takes_turns(
-    asked: dict[str, tuple[Policy, tuple[Limit, ...]]],
+    asked: dict[str, tuple[Policy, tuple[DeviceLimit, ...]]],
 ) -> None:
     held = with_rest(asked)
-    kept = [
+    persistent = [
         (was, now)
         for identity, (policy, before) in asked.items()
         for was, now in zip(before, held[identity], strict=True)
@@ -124,7 +124,7 @@ def test_where_anybody_is_limited_everybody_who_is_not_off_takes_turns(
     ]
 
     for name in ("D-0", "D-1"):
-        here = [(was, now) for was, now in kept if was.name == name]
+        here = [(was, now) for was, now in persistent if was.name == name]
         limited = [was for was, _ in here if was.core < CORE_FULL]
         assert all(was == now for was, now in here if was.core < CORE_FULL or not limited)
         assert not limited or all(now.core < CORE_FULL for _, now in here)

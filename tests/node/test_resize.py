@@ -12,8 +12,8 @@ from hetero.model import Ask, Policy, Request
 from hetero.model.errors import NotFound, Refused
 from hetero.model.units import GiB
 from hetero.node.ledger import usage_region
-from hetero.node.ledger.grant_file import CORE_FULL, Limit, read_limits
-from hetero.node.ledger.ledger import Hold
+from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
+from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
 from hetero.node.resize import resize
 
@@ -25,18 +25,18 @@ def node(make_node: MakeNode) -> Node:
     return make_node(16 * GiB, 16 * GiB, limiter="cuda")
 
 
-def in_force(hold: Hold) -> list[tuple[int, int]]:
-    return [(limit.memory, limit.core) for limit in read_limits(hold.path / "tenant/grant")]
+def in_force(handle: GrantHandle) -> list[tuple[int, int]]:
+    return [(limit.memory, limit.core) for limit in read_limits(handle.path / "tenant/grant")]
 
 
-def in_ledger(node: Node, hold: Hold) -> list[tuple[int, int]]:
-    (entry,) = (e for e in node.look().standing if e.id == hold.standing.id)
+def in_ledger(node: Node, handle: GrantHandle) -> list[tuple[int, int]]:
+    (entry,) = (e for e in node.snapshot().grants if e.id == handle.grant.id)
     return [(limit.memory, limit.core) for limit in entry.limits]
 
 
-def use(hold: Hold, memory: int) -> int:
+def use(handle: GrantHandle, memory: int) -> int:
     """Put a living process with that much memory on the grant's first device into its region."""
-    descriptor = os.open(hold.path / "tenant/usage", os.O_RDWR)
+    descriptor = os.open(handle.path / "tenant/usage", os.O_RDWR)
     header = usage_region.HEADER.pack(
         usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, b""
     )
@@ -50,112 +50,112 @@ def use(hold: Hold, memory: int) -> int:
 
 
 def test_what_is_not_named_stays(node: Node) -> None:
-    hold = admit(node, request(memory=4 * GiB, core=30))
+    handle = admit(node, request(memory=4 * GiB, core=30))
 
-    resize(node, hold.standing.id, Ask(core=50))
-    assert [(4 * GiB, 5000)] == in_force(hold) == in_ledger(node, hold)
-    resize(node, hold.standing.id, Ask(memory=2 * GiB))
-    assert [(2 * GiB, 5000)] == in_force(hold) == in_ledger(node, hold)
-    resize(node, hold.standing.id, Ask(memory_percent=25))
-    assert [(4 * GiB, 5000)] == in_force(hold) == in_ledger(node, hold)
+    resize(node, handle.grant.id, Ask(core=50))
+    assert [(4 * GiB, 5000)] == in_force(handle) == in_ledger(node, handle)
+    resize(node, handle.grant.id, Ask(memory=2 * GiB))
+    assert [(2 * GiB, 5000)] == in_force(handle) == in_ledger(node, handle)
+    resize(node, handle.grant.id, Ask(memory_percent=25))
+    assert [(4 * GiB, 5000)] == in_force(handle) == in_ledger(node, handle)
 
 
 def test_growing_is_refused_where_neighbours_stand(node: Node) -> None:
-    hold = admit(node, request(memory=4 * GiB, core=30))
+    handle = admit(node, request(memory=4 * GiB, core=30))
     admit(node, request(memory=8 * GiB, core=60))
 
     for ask in (Ask(memory=9 * GiB), Ask(core=41), Ask(memory_percent=100), Ask(core=100)):
         with pytest.raises(Refused, match="8 GiB and 40 of 100 core and 9 of 10 slots"):
-            resize(node, hold.standing.id, ask)
+            resize(node, handle.grant.id, ask)
 
-    assert [(4 * GiB, 3000)] == in_force(hold) == in_ledger(node, hold)
-    resize(node, hold.standing.id, Ask(memory=8 * GiB, core=40))
+    assert [(4 * GiB, 3000)] == in_force(handle) == in_ledger(node, handle)
+    resize(node, handle.grant.id, Ask(memory=8 * GiB, core=40))
     assert (16 * GiB, 100, 2) == taken(node, "memory-0")
 
 
 def test_a_grant_alone_may_become_exclusive_and_share_again(node: Node) -> None:
-    hold = admit(node, request(memory=4 * GiB, core=30))
+    handle = admit(node, request(memory=4 * GiB, core=30))
 
-    resize(node, hold.standing.id, Ask(core=100))
+    resize(node, handle.grant.id, Ask(core=100))
     assert (4 * GiB, 100, 10) == taken(node, "memory-0")
-    assert [(4 * GiB, CORE_FULL)] == in_force(hold)
+    assert [(4 * GiB, CORE_FULL)] == in_force(handle)
     # All of the core was asked for, so it stays when only memory is named.
-    resize(node, hold.standing.id, Ask(memory=5 * GiB))
+    resize(node, handle.grant.id, Ask(memory=5 * GiB))
     assert (5 * GiB, 100, 10) == taken(node, "memory-0")
-    resize(node, hold.standing.id, Ask(core=20))
+    resize(node, handle.grant.id, Ask(core=20))
     assert (5 * GiB, 20, 1) == taken(node, "memory-0")
 
 
 def test_memory_in_use_is_never_taken_away(node: Node) -> None:
-    hold = admit(node, request(memory=4 * GiB, core=30))
-    descriptor = use(hold, 3 * GiB)
+    handle = admit(node, request(memory=4 * GiB, core=30))
+    descriptor = use(handle, 3 * GiB)
 
     with pytest.raises(Refused, match="uses 3 GiB of memory-0: it cannot be lowered to 2 GiB"):
-        resize(node, hold.standing.id, Ask(memory=2 * GiB, core=60))
+        resize(node, handle.grant.id, Ask(memory=2 * GiB, core=60))
 
-    assert [(4 * GiB, 3000)] == in_force(hold) == in_ledger(node, hold)
-    resize(node, hold.standing.id, Ask(memory=3 * GiB))
+    assert [(4 * GiB, 3000)] == in_force(handle) == in_ledger(node, handle)
+    resize(node, handle.grant.id, Ask(memory=3 * GiB))
     os.close(descriptor)
-    resize(node, hold.standing.id, Ask(memory=2 * GiB))
-    assert [(2 * GiB, 3000)] == in_force(hold) == in_ledger(node, hold)
+    resize(node, handle.grant.id, Ask(memory=2 * GiB))
+    assert [(2 * GiB, 3000)] == in_force(handle) == in_ledger(node, handle)
 
 
 def test_one_of_several_devices_may_be_meant(node: Node) -> None:
-    hold = admit(node, request(memory=4 * GiB, core=30, count=2))
-    first, second = (limit.name for limit in hold.standing.limits)
+    handle = admit(node, request(memory=4 * GiB, core=30, count=2))
+    first, second = (limit.name for limit in handle.grant.limits)
 
-    changed = resize(node, hold.standing.id, Ask(core=50, device=second))
+    changed = resize(node, handle.grant.id, Ask(core=50, device=second))
 
     assert (
-        Limit(name=first, memory=4 * GiB, core=3000),
-        Limit(name=second, memory=4 * GiB, core=5000),
+        DeviceLimit(name=first, memory=4 * GiB, core=3000),
+        DeviceLimit(name=second, memory=4 * GiB, core=5000),
     ) == changed.limits
     with pytest.raises(NotFound, match="does not hold device 'memory-7'"):
-        resize(node, hold.standing.id, Ask(core=50, device="memory-7"))
+        resize(node, handle.grant.id, Ask(core=50, device="memory-7"))
 
 
 def test_a_failure_on_the_second_device_leaves_the_first_as_it_was(node: Node) -> None:
-    hold = admit(node, request(memory=4 * GiB, core=30, count=2))
-    second = hold.standing.limits[1].name
+    handle = admit(node, request(memory=4 * GiB, core=30, count=2))
+    second = handle.grant.limits[1].name
     # A neighbour on the second device alone.
     neighbour = Request(asks=(Ask(memory=4 * GiB, core=60, device=second),))
     admit(node, neighbour)
 
     with pytest.raises(Refused, match=second):
-        resize(node, hold.standing.id, Ask(core=50))
+        resize(node, handle.grant.id, Ask(core=50))
 
-    assert [(4 * GiB, 3000)] * 2 == in_force(hold) == in_ledger(node, hold)
+    assert [(4 * GiB, 3000)] * 2 == in_force(handle) == in_ledger(node, handle)
 
 
 def test_a_grant_without_a_limiter_is_not_pretended_to_change(node: Node) -> None:
     off = Request(asks=(Ask(memory=GiB),), policy=Policy.OFF)
-    hold = admit(node, off)
+    handle = admit(node, off)
 
     with pytest.raises(Refused, match="runs without a limiter"):
-        resize(node, hold.standing.id, Ask(core=20))
+        resize(node, handle.grant.id, Ask(core=20))
 
 
 @pytest.mark.parametrize("ask", [Ask(memory=8 * GiB, core=60), Ask(memory=GiB, core=10)])
 def test_a_change_killed_at_any_step_is_whole_or_not_at_all(node: Node, ask: Ask) -> None:
-    hold = admit(node, request(memory=4 * GiB, core=30))
-    before = in_ledger(node, hold)
-    after = [(limit.memory, limit.core) for limit in node_limits(node, hold, ask)]
+    handle = admit(node, request(memory=4 * GiB, core=30))
+    before = in_ledger(node, handle)
+    after = [(limit.memory, limit.core) for limit in node_limits(node, handle, ask)]
     step = 0
     more = True
     while more:
-        more = killed_at(step := step + 1, lambda: resize(node, hold.standing.id, ask))
+        more = killed_at(step := step + 1, lambda: resize(node, handle.grant.id, ask))
 
-        assert in_ledger(node, hold) in (before, after)
-        assert in_ledger(node, hold) == in_force(hold)
-        if in_ledger(node, hold) == after and more:
-            resize(node, hold.standing.id, Ask(memory=4 * GiB, core=30))
+        assert in_ledger(node, handle) in (before, after)
+        assert in_ledger(node, handle) == in_force(handle)
+        if in_ledger(node, handle) == after and more:
+            resize(node, handle.grant.id, Ask(memory=4 * GiB, core=30))
 
-    assert after == in_force(hold)
+    assert after == in_force(handle)
     assert step > 20
 
 
-def node_limits(node: Node, hold: Hold, ask: Ask) -> tuple[Limit, ...]:
+def node_limits(node: Node, handle: GrantHandle, ask: Ask) -> tuple[DeviceLimit, ...]:
     """Return the limits that the change leads to, and put the grant back as it was."""
-    limits = resize(node, hold.standing.id, ask).limits
-    resize(node, hold.standing.id, Ask(memory=4 * GiB, core=30))
+    limits = resize(node, handle.grant.id, ask).limits
+    resize(node, handle.grant.id, Ask(memory=4 * GiB, core=30))
     return limits

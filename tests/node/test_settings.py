@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 from attrs import evolve
 
-from hetero.model import CORE, MEMORY, SLOTS, Device, Grant, Rung, Template, Templated, Whole
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Device,
+    DeviceAllocation,
+    Enforcement,
+    Template,
+    Templated,
+    Whole,
+)
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_file import limit_of
@@ -43,7 +54,7 @@ def test_scaling_is_exact(tmp_path: Path) -> None:
 def test_what_a_grant_is_told_follows_from_the_settings(tmp_path: Path) -> None:
     settings = load(tmp_path, "[scale]\nmemory = 2\n[count]\ncontext = true\n")
     (card,) = rack(16 * GiB)
-    grant = Grant(device=card.uuid, vendor="memory", takes={MEMORY: GiB}, core=None)
+    grant = DeviceAllocation(device=card.uuid, vendor="memory", takes={MEMORY: GiB}, core=None)
 
     beyond = limit_of(grant, settings.scaled(card), context=settings.context)
     plain = limit_of(grant, card, context=Settings().context)
@@ -72,10 +83,13 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ("count = 1", r"write \[count\]"),
         ("[count]\ncontext = 1", "count.context 1 is not true or false"),
         ("[count]\ncontexts = true", "unknown key 'contexts'"),
-        ("[cards]\nsplit = 0", "cards.split 0 is not a whole number from 1 to 1000"),
-        ("[cards]\nsplit = true", "cards.split True is not a whole number"),
-        ("[cards]\nwithout = [1.5]", "cards.without .* is not a list of UUIDs and indices"),
-        ('[cards]\nparts = "some"', "cards.parts 'some' is none of mixed, single, none"),
+        ("[cards]\nmax_sharers = 0", "cards.max_sharers 0 is not a whole number from 1 to 1000"),
+        ("[cards]\nmax_sharers = true", "cards.max_sharers True is not a whole number"),
+        ("[cards]\nexclude = [1.5]", "cards.exclude .* is not a list of UUIDs and indices"),
+        (
+            '[cards]\npartitioned = "some"',
+            "cards.partitioned 'some' is none of mixed, single, none",
+        ),
         ("[scale", "node.toml: Expected ']'"),
     ],
 )
@@ -103,22 +117,22 @@ def test_a_card_of_our_limiter_may_be_split_further_and_one_its_driver_cuts_only
     tmp_path: Path,
 ) -> None:
     (card,) = rack(16 * GiB, slots=10)
-    more, less = (load(tmp_path, f"[cards]\nsplit = {split}") for split in (20, 5))
+    more, less = (load(tmp_path, f"[cards]\nmax_sharers = {split}") for split in (20, 5))
 
     assert (20, 5) == (slots(more, card, ours=True), slots(less, card, ours=True))
     assert (10, 5) == (slots(more, card, ours=False), slots(less, card, ours=False))
-    cut = evolve(card, rung=Rung.PARTITION)
+    cut = evolve(card, enforcement=Enforcement.PARTITION)
     assert 10 == slots(more, cut, ours=True)
 
 
 def test_a_card_that_is_whole_or_has_a_menu_is_not_split(tmp_path: Path) -> None:
     (whole,) = rack(16 * GiB, granularity=Whole(), slots=1)
 
-    assert 1 == slots(load(tmp_path, "[cards]\nsplit = 5"), whole, ours=True)
+    assert 1 == slots(load(tmp_path, "[cards]\nmax_sharers = 5"), whole, ours=True)
 
 
 def test_cards_may_be_left_out_by_uuid_and_by_index(tmp_path: Path) -> None:
-    settings = load(tmp_path, '[cards]\nwithout = ["memory-0", 2]')
+    settings = load(tmp_path, '[cards]\nexclude = ["memory-0", 2]')
     left = settings.offered(rack(GiB, GiB, GiB, GiB), ours=set())
 
     assert ["memory-1", "memory-3"] == [device.uuid for device in left]
@@ -149,21 +163,35 @@ def test_partitioned_cards_are_given_as_the_node_wants(
         partitioned("alike", "1g", "1g"),
         partitioned("uneven", "1g", "3g"),
     ]
-    offered = load(tmp_path, f'[cards]\nparts = "{parts}"').offered(cards, ours=set())
+    offered = load(tmp_path, f'[cards]\npartitioned = "{parts}"').offered(cards, ours=set())
 
     assert usable == {device.uuid: device.usable for device in offered}
 
 
 def test_single_leaves_cards_alone_that_nobody_partitions(tmp_path: Path) -> None:
-    settings = load(tmp_path, '[cards]\nparts = "single"')
+    settings = load(tmp_path, '[cards]\npartitioned = "single"')
 
     assert settings.offered(rack(GiB), ours=set())[0].usable
 
 
 def test_what_is_said_here_goes_before_what_the_cluster_says(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
-    path.write_text("[cards]\nsplit = 3\n")
-    cluster = read_settings({"cards": {"split": 7}, "scale": {"memory": 1.5}})
+    path.write_text("[cards]\nmax_sharers = 3\n")
+    cluster = read_settings({"cards": {"max_sharers": 7}, "scale": {"memory": 1.5}})
     settings = load_settings({"HETERO_CONFIG": str(path)}, cluster)
 
-    assert (3, Decimal("1.5")) == (settings.split, settings.memory_scale)
+    assert (3, Decimal("1.5")) == (settings.max_sharers, settings.memory_scale)
+
+
+def test_the_settings_that_the_documents_show_are_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/isolation.md").read_text()
+    _, _, rest = text.partition("    # /etc/hetero/node.toml\n")
+    shown = [line.strip() for line in takewhile(lambda line: line[:4] == "    ", rest.splitlines())]
+
+    settings = load(tmp_path, "\n".join(shown))
+
+    assert (Decimal("1.5"), 20, True) == (
+        settings.memory_scale,
+        settings.max_sharers,
+        settings.context,
+    )

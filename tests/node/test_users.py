@@ -19,7 +19,7 @@ from hetero.node.node import Node
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
 
-from .conftest import admit, let_go, request, standing
+from .conftest import admit, drop, request, standing
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 NOBODY = 65534
@@ -39,7 +39,7 @@ def root(open_path: Path) -> Node:
     umask = os.umask(0o077)  # a careful root's; what users may see is not left to it
     vendor = MemoryVendor(rack(16 * GiB))
     node = Node(registry=Registry.of(vendor), ledger=Ledger(open_path / "system"))
-    let_go(admit(node, request()))
+    drop(admit(node, request()))
     os.umask(umask)
     return node
 
@@ -63,30 +63,30 @@ def as_nobody(action: Callable[[], None]) -> None:
 def test_a_plain_user_counts_what_root_gave_out_and_cannot_touch_it(
     root: Node, open_path: Path
 ) -> None:
-    hold = admit(root, request(memory=10 * GiB, core=60))
+    handle = admit(root, request(memory=10 * GiB, core=60))
     user = evolve(root, ledger=Ledger(open_path / "user"), system=root.ledger)
 
     def action() -> None:
-        assert [hold.standing.id] == standing(user)
+        assert [handle.grant.id] == standing(user)
         with pytest.raises(Refused, match="lack memory"):
             admit(user, request(memory=7 * GiB))
         for name in ("alive", "tenant/grant", "allocation.json"):
             with pytest.raises(PermissionError):
-                os.open(hold.path / name, os.O_RDWR)
+                os.open(handle.path / name, os.O_RDWR)
         for path in (
-            hold.path / "tenant/usage",
-            hold.path / "tenant/turn.0",
+            handle.path / "tenant/usage",
+            handle.path / "tenant/turn.0",
             root.ledger.path / "lock",
         ):
             with pytest.raises(PermissionError):
                 os.open(path, os.O_RDONLY)
         mine = admit(user, request(memory=6 * GiB))
-        assert {hold.standing.id, mine.standing.id} == set(standing(user))
+        assert {handle.grant.id, mine.grant.id} == set(standing(user))
 
     as_nobody(action)
-    assert [hold.standing.id] == standing(root)
-    let_go(hold)
-    as_nobody(lambda: let_go(admit(user, request())))
+    assert [handle.grant.id] == standing(root)
+    drop(handle)
+    as_nobody(lambda: drop(admit(user, request())))
 
 
 def test_a_state_directory_of_somebody_else_is_refused(root: Node) -> None:

@@ -17,7 +17,7 @@ from hetero.model import (
     Fractional,
     Granularity,
     Ladder,
-    Multi,
+    MultiDevice,
     Refusal,
     Request,
     Step,
@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[Granularity, dict[str, int]]] = {
         Fractional(
             memory=Ladder(tuple(512 * MiB * n for n in (2, 4, 8, 16, 32, 64, 96))),
             core=Ladder((1, 2, 4, 8, 16)),
-            multi=Multi.WHOLE,
+            multi=MultiDevice.WHOLE,
         ),
         {CORE: 16, MEMORY: 48 * GiB, SLOTS: 16},
     ),
@@ -70,7 +70,7 @@ KINDS: dict[str, tuple[Granularity, dict[str, int]]] = {
         {CORE: 5, MEMORY: 60 * GiB, SLOTS: 3, "part-a": 1, "part-b": 1, "part-c": 1},
     ),
     "shares": (
-        Fractional(memory=Step(GiB), core=Step(10), multi=Multi.SHARES),
+        Fractional(memory=Step(GiB), core=Step(10), multi=MultiDevice.SHARES),
         {CORE: 100, MEMORY: 16 * GiB, SLOTS: 4},
     ),
 }
@@ -135,7 +135,7 @@ def refused(index: Index, some: Pod) -> str:
 
 def where(placement: Placement) -> list[str]:
     """Return the devices a placement holds, as they were named."""
-    return sorted(hold.device for hold in placement.holds)
+    return sorted(usage.device for usage in placement.holds)
 
 
 def sound(index: Index, standing: Sequence[Placement]) -> None:
@@ -147,9 +147,9 @@ def sound(index: Index, standing: Sequence[Placement]) -> None:
         for name, amount in placement.host.items():
             of_node = host.setdefault(placement.node, {})
             of_node[name] = of_node.get(name, 0) + amount
-        for hold in placement.holds:
-            of_device = held.setdefault(hold.device, {})
-            for name, amount in hold.takes.items():
+        for usage in placement.holds:
+            of_device = held.setdefault(usage.device, {})
+            for name, amount in usage.takes.items():
                 of_device[name] = of_device.get(name, 0) + amount
     for number, machine in enumerate(cluster.nodes):
         free = cluster.free(number)

@@ -16,15 +16,15 @@ from hetero.model import (
     SLOTS,
     Allocation,
     Ask,
-    Choice,
     Device,
     Fractional,
     Granularity,
     Inventory,
     Ladder,
-    Multi,
+    MultiDevice,
     Refusal,
     Request,
+    Selector,
     Step,
     Template,
     Templated,
@@ -65,7 +65,7 @@ def granted(inventory: Inventory | Sequence[Device], request: Request) -> list[s
         inventory = Inventory(tuple(inventory))
     got = fit(inventory, request)
     assert isinstance(got, Allocation), got
-    return [grant.device for grant in got.grants]
+    return [grant.device for grant in got.pieces]
 
 
 # --- one device ----------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_uneven_shares_land_on_the_cards_they_name() -> None:
 
     assert isinstance(got, Allocation)
     assert [("memory-1", 8192 * MiB, 50), ("memory-0", 3276 * MiB, 10)] == [
-        (grant.device, grant.takes[MEMORY], grant.core) for grant in got.grants
+        (grant.device, grant.takes[MEMORY], grant.core) for grant in got.pieces
     ]
 
 
@@ -188,10 +188,10 @@ def test_a_small_ask_moves_off_the_large_card_when_a_large_ask_needs_it() -> Non
     devices = rack(80 * GiB, 24 * GiB, 16 * GiB)
     asks = (Ask(memory=10 * GiB), Ask(memory=20 * GiB), Ask(memory=70 * GiB))
 
-    for order in permutations(asks):
-        got = granted(devices, Request(asks=order))
+    for policy in permutations(asks):
+        got = granted(devices, Request(asks=policy))
         assert {10 * GiB: "memory-2", 20 * GiB: "memory-1", 70 * GiB: "memory-0"} == {
-            ask.memory: uuid for ask, uuid in zip(order, got, strict=True)
+            ask.memory: uuid for ask, uuid in zip(policy, got, strict=True)
         }
 
 
@@ -214,28 +214,28 @@ MIXED = (
 @pytest.mark.parametrize(
     ("choice", "uuids"),
     [
-        ({"vendor": Choice(("two",))}, {"two-0"}),
-        ({"vendor": Choice(("TWO", "one"))}, {"two-0", "one-0"}),
-        ({"vendor": Choice((), ("three",))}, {"one-0", "two-0"}),
-        ({"model": Choice(("gamma",))}, {"three-0", "three-1"}),
-        ({"model": Choice(("80", "48"), ("beta",))}, {"one-0"}),
-        ({"uuid": Choice(("three-1",))}, {"three-1"}),
-        ({"vendor": Choice(("three",)), "uuid": Choice((), ("three-0",))}, {"three-1"}),
+        ({"vendor": Selector(("two",))}, {"two-0"}),
+        ({"vendor": Selector(("TWO", "one"))}, {"two-0", "one-0"}),
+        ({"vendor": Selector((), ("three",))}, {"one-0", "two-0"}),
+        ({"model": Selector(("gamma",))}, {"three-0", "three-1"}),
+        ({"model": Selector(("80", "48"), ("beta",))}, {"one-0"}),
+        ({"uuid": Selector(("three-1",))}, {"three-1"}),
+        ({"vendor": Selector(("three",)), "uuid": Selector((), ("three-0",))}, {"three-1"}),
     ],
 )
 def test_only_what_was_chosen_and_nothing_avoided_is_given(
-    choice: dict[str, Choice], uuids: set[str]
+    choice: dict[str, Selector], uuids: set[str]
 ) -> None:
     got = set()
-    for order in permutations(MIXED):
-        got |= set(granted(order, Request(asks=(Ask(memory=GiB),), **choice)))  # type: ignore[arg-type]
+    for policy in permutations(MIXED):
+        got |= set(granted(policy, Request(asks=(Ask(memory=GiB),), **choice)))  # type: ignore[arg-type]
 
     assert got <= uuids
     assert len(got) >= 1
 
 
 def test_a_part_of_a_vendors_name_is_not_its_name() -> None:
-    request = Request(asks=(Ask(memory=GiB),), vendor=Choice(("thre",)))
+    request = Request(asks=(Ask(memory=GiB),), vendor=Selector(("thre",)))
 
     assert "0 of 4 devices fit: 4 not chosen" == refused(MIXED, request)
 
@@ -275,11 +275,11 @@ def test_a_uuid_is_understood_by_its_start_whatever_its_case() -> None:
 def test_binpack_fills_the_fuller_card_and_spread_takes_the_emptier() -> None:
     used = admit(rack(32 * GiB, 32 * GiB), one(device="1", memory=8 * GiB, core=20))
     request = one(memory=GiB, core=10)
-    packed, apart = fit(used, request, order=binpack), fit(used, request, order=spread)
+    packed, apart = fit(used, request, policy=binpack), fit(used, request, policy=spread)
 
     assert isinstance(packed, Allocation)
     assert isinstance(apart, Allocation)
-    assert ("memory-1", "memory-0") == (packed.grants[0].device, apart.grants[0].device)
+    assert ("memory-1", "memory-0") == (packed.pieces[0].device, apart.pieces[0].device)
 
 
 def test_a_small_wish_leaves_the_large_card_whole() -> None:
@@ -302,7 +302,7 @@ def test_instances_are_given_smallest_first_each_once_and_the_fifth_wish_is_refu
     full = admit([device], *[one(memory=10 * GiB)] * 4)
 
     assert ["part-0", "part-1", "part-2", "part-3"] == [
-        allocation.grants[0].part for allocation in full.standing
+        allocation.pieces[0].part for allocation in full.standing
     ]
     assert "0 of 1 device fit: 1 lack 1g.18gb" == refused(full, one(memory=10 * GiB))
     assert "0 of 1 device fit: 1 lack 2g.35gb" == refused(full, one(memory=20 * GiB))
@@ -334,11 +334,11 @@ def test_the_eighth_small_template_is_refused_for_what_runs_out_first() -> None:
 
 
 def test_several_of_a_whole_card_vendor_are_whole_cards() -> None:
-    devices = rack(64 * GiB, 64 * GiB, granularity=Fractional(multi=Multi.WHOLE))
+    devices = rack(64 * GiB, 64 * GiB, granularity=Fractional(multi=MultiDevice.WHOLE))
     full = admit(devices, Request(asks=(Ask(memory=GiB),) * 2))
 
     assert [device.capacity for device in devices] == [
-        grant.takes for grant in full.standing[0].grants
+        grant.takes for grant in full.standing[0].pieces
     ]
     assert "0 of 2 devices fit: 2 lack memory" == refused(full, one(memory=GiB))
 
@@ -348,10 +348,10 @@ def test_several_of_a_whole_card_vendor_are_whole_cards() -> None:
 GRANULARITIES: list[Granularity] = [
     Whole(),
     Fractional(),
-    Fractional(Step(256 * MiB), Step(1), Multi.WHOLE),
-    Fractional(Ladder(tuple(n * 512 * MiB for n in (2, 4, 8, 16, 32))), Step(4), Multi.WHOLE),
+    Fractional(Step(256 * MiB), Step(1), MultiDevice.WHOLE),
+    Fractional(Ladder(tuple(n * 512 * MiB for n in (2, 4, 8, 16, 32))), Step(4), MultiDevice.WHOLE),
     Templated((Template("half", {MEMORY: 8 * GiB, CORE: 50}),)),
-    Templated((Template("small", {MEMORY: 4 * GiB, CORE: 30}),), by=(MEMORY,)),
+    Templated((Template("small", {MEMORY: 4 * GiB, CORE: 30}),), measured_by=(MEMORY,)),
 ]
 asks = st.builds(
     Ask,
@@ -384,7 +384,7 @@ def test_no_counter_of_any_device_is_ever_promised_twice(
         got = fit(inventory, wish)
         if isinstance(got, Refusal):
             continue
-        assert len(wish.asks) == len({grant.device for grant in got.grants})
+        assert len(wish.asks) == len({grant.device for grant in got.pieces})
         inventory = evolve(inventory, standing=(*inventory.standing, got))
 
         for uuid, left in inventory.free().items():

@@ -10,7 +10,17 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero.model import ONE_POLICY, SLOTS, Ask, Device, Multi, Policy, Refusal, Request, Templated
+from hetero.model import (
+    POLICY_SLOTS,
+    SLOTS,
+    Ask,
+    Device,
+    MultiDevice,
+    Policy,
+    Refusal,
+    Request,
+    Templated,
+)
 from hetero.model.units import GiB
 from hetero.placement import Container, Index, Placement, Pod, gang, preempt
 from hetero.placement.plan import Preemption
@@ -24,7 +34,9 @@ def modules(count: int, *, on: str = "n", size: int = 2) -> tuple[Device, ...]:
     assert isinstance(menu, Templated)
     made = cards("menu", count * size, node=on)
     return tuple(
-        evolve(die, group=f"module {place // size}", granularity=evolve(menu, multi=Multi.WHOLE))
+        evolve(
+            die, group=f"module {place // size}", granularity=evolve(menu, multi=MultiDevice.WHOLE)
+        )
         for place, die in enumerate(made)
     )
 
@@ -77,7 +89,7 @@ def test_containers_of_one_pod_share_no_module_that_one_takes_whole() -> None:
     slice_ = Container(request=Request(asks=(Ask(memory=GiB),)))
     both = placed(index, Pod(containers=(slice_, pair)))
 
-    assert [1, 2] == [len(allocation.grants) for allocation in both.allocations if allocation]
+    assert [1, 2] == [len(allocation.pieces) for allocation in both.allocations if allocation]
     assert (3, {"0", "1"}) == (len(where(both)), of(both))
     assert "have no room for all of it" in refused(
         Index([node("a", modules(1, on="a"))]), Pod(containers=(slice_, pair))
@@ -164,7 +176,7 @@ def test_a_pod_fits_exactly_when_some_choice_of_dies_does(
 def test_a_whole_die_takes_all_its_slots() -> None:
     index = Index([node("a", modules(1, on="a"))])
 
-    assert [8, 8] == [hold.takes[SLOTS] for hold in placed(index, pod(2)).holds]
+    assert [8, 8] == [usage.takes[SLOTS] for usage in placed(index, pod(2)).holds]
 
 
 # --- one policy for all shares of a device -------------------------------------------------------
@@ -173,7 +185,7 @@ def test_a_whole_die_takes_all_its_slots() -> None:
 def agreeing(count: int, *, on: str = "a") -> tuple[Device, ...]:
     """Return freely divisible cards whose shares must all follow one policy."""
     return tuple(
-        evolve(card, capacity={**card.capacity, **ONE_POLICY})
+        evolve(card, capacity={**card.capacity, **POLICY_SLOTS})
         for card in cards("free", count, node=on)
     )
 

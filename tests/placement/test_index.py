@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hetero.model import CORE, MEMORY, SLOTS, Ask, Choice, Device, Refusal, Request, codec
+from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Refusal, Request, Selector, codec
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.rounding import portion
 from hetero.model.units import GiB
@@ -50,7 +50,7 @@ def pods(draw: st.DrawFn) -> Pod:
     core = draw(st.sampled_from([None, 1, 10, 30, 50, 100]))
     kind = draw(st.sampled_from(["", "", *KINDS]))
     request = {
-        "vendor": Choice(only=(kind,) if kind else ()),
+        "vendor": Selector(include=(kind,) if kind else ()),
         "exclusive": draw(st.sampled_from([False, False, False, True])),
         "empty": draw(st.sampled_from([False, False, False, True])),
     }
@@ -63,8 +63,8 @@ def pods(draw: st.DrawFn) -> Pod:
 
 
 @given(st.data(), st.sampled_from(sorted(WEIGHTS)))
-def test_both_forms_of_the_rows_give_the_same_answers(data: st.DataObject, order: str) -> None:
-    plain, dense = (Index(mixed(9), weights=weights(order), dense=form) for form in (False, True))
+def test_both_forms_of_the_rows_give_the_same_answers(data: st.DataObject, policy: str) -> None:
+    plain, dense = (Index(mixed(9), weights=weights(policy), dense=form) for form in (False, True))
     wishes = data.draw(st.lists(pods(), min_size=1, max_size=6))
     standing: list[Placement] = []
     for step in range(60):
@@ -165,9 +165,9 @@ def test_a_refusal_counts_the_nodes_by_what_they_lack(dense: bool) -> None:
     ]
     index = Index(nodes, dense=dense)
     index.cordon("shut")
-    placed(index, pod(request={"uuid": Choice(only=("full/",))}))
+    placed(index, pod(request={"uuid": Selector(include=("full/",))}))
     wish = pod(2, memory=40 * GiB, cpu=1000)
-    placed(index, pod(memory=50 * GiB, request={"uuid": Choice(only=("pair/free-0",))}))
+    placed(index, pod(memory=50 * GiB, request={"uuid": Selector(include=("pair/free-0",))}))
 
     assert (
         "0 of 7 nodes fit: 1 cordoned, 1 have no device, 1 lack host cpu, 2 lack memory, "
@@ -217,7 +217,8 @@ def test_a_cluster_that_makes_no_sense_is_refused_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["best", "waste=much", "waist=1", "waste=1,", "=3", "waste=9999999"]
+    "name",
+    ["best", "fragmentation=much", "waist=1", "fragmentation=1,", "=3", "fragmentation=9999999"],
 )
 def test_an_order_nobody_knows_is_said_so(name: str) -> None:
     with pytest.raises(BadInput, match=r"is none of|is not one of|is out of range"):
@@ -225,7 +226,7 @@ def test_an_order_nobody_knows_is_said_so(name: str) -> None:
 
 
 def test_weights_can_be_given_as_data() -> None:
-    assert WEIGHTS["frag"] == weights("waste=2,whole=1,host=1")
+    assert WEIGHTS["fragmentation"] == weights("fragmentation=2,whole_cards=1,host=1")
 
 
 # --- orders --------------------------------------------------------------------------------------
@@ -233,9 +234,9 @@ def test_weights_can_be_given_as_data() -> None:
 
 @FORMS
 def test_binpack_fills_and_spread_empties_and_they_combine(dense: bool) -> None:
-    def homes(order: str) -> list[str]:
+    def homes(policy: str) -> list[str]:
         nodes = [node(f"n{i}", cards("free", 2, node=f"n{i}")) for i in range(2)]
-        index = Index(nodes, weights=weights(order), dense=dense)
+        index = Index(nodes, weights=weights(policy), dense=dense)
         return [where(placed(index, pod(memory=20 * GiB)))[0] for _ in range(3)]
 
     assert ["n0/free-0", "n0/free-0", "n0/free-0"] == homes("binpack")

@@ -5,16 +5,24 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero.placement.mix import PATIENCE, POINTS, ROOM, Wish, host_rate, waste, whole
+from hetero.placement.mix import (
+    CARD_MILLI,
+    PATIENCE,
+    POINTS,
+    DemandClass,
+    fragmentation,
+    host_rate,
+    whole_cards,
+)
 from hetero.placement.state import UNLIMITED
 
 
-def wish(size: int, times: int = 1, cards: int = 1) -> Wish:
-    return Wish(times=times, cards=cards, size=size)
+def demand(size: int, times: int = 1, cards: int = 1) -> DemandClass:
+    return DemandClass(times=times, cards=cards, size=size)
 
 
 def test_a_rest_that_nothing_fits_into_is_wasted_and_halves_are_not() -> None:
-    table = waste([wish(500)])
+    table = fragmentation([demand(500)])
 
     assert 499 * POINTS == table[499]
     assert 0 == table[500]
@@ -24,16 +32,16 @@ def test_a_rest_that_nothing_fits_into_is_wasted_and_halves_are_not() -> None:
 
 def test_a_rest_that_seldom_finds_a_taker_is_mostly_wasted() -> None:
     """One pod in a hundred fits 100: with twenty offers, 18 in a hundred such rests are filled."""
-    table = waste([wish(1000, times=99), wish(100)])
+    table = fragmentation([demand(1000, times=99), demand(100)])
     ever = 1 - 0.99**PATIENCE
 
     assert abs(100 * (1 - ever) * POINTS - table[100]) <= 1
 
 
 def test_empty_cards_are_worth_most_in_the_numbers_they_are_asked_for() -> None:
-    table = whole([wish(1000, times=10, cards=8)], most=8)
+    table = whole_cards([demand(1000, times=10, cards=8)], most=8)
 
-    assert [k * ROOM * POINTS for k in range(8)] == list(table[:8])
+    assert [k * CARD_MILLI * POINTS for k in range(8)] == list(table[:8])
     assert 0 == table[8]
 
 
@@ -46,11 +54,15 @@ def test_a_host_rate_says_how_much_card_a_processor_comes_with() -> None:
     assert host_rate(5, 0) is None
 
 
-@given(st.lists(st.builds(wish, st.integers(1, 1000), st.integers(1, 50)), max_size=6))
-def test_no_rest_is_worth_less_than_nothing_or_more_than_all_of_it(wishes: list[Wish]) -> None:
-    table = waste(wishes)
+@given(st.lists(st.builds(demand, st.integers(1, 1000), st.integers(1, 50)), max_size=6))
+def test_no_rest_is_worth_less_than_nothing_or_more_than_all_of_it(
+    demands: list[DemandClass],
+) -> None:
+    table = fragmentation(demands)
 
-    assert all(0 <= table[room] <= room * POINTS for room in range(ROOM + 1))
+    assert all(
+        0 <= table[free_milli] <= free_milli * POINTS for free_milli in range(CARD_MILLI + 1)
+    )
 
 
 @given(st.integers(1, 1 << 60), st.integers(1, 1 << 60))

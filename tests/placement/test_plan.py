@@ -84,9 +84,9 @@ def test_the_victims_are_the_cheapest_there_are(
     index = Index(nodes)
     standing = []
     for amount, priority, work in there:
-        seat = index.place(pod(memory=amount * 10 * GiB, priority=priority, work=work))
-        if isinstance(seat, Placement):
-            standing.append(seat)
+        place_pod = index.place(pod(memory=amount * 10 * GiB, priority=priority, work=work))
+        if isinstance(place_pod, Placement):
+            standing.append(place_pod)
     wish = pod(count, memory=size * 10 * GiB, priority=2)
 
     best: tuple[int, int, int] | None = None

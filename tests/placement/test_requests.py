@@ -8,7 +8,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero.model import MEMORY, Ask, Choice, Device, Link, Refusal
+from hetero.model import MEMORY, Ask, Device, Link, Refusal, Selector
 from hetero.model.units import GiB
 from hetero.placement import Index, Placement, Pod
 from tests.placement.conftest import FORMS, cards, container, node, placed, pod, refused, where
@@ -26,7 +26,7 @@ def test_a_pod_holds_the_larger_of_its_init_and_its_rest_and_its_sidecars() -> N
     placement = placed(index, some)
 
     assert {"cpu": 9100} == placement.host
-    assert [64 * GiB] == [hold.takes[MEMORY] for hold in placement.holds]
+    assert [64 * GiB] == [usage.takes[MEMORY] for usage in placement.holds]
     assert 5 == len([one for one in placement.allocations if one is not None])
 
 
@@ -123,7 +123,7 @@ def test_numa_keeps_the_devices_on_one_node_of_memory() -> None:
 def test_exclusive_takes_all_of_a_card_and_empty_only_wants_it_untouched(dense: bool) -> None:
     index = Index([node("a", cards("free", 2, node="a"))], dense=dense)
     placed(index, pod(memory=GiB, request={"empty": True}))
-    small = pod(memory=GiB, request={"empty": True, "uuid": Choice(only=("a/free-0",))})
+    small = pod(memory=GiB, request={"empty": True, "uuid": Selector(include=("a/free-0",))})
 
     assert ["a/free-1"] == where(placed(index, pod(memory=GiB, request={"exclusive": True})))
     assert isinstance(index.find(small), Refusal)
@@ -133,9 +133,9 @@ def test_exclusive_takes_all_of_a_card_and_empty_only_wants_it_untouched(dense: 
 def test_models_vendors_and_uuids_can_be_chosen_and_avoided() -> None:
     nodes = [node("a", cards("free", 1, node="a")), node("b", cards("coarse", 2, node="b"))]
 
-    def home(**choice: Choice) -> list[str]:
+    def home(**choice: Selector) -> list[str]:
         return where(placed(Index(nodes), pod(memory=GiB, request=choice)))
 
-    assert ["b/coarse-0"] == home(model=Choice(only=("coarse",)))
-    assert ["b/coarse-0"] == home(vendor=Choice(never=("free",)))
-    assert ["b/coarse-1"] == home(uuid=Choice(only=("b/coarse-1",)))
+    assert ["b/coarse-0"] == home(model=Selector(include=("coarse",)))
+    assert ["b/coarse-0"] == home(vendor=Selector(exclude=("free",)))
+    assert ["b/coarse-1"] == home(uuid=Selector(include=("b/coarse-1",)))

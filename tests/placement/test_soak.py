@@ -7,7 +7,7 @@ import random
 import pytest
 from attrs import evolve
 
-from hetero.model import MEMORY, SLOTS, Choice, Templated
+from hetero.model import MEMORY, SLOTS, Selector, Templated
 from hetero.model.rounding import portion
 from hetero.model.units import GiB
 from hetero.placement import Index, Node, Placement
@@ -31,8 +31,8 @@ def obeys(placement: Placement, index: Index) -> None:
     allocation = placement.allocations[0]
     if request is None or allocation is None:
         return
-    assert len(request.asks) == len({grant.device for grant in allocation.grants})
-    for ask, grant in zip(request.asks, allocation.grants, strict=True):
+    assert len(request.asks) == len({grant.device for grant in allocation.pieces})
+    for ask, grant in zip(request.asks, allocation.pieces, strict=True):
         number, position = index.cluster.where[grant.device]
         device = index.cluster.nodes[number].devices[position]
         cut = portion(device, ask, count=len(request.asks), free=device.capacity)
@@ -57,7 +57,9 @@ def live(steps: int, nodes: int) -> None:
             cpu=rng.choice([0, 1000, 4000, 16_000]),
             memory=rng.choice(SIZES),
             core=rng.choice(CORES),
-            request={"vendor": Choice(only=(rng.choice(kinds),) if rng.random() < 0.7 else ())},
+            request={
+                "vendor": Selector(include=(rng.choice(kinds),) if rng.random() < 0.7 else ())
+            },
         )
         for _ in range(120)
     ]

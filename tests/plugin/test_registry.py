@@ -37,7 +37,7 @@ GOOD = """
     @plugin.hookimpl
     def hetero_discover():
         yield VENDOR.device(
-            uuid="{name}-0", model="M", index=0, memory=1, rung=plugin.Rung.NONE, health="ok"
+            uuid="{name}-0", model="M", index=0, memory=1, enforcement=plugin.Enforcement.NONE, health="ok"
         )
 """
 
@@ -67,7 +67,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
             del sys.modules[name]
 
 
-def look(site: Site) -> dict[str, VendorRow]:
+def snapshot(site: Site) -> dict[str, VendorRow]:
     """Return the rows of what is installed in `site`, beside whatever this environment has."""
     here = {
         path.name.split("-")[0].removeprefix("hetero_") for path in site.path.glob("*.dist-info")
@@ -80,7 +80,7 @@ def test_an_installed_vendor_is_found_with_where_it_came_from(site: Site) -> Non
     site.install("good", GOOD.format(name="good"))
 
     expected = VendorRow(name="good", source="hetero-good 1.2", state="ok", devices=1, title="good")
-    assert {"hetero-good": expected} == look(site)
+    assert {"hetero-good": expected} == snapshot(site)
 
 
 FAULTS = {
@@ -141,7 +141,7 @@ def test_a_faulty_vendor_is_a_row_with_its_reason_and_harms_nobody(
     site.install("good", GOOD.format(name="good"))
     site.install("later", GOOD.format(name="later"))
 
-    rows = look(site)
+    rows = snapshot(site)
 
     assert "broken" == rows["hetero-faulty"].state
     assert "hetero-faulty 1.2" == rows["hetero-faulty"].source
@@ -157,7 +157,7 @@ def test_of_two_plugins_with_one_name_the_first_works_and_the_second_says_why_no
     site.install("first", GOOD.format(name="twin"))
     site.install("second", GOOD.format(name="twin"))
 
-    rows = look(site)
+    rows = snapshot(site)
 
     assert ("twin", "ok", 1) == (
         rows["hetero-first"].name,
@@ -177,7 +177,7 @@ def test_two_wheels_with_one_entry_name_are_two_rows(site: Site) -> None:
     (metadata / "METADATA").write_text("Name: hetero-copy\nVersion: 1.2\n")
     (metadata / "entry_points.txt").write_text("[hetero.plugin.vendor]\nsame = plugin_same\n")
 
-    rows = look(site)
+    rows = snapshot(site)
 
     assert ["broken", "ok"] == sorted(row.state for row in rows.values())
     assert 2 == len(rows)
@@ -192,7 +192,7 @@ def test_a_driver_that_is_not_there_is_absent_and_not_broken(site: Site) -> None
         ),
     )
 
-    row = look(site)["hetero-bare"]
+    row = snapshot(site)["hetero-bare"]
 
     assert ("absent", "no libbare.so", 0) == (row.state, row.reason, row.devices)
 

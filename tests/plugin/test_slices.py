@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from hetero.model import CORE, MEMORY, SLOTS, Allocation, Grant
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB
 from hetero.plugin import DriverError, free_number, orphaned, shares, slice_name
 from hetero.plugin.testing import rack
 
 OURS, THEIRS = Path("/run/hetero/slices"), Path("/run/user/1000/hetero/slices")
-SHARE = Grant(device="memory-0", vendor="memory", takes={CORE: 30, MEMORY: GiB, SLOTS: 1})
+SHARE = DeviceAllocation(
+    device="memory-0", vendor="memory", takes={CORE: 30, MEMORY: GiB, SLOTS: 1}
+)
 
 
 def test_a_slice_of_ours_that_no_grant_holds_is_an_orphan() -> None:
@@ -25,7 +27,7 @@ def test_a_slice_of_ours_that_no_grant_holds_is_an_orphan() -> None:
 
 
 def test_a_slice_has_one_name_for_as_long_as_its_grant() -> None:
-    held = Grant(device="memory-0", vendor="memory", takes=SHARE.takes, part="hetero-1")
+    held = DeviceAllocation(device="memory-0", vendor="memory", takes=SHARE.takes, part="hetero-1")
 
     assert "hetero-1" == slice_name(held, OURS)
     assert slice_name(SHARE, OURS) != slice_name(SHARE, OURS)
@@ -33,10 +35,10 @@ def test_a_slice_has_one_name_for_as_long_as_its_grant() -> None:
 
 def test_a_whole_card_is_no_share() -> None:
     first, second = rack(8 * GiB, 8 * GiB)
-    whole = Grant(device=first.uuid, vendor="memory", takes=first.capacity)
-    part = Grant(device=second.uuid, vendor="memory", takes=SHARE.takes)
+    whole = DeviceAllocation(device=first.uuid, vendor="memory", takes=first.capacity)
+    part = DeviceAllocation(device=second.uuid, vendor="memory", takes=SHARE.takes)
 
-    assert [(part, second)] == list(shares(Allocation(grants=(whole, part)), (first, second)))
+    assert [(part, second)] == list(shares(Allocation(pieces=(whole, part)), (first, second)))
 
 
 def test_the_first_free_number_is_given_or_what_has_run_out_is_named() -> None:

@@ -9,10 +9,10 @@ from hetero.plugin import (
     CORE,
     MEMORY,
     SLOTS,
+    Enforcement,
     Fractional,
     Link,
     Model,
-    Rung,
     Template,
     Templated,
     Vendor,
@@ -27,11 +27,11 @@ M1  30    small 2184/2, large 4369/4
 
 
 def test_a_row_of_a_table_is_a_model_and_its_menu() -> None:
-    both, one = menus(TABLE, counters=(CORE, "helpers"), by=(MEMORY,))
+    both, one = menus(TABLE, counters=(CORE, "helpers"), measured_by=(MEMORY,))
 
     small = Template("small", {MEMORY: 8 * GiB, CORE: 3, "helpers": 1})
     large = Template("large", {MEMORY: 16 * GiB, CORE: 6, "helpers": 2})
-    menu = Templated((small, large), by=(MEMORY,))
+    menu = Templated((small, large), measured_by=(MEMORY,))
     assert Model(match="M2", granularity=menu, core=24, slots=6, extra={"helpers": 6}) == both
     assert ("M1", 30, 15, {}) == (one.match, one.core, one.slots, one.extra)
     assert isinstance(one.granularity, Templated)
@@ -54,7 +54,7 @@ def test_the_parts_of_a_card_are_counted_by_kind_and_singly_smallest_first() -> 
         model="Z",
         index=0,
         memory=24 * GiB,
-        rung=Rung.PARTITION,
+        enforcement=Enforcement.PARTITION,
         granularity=Templated(parts, whole=False),
     )
 
@@ -66,7 +66,7 @@ def test_the_parts_of_a_card_are_counted_by_kind_and_singly_smallest_first() -> 
 
 
 def test_what_a_driver_does_not_name_is_unknown_and_without_a_uuid_there_is_no_card() -> None:
-    facts = {"index": 0, "memory": GiB, "rung": Rung.NONE}
+    facts = {"index": 0, "memory": GiB, "enforcement": Enforcement.NONE}
     assert "unknown" == VENDOR.device(uuid="Z-1", model=None, **facts).model  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the driver gave None as a UUID"):
         VENDOR.device(uuid=None, model="Z", **facts)  # type: ignore[arg-type]
@@ -84,9 +84,11 @@ def test_the_first_model_that_matches_decides_whatever_the_case() -> None:
     link = Link("x-1", "fabric", 9)
 
     big = vendor.device(
-        uuid="x-0", model="BIG-1", index=0, memory=GiB, rung=Rung.NONE, links=(link,)
+        uuid="x-0", model="BIG-1", index=0, memory=GiB, enforcement=Enforcement.NONE, links=(link,)
     )
-    small = vendor.device(uuid="x-1", model="S", index=1, memory=GiB, rung=Rung.PRELOAD, numa=1)
+    small = vendor.device(
+        uuid="x-1", model="S", index=1, memory=GiB, enforcement=Enforcement.PRELOAD, numa=1
+    )
 
     assert ({CORE: 7, MEMORY: GiB, SLOTS: 1, "dsp": 3}, Whole(), (link,)) == (
         big.capacity,

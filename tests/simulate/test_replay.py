@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hetero.model import Ask, Choice, Request, codec
+from hetero.model import Ask, Request, Selector, codec
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from hetero.placement import Container, Node, Pod
 from hetero.plugin.testing import rack
 from hetero.simulate.baselines import SCORES, Room, demand
-from hetero.simulate.replay import arrivals, orders, replay, replay_all
+from hetero.simulate.replay import arrivals, placements, replay, replay_all
 from hetero.simulate.report import draw, summarise
 from hetero.simulate.trace import Trace, read
 
@@ -51,7 +51,7 @@ def test_a_folder_of_csv_files_becomes_nodes_and_pods(trace: Trace) -> None:
     assert {"cpu": 96_000, "memory": 256 * GiB} == trace.nodes[0].host
     assert ["n1/0", "n1/1", "n1/2", "n1/3", "n1/4"] == [d.uuid for d in trace.nodes[1].devices]
     asked = [p.containers[0].request for p in trace.pods]
-    assert Request(asks=(Ask(memory=320 * MiB),), model=Choice(only=("A", "B"))) in asked
+    assert Request(asks=(Ask(memory=320 * MiB),), model=Selector(include=("A", "B"))) in asked
     assert Request(asks=(Ask(),) * 4) in asked
     assert None in asked
 
@@ -108,7 +108,7 @@ def ours(path: Path) -> Path:
 
 def test_our_own_json_holds_any_cluster(tmp_path: Path) -> None:
     trace = read(ours(tmp_path / "mixed.json"))
-    run = replay(trace, "frag", 42)
+    run = replay(trace, "fragmentation", 42)
 
     assert ["a", "b"] == [node.name for node in trace.nodes]
     assert run.arrived == run.placed + sum(run.refused.values())
@@ -152,11 +152,13 @@ def test_arrivals_ask_for_130_percent_and_depend_on_the_seed_alone(trace: Trace)
     assert sorted(nodes, key=lambda n: n.name) == sorted(trace.nodes, key=lambda n: n.name)
 
 
-@pytest.mark.parametrize("order", ["frag", "binpack", "waste=1,host=1", *SCORES])
+@pytest.mark.parametrize(
+    "placement", ["fragmentation", "binpack", "fragmentation=1,host=1", *SCORES]
+)
 def test_every_order_gives_the_same_answer_twice_and_nothing_twice(
-    trace: Trace, order: str
+    trace: Trace, placement: str
 ) -> None:
-    run = replay(trace, order, 42)
+    run = replay(trace, placement, 42)
 
     assert run.arrived == run.placed + sum(run.refused.values())
     assert 60 < run.allocated <= 100
@@ -164,23 +166,27 @@ def test_every_order_gives_the_same_answer_twice_and_nothing_twice(
     assert 0 <= run.fragmented <= 100 - run.allocated + 0.01
     assert 0 == run.curve[0].arrived
     assert 130 == run.curve[-1].arrived
-    again = replay(trace, order, 42)
+    again = replay(trace, placement, 42)
     assert (run.curve, run.refused) == (again.curve, again.refused)
 
 
 def test_ours_packs_the_excerpt_better_than_the_best_published(trace: Trace) -> None:
     seeds = range(42, 47)
-    frag, fgd = (sum(replay(trace, o, s).allocated for s in seeds) for o in ("frag", "fgd"))
+    frag, fgd = (
+        sum(replay(trace, o, s).allocated for s in seeds) for o in ("fragmentation", "fgd")
+    )
 
     assert frag > fgd
 
 
 def test_seeds_run_in_processes_and_come_to_the_same(trace: Trace, tmp_path: Path) -> None:
-    alone = list(replay_all(tmp_path, "small", ["frag", "bestfit"], [42, 43], processes=1))
-    beside = list(replay_all(tmp_path, "small", ["frag", "bestfit"], [42, 43], processes=2))
-    one, two = (summarise(runs, ["frag", "bestfit"]) for runs in (alone, beside))
+    alone = list(replay_all(tmp_path, "small", ["fragmentation", "bestfit"], [42, 43], processes=1))
+    beside = list(
+        replay_all(tmp_path, "small", ["fragmentation", "bestfit"], [42, 43], processes=2)
+    )
+    one, two = (summarise(runs, ["fragmentation", "bestfit"]) for runs in (alone, beside))
 
-    assert [("frag", 2), ("bestfit", 2)] == [(s.order, s.seeds) for s in one]
+    assert [("fragmentation", 2), ("bestfit", 2)] == [(s.placement, s.seeds) for s in one]
     assert [(s.allocated, s.fragmented, s.refused) for s in one] == [
         (s.allocated, s.fragmented, s.refused) for s in two
     ]
@@ -188,13 +194,19 @@ def test_seeds_run_in_processes_and_come_to_the_same(trace: Trace, tmp_path: Pat
 
 def test_a_plot_is_a_picture_file(trace: Trace, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    draw(summarise([replay(trace, "frag", 42)], ["frag"]), tmp_path / "c.png", title="small")
+    draw(
+        summarise([replay(trace, "fragmentation", 42)], ["fragmentation"]),
+        tmp_path / "c.png",
+        title="small",
+    )
 
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_orders_are_named_one_after_the_other_and_weights_stay_together() -> None:
-    assert ["frag", "waste=2,host=1", "fgd"] == orders("frag, waste=2,host=1,fgd,frag")
-    for nonsense in ("frog", "", "frag,waste=x", "frag,waist=1"):
+    assert ["fragmentation", "fragmentation=2,host=1", "fgd"] == placements(
+        "fragmentation, fragmentation=2,host=1,fgd,fragmentation"
+    )
+    for nonsense in ("frog", "", "fragmentation,fragmentation=x", "frag,waist=1"):
         with pytest.raises(BadInput):
-            orders(nonsense)
+            placements(nonsense)

@@ -26,7 +26,7 @@ import hetero_nvidia
 from attrs import evolve
 from hetero_limiters import fake_drivers
 
-from hetero.model import Allocation, Ask, Choice, Device, Inventory, Refusal, Request
+from hetero.model import Allocation, Ask, Device, Inventory, Refusal, Request, Selector
 from hetero.model.units import GiB
 from hetero.node.node import with_parts
 from hetero.placement import fit
@@ -112,8 +112,8 @@ def request(
 ) -> Request:
     return Request(
         asks=(asks or (Ask(),)) * count,
-        vendor=Choice((vendor,) if vendor else ()),
-        model=Choice((model,) if model else ()),
+        vendor=Selector((vendor,) if vendor else ()),
+        model=Selector((model,) if model else ()),
     )
 
 
@@ -151,9 +151,9 @@ class Machine:
 
     def resize(self, allocation: Allocation, **takes: int) -> None:
         """Have an allocation's one slice cut anew."""
-        (grant,) = allocation.grants
+        (grant,) = allocation.pieces
         grant = evolve(grant, takes={**grant.takes, **takes})
-        changed = evolve(allocation, grants=(grant,))
+        changed = evolve(allocation, pieces=(grant,))
         self.registry.enforce(changed, self.devices, directory=self.directory)
         self.standing[self.standing.index(allocation)] = changed
 

@@ -15,12 +15,12 @@ from racks import PLUGINS, SHARE, Machine, Rack, card, request
 
 import hetero.plugin.discovery
 from hetero.container.edits import confine
-from hetero.container.pin import Libraries, keep
+from hetero.container.pin import Libraries, pin
 from hetero.kube.agent.device_plugin import answered
-from hetero.kube.agent.driver_injection import Bring
+from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.model import Allocation, Ask, Edits
 from hetero.model.units import GiB
-from hetero.node.ledger.ledger import Ledger, Standing
+from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.node import Node
 
 CARDS = {
@@ -159,8 +159,8 @@ def test_a_share_and_a_runtime_give_a_container_all_of_that(tmp_path: Path, vend
         edits, _ = second_card(tmp_path, vendor)
         installed(nodes | {path for path, _ in files})
         node = Node(registry=Machine(tmp_path, vendor).registry, ledger=Ledger(tmp_path / "state"))
-        grant = Standing(
-            id="one", allocation=Allocation(grants=()), limits=(), command=(), user="", since=""
+        grant = Grant(
+            id="one", allocation=Allocation(pieces=()), limits=(), command=(), user="", since=""
         )
         given = confine(node, grant, edits, limiters=())
         return set(given.device_nodes), {(mount.source, mount.target) for mount in given.mounts}
@@ -180,15 +180,15 @@ def test_the_agent_gives_a_container_all_of_that(tmp_path: Path, vendor: str) ->
         answer = machine.fit(request(Ask(device="1")))
         assert isinstance(answer, Allocation)
         installed(nodes | {path for path, _ in files})
-        kept = keep(
+        kept = pin(
             Node(registry=machine.registry, ledger=Ledger(tmp_path / "state")),
             answer,
             discovery=machine.discovery,
             identity="a1b2c3d4",
             label="pod",
-            keeper={"pod": "uid"},
+            owner={"pod": "uid"},
             libraries=Libraries(tmp_path / "libraries"),
-            bring=partial(Bring().into, {"spec": {}}),
+            bring=partial(DriverInjection().into, {"spec": {}}),
         )
         said = answered(kept.edits)
         mounts = {(mount.host_path, mount.container_path) for mount in said.mounts}

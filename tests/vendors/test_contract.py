@@ -8,7 +8,7 @@ import hetero_acme
 import pytest
 
 from hetero import plugin
-from hetero.model import CORE, MEMORY, SLOTS, Device, Rung
+from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement
 from hetero.model.units import GiB, MiB
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, VendorContract, rack
@@ -35,7 +35,7 @@ class TestAcme(VendorContract):
             index=1,
             capacity={CORE: 100, MEMORY: 32768 * MiB, SLOTS: 1},
             granularity=plugin.Whole(),
-            rung=Rung.NONE,
+            enforcement=Enforcement.NONE,
             health="fallen",
         )
 

@@ -11,7 +11,7 @@ import pytest
 from racks import PLUGINS, Rack, card, discover
 
 import hetero.plugin.discovery
-from hetero.model import Device, Fractional, Granularity, Link, Rung, Whole
+from hetero.model import Device, Enforcement, Fractional, Granularity, Link, Whole
 
 MODELS = {
     "nvidia": ("NVIDIA A100", "80 GiB"),
@@ -90,19 +90,19 @@ def test_a_share_of_an_iluvatar_card_is_kept_only_where_a_cuda_driver_is(
     monkeypatch.setattr(hetero_iluvatar, "_CUDA", ("libnowhere.so.1",))
     without, _ = two(tmp_path, "iluvatar", None)
 
-    assert (Rung.PRELOAD, Rung.NONE) == (with_driver.rung, without.rung)
+    assert (Enforcement.PRELOAD, Enforcement.NONE) == (with_driver.enforcement, without.enforcement)
 
 
 def test_a_cambricon_card_is_whole_until_its_smlu_mode_is_on(tmp_path: Path) -> None:
-    def one(**mode: str) -> tuple[Granularity, Rung, Mapping[str, str]]:
+    def one(**mode: str) -> tuple[Granularity, Enforcement, Mapping[str, str]]:
         rack = Rack(tmp_path, card("cambricon", "MLU370-X8", "24 GiB", **mode))
         (device,) = rack.meet(lambda: discover("cambricon")).devices
-        return device.granularity, device.rung, device.attributes
+        return device.granularity, device.enforcement, device.attributes
 
     off, on = one(smlu="off"), one(smlu="on")
 
-    assert (Whole(), Rung.NONE, {"smlu": "off"}) == off
-    assert (True, Rung.PARTITION, {}) == (isinstance(on[0], Fractional), *on[1:])
+    assert (Whole(), Enforcement.NONE, {"smlu": "off"}) == off
+    assert (True, Enforcement.PARTITION, {}) == (isinstance(on[0], Fractional), *on[1:])
 
 
 def test_a_model_no_table_knows_is_whole_or_a_line_that_names_it(tmp_path: Path) -> None:

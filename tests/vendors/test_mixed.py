@@ -18,7 +18,7 @@ import pytest
 from attrs import evolve
 from racks import PLUGINS, Machine, Rack, card, discover, fault, request
 
-from hetero.model import MEMORY, Allocation, Ask, Choice, Inventory, Refusal, Request
+from hetero.model import MEMORY, Allocation, Ask, Inventory, Refusal, Request, Selector
 from hetero.model.units import GiB
 from hetero.placement import fit
 
@@ -115,7 +115,7 @@ def test_a_vendor_that_is_asked_for_is_given(tmp_path: Path, vendor: str) -> Non
     answer = fit(Inventory(devices), request(Ask(memory=GiB, core=10), vendor=vendor))
 
     assert isinstance(answer, Allocation)
-    assert [vendor] == [grant.vendor for grant in answer.grants]
+    assert [vendor] == [grant.vendor for grant in answer.pieces]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_model_that_is_asked_for_is_given(tmp_path: Path, model: str, vendor: 
     answer = fit(Inventory(devices), request(Ask(memory=GiB, core=10), model=model))
 
     assert isinstance(answer, Allocation)
-    assert [vendor] == [grant.vendor for grant in answer.grants]
+    assert [vendor] == [grant.vendor for grant in answer.pieces]
 
 
 def test_any_card_with_20_gib_free_is_any_vendors_until_none_is_left(tmp_path: Path) -> None:
@@ -144,11 +144,11 @@ def test_any_card_with_20_gib_free_is_any_vendors_until_none_is_left(tmp_path: P
     standing: list[Allocation] = []
     while isinstance(answer := fit(Inventory(devices, tuple(standing)), wish), Allocation):
         standing.append(answer)
-    vendors = {grant.vendor for allocation in standing for grant in allocation.grants}
+    vendors = {grant.vendor for allocation in standing for grant in allocation.pieces}
     free = Inventory(devices, tuple(standing)).free()
 
     assert set(PLUGINS) == vendors
-    assert all(g.takes[MEMORY] >= 20 * GiB for a in standing for g in a.grants)
+    assert all(g.takes[MEMORY] >= 20 * GiB for a in standing for g in a.pieces)
     assert all(min(counters.values()) >= 0 for counters in free.values())
 
 
@@ -157,7 +157,7 @@ def test_two_cards_of_one_request_are_of_one_vendor(tmp_path: Path) -> None:
     answer = fit(Inventory(devices), request(Ask(memory=GiB), count=2))
 
     assert isinstance(answer, Allocation)
-    assert 1 == len({grant.vendor for grant in answer.grants})
+    assert 1 == len({grant.vendor for grant in answer.pieces})
 
 
 def test_a_request_no_vendor_can_satisfy_says_what_each_lacks(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_five_requests_of_10_gib_on_one_910b3_and_the_fifth_is_refused(tmp_path:
     holders = [node.start("run", *wish) for _ in range(4)]
     fifth = node.run("run", *wish)
     entries = [json.loads(path.read_text()) for path in tmp_path.glob("state/*/grants/*/*.json")]
-    parts = {entry["allocation"]["grants"][0]["part"] for entry in entries}
+    parts = {entry["allocation"]["pieces"][0]["part"] for entry in entries}
     for holder in holders:
         holder.kill()
         holder.communicate()
@@ -333,8 +333,8 @@ def test_a_program_that_was_given_a_dcu_cannot_use_the_nvidia_card_by_default(se
 def test_avoiding_and_choosing_over_seven_vendors(tmp_path: Path) -> None:
     devices = Rack(tmp_path, SEVEN).meet(discover).devices
     never = tuple(vendor for vendor in PLUGINS if vendor != "hygon")
-    wish = evolve(Request(asks=(Ask(memory=GiB),)), vendor=Choice((), never))
+    wish = evolve(Request(asks=(Ask(memory=GiB),)), vendor=Selector((), never))
     answer = fit(Inventory(devices), wish)
 
     assert isinstance(answer, Allocation)
-    assert "hygon" == answer.grants[0].vendor
+    assert "hygon" == answer.pieces[0].vendor

@@ -257,7 +257,7 @@ def test_two_npus_with_1_gib_each_are_two_whole_cards(tmp_path: Path) -> None:
     answer = fit(Inventory(devices), request(Ask(memory=GiB), count=2))
 
     assert isinstance(answer, Allocation)
-    assert [dict(device.capacity) for device in devices] == [g.takes for g in answer.grants]
+    assert [dict(device.capacity) for device in devices] == [g.takes for g in answer.pieces]
 
 
 @pytest.fixture
@@ -293,8 +293,8 @@ def test_a_pair_of_910c_dies_is_one_module(modules: tuple[Device, ...]) -> None:
     all_four = fit(Inventory(modules), request(count=4))
     group = {device.uuid: device.group for device in modules}
 
-    assert 1 == len({group[grant.device] for grant in first.grants})
-    assert 1 == len({group[grant.device] for grant in second.grants})
+    assert 1 == len({group[grant.device] for grant in first.pieces})
+    assert 1 == len({group[grant.device] for grant in second.pieces})
     assert isinstance(all_four, Allocation)
     assert isinstance(fit(Inventory(modules, (all_four,)), request(count=2)), Refusal)
 
@@ -311,7 +311,7 @@ def test_a_module_with_a_slice_on_one_die_is_not_given_whole(modules: tuple[Devi
 
     assert isinstance(pair, Allocation)
     group = {device.uuid: device.group for device in modules}
-    assert group[slices[0].grants[0].device] not in {group[g.device] for g in pair.grants}
+    assert group[slices[0].pieces[0].device] not in {group[g.device] for g in pair.pieces}
     assert isinstance(both, Refusal)
     assert "in a group of 2 that is not all free" in both.sentence
 

@@ -17,11 +17,11 @@ from hetero.model import (
     Allocation,
     Ask,
     Device,
+    Enforcement,
     Inventory,
     Link,
     Refusal,
     Request,
-    Rung,
     Templated,
     codec,
 )
@@ -74,8 +74,8 @@ def test_everything_nvml_says_of_a_card_is_there(tmp_path: Path) -> None:
         model="NVIDIA H200",
         index=0,
         capacity={CORE: 100, MEMORY: 143771 * MiB, SLOTS: 10},
-        granularity=plugin.Fractional(plugin.Step(MiB), plugin.Step(1), plugin.Multi.SHARES),
-        rung=Rung.PRELOAD,
+        granularity=plugin.Fractional(plugin.Step(MiB), plugin.Step(1), plugin.MultiDevice.SHARES),
+        enforcement=Enforcement.PRELOAD,
         health="ok",
         numa=1,
         pci="0000:18:00.0",
@@ -207,7 +207,7 @@ def test_a_rung_nobody_keeps_a_promise_by_is_not_claimed(tmp_path: Path) -> None
     change = "pynvml.nvmlDeviceGetMemoryLimits_v1 = lambda handle, limits: None  # a newer driver"
     (device,) = discover(tmp_path, ONE, change=change).devices
 
-    assert Rung.PRELOAD is device.rung
+    assert Enforcement.PRELOAD is device.enforcement
 
 
 # --- links ---------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_a_mig_card_comes_out_as_its_instances_smallest_first(tmp_path: Path) ->
 
     assert isinstance(device.granularity, Templated)
     menu = device.granularity.menu
-    assert (Rung.PARTITION, False) == (device.rung, device.granularity.whole)
+    assert (Enforcement.PARTITION, False) == (device.enforcement, device.granularity.whole)
     assert ["1g.18gb", "1g.18gb", "1g.18gb", "2g.35gb"] == [shape.name for shape in menu]
     assert [1, 1, 1, 2] == [shape.takes[CORE] for shape in menu]
     assert 4 == len({shape.part for shape in menu})
@@ -303,7 +303,7 @@ def test_four_wishes_take_three_small_instances_then_the_larger_and_the_fifth_is
     for _ in range(4):
         got = fit(inventory, wish)
         assert isinstance(got, Allocation)
-        taken.append((got.grants[0].template, got.grants[0].part))
+        taken.append((got.pieces[0].template, got.pieces[0].part))
         inventory = Inventory(inventory.devices, (*inventory.standing, got))
     fifth = fit(inventory, wish)
 

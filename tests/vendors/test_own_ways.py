@@ -38,7 +38,7 @@ def test_a_vnpu_is_noted_before_it_is_made(tmp_path: Path) -> None:
 
         call = type(hetero_ascend._DCMI.open()).call
         type(hetero_ascend._DCMI.open()).call = create  # type: ignore[method-assign, assignment]
-        part = machine.take(SHARE).grants[0].part
+        part = machine.take(SHARE).pieces[0].part
         return noted, [str(part)]
 
     noted, made = Rack(tmp_path, CARDS["ascend"]).meet(stop_before_creation)
@@ -202,7 +202,7 @@ def test_slices_of_one_metax_card_share_it_alike(tmp_path: Path) -> None:
         machine.take(evolve(SHARE, policy=Policy.ELASTIC))
         machine.take(SHARE)
         standing = machine.standing
-        used = {grant.device for allocation in standing for grant in allocation.grants}
+        used = {grant.device for allocation in standing for grant in allocation.pieces}
         refusal = machine.fit(evolve(SHARE, policy=Policy.OFF))
         assert isinstance(refusal, Refusal)
         # Slices of somebody else's are not in the ledger; the driver knows them.
@@ -220,8 +220,8 @@ def test_slices_of_one_metax_card_share_it_alike(tmp_path: Path) -> None:
 def test_a_resized_slice_still_counts_for_its_policy(tmp_path: Path) -> None:
     def other() -> str:
         node = Node(registry=registry("metax"), ledger=Ledger(tmp_path / "state"))
-        hold, _ = node.admit(SHARE, command=["true"])
-        resize(node, hold.standing.id, Ask(memory=8 * GiB))
+        handle, _ = node.admit(SHARE, command=["true"])
+        resize(node, handle.grant.id, Ask(memory=8 * GiB))
         refusal = node.fit(evolve(SHARE, policy=Policy.ELASTIC))
         assert isinstance(refusal, Refusal)
         return refusal.sentence
@@ -278,11 +278,11 @@ def test_an_s4000_share_is_told_to_the_vendors_runtime(tmp_path: Path) -> None:
         answer = machine.fit(request(Ask(memory=3000 * MiB, core=30)))
         assert isinstance(answer, Allocation)
         edits = machine.registry.enforce(answer, machine.devices, directory=tmp_path)
-        return dict(edits.env), machine.devices[0].rung.value
+        return dict(edits.env), machine.devices[0].enforcement.value
 
-    env, rung = Rack(tmp_path, card("mthreads", "MTT S4000", "48 GiB")).meet(confine)
+    env, enforcement = Rack(tmp_path, card("mthreads", "MTT S4000", "48 GiB")).meet(confine)
 
-    assert ("partition", "2") == (rung, policy.read_text())
+    assert ("partition", "2") == (enforcement, policy.read_text())
     assert str(4096 * MiB) == env["MTHREADS_QOS_MEMORY_LIMIT"]
     assert ("5", "0") == (
         env["MTHREADS_QOS_COMPUTING_POWER_WEIGHT"],

@@ -32,7 +32,7 @@ def test_a_slice_is_named_in_its_grant_and_lives_as_long(tmp_path: Path, vendor:
     def live() -> list[set[str]]:
         machine = Machine(tmp_path, vendor)
         (device,) = machine.devices
-        parts = [machine.take(SHARE).grants[0].part for _ in range(2)]
+        parts = [machine.take(SHARE).pieces[0].part for _ in range(2)]
         both = slices(machine, device)
         assert set(parts) == both
         del machine.standing[0]
@@ -242,13 +242,13 @@ def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then
     tmp_path: Path, vendor: str, ask: Ask
 ) -> None:
     def recorded(node: Node) -> tuple[int, int]:
-        ((grant,),) = (entry.allocation.grants for entry in node.look().standing)
+        ((grant,),) = (entry.allocation.pieces for entry in node.snapshot().grants)
         return grant.takes[MEMORY] // GiB, grant.takes[CORE]
 
     def kill_at_each() -> tuple[int, list[tuple[int, int]]]:
         node = Node(registry=registry(vendor), ledger=Ledger(tmp_path / "state"))
-        hold, _ = node.admit(SHARE, command=["true"])
-        identity = hold.standing.id
+        handle, _ = node.admit(SHARE, command=["true"])
+        identity = handle.grant.id
         step, more, seen = 0, True, []
         while more:
             more = killed_at(step := step + 1, lambda: resize(node, identity, ask))
@@ -269,7 +269,7 @@ def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then
 def test_a_resize_the_driver_refuses_leaves_all_as_it_was(tmp_path: Path) -> None:
     def refused() -> tuple[tuple[int, int], list[int], str]:
         node = Node(registry=registry("cambricon"), ledger=Ledger(tmp_path / "state"))
-        hold, _ = node.admit(SHARE, command=["true"])
+        handle, _ = node.admit(SHARE, command=["true"])
         call = Library.call
 
         def full(library: Any, function: str, *arguments: Any) -> None:
@@ -279,8 +279,8 @@ def test_a_resize_the_driver_refuses_leaves_all_as_it_was(tmp_path: Path) -> Non
 
         Library.call = full  # type: ignore[method-assign, assignment]
         with pytest.raises(NotFound) as error:
-            resize(node, hold.standing.id, Ask(memory=8 * GiB, core=50))
-        said = [g.takes[MEMORY] for e in node.look().standing for g in e.allocation.grants]
+            resize(node, handle.grant.id, Ask(memory=8 * GiB, core=50))
+        said = [g.takes[MEMORY] for e in node.snapshot().grants for g in e.allocation.pieces]
         return sizes("cambricon"), said, str(error.value)
 
     size, said, why = Rack(tmp_path, CARDS["cambricon"]).meet(refused)

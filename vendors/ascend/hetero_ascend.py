@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from hetero import plugin
-from hetero.plugin import CORE, MEMORY, Allocation, Device, DriverError, Edits, Library, MiB, Rung
+from hetero.plugin import (
+    CORE,
+    MEMORY,
+    Allocation,
+    Device,
+    DriverError,
+    Edits,
+    Enforcement,
+    Library,
+    MiB,
+)
 
 #: Model, AI cores and AI CPUs, then the templates as name MiB/cores/CPUs: as MindCluster and HAMi's
 #: 2.10 chart list them. Memory decides which a request gets; the cores come with it.
@@ -27,17 +37,17 @@ _TABLE = """
 310P3   8/7   vir01 3072/1/1, vir02 6144/2/2, vir04 12288/4/4
 """
 #: What HAMi's users write: each model has resources of its own.
-_WORDS = plugin.Words(
+_WORDS = plugin.ResourceNames(
     count="huawei.com/Ascend{model}",
     memory=("huawei.com/Ascend{model}-memory",),
     core=("huawei.com/Ascend{model}-core",),
-    only_uuid="hami.io/use-Ascend{model}-uuid",
-    never_uuid="hami.io/no-use-Ascend{model}-uuid",
+    include_uuid="hami.io/use-Ascend{model}-uuid",
+    exclude_uuid="hami.io/no-use-Ascend{model}-uuid",
 )
 VENDOR = plugin.Vendor(
     name="ascend",
     title="Huawei Ascend",
-    models=plugin.menus(_TABLE, counters=(CORE, "aicpu"), by=(MEMORY,)),
+    models=plugin.menus(_TABLE, counters=(CORE, "aicpu"), measured_by=(MEMORY,)),
     visible=("ASCEND_RT_VISIBLE_DEVICES",),
     visible_by="index",
     # Beside the NPU itself: what Ascend's docker runtime gives and its base.list mounts
@@ -139,20 +149,20 @@ def hetero_enforce(
 
     In a container the vendor's docker runtime makes the vNPU of the template it is told.
     """
-    grant = allocation.grants[0]
+    piece = allocation.pieces[0]
     numbers = sorted(int(device.attributes["physical"]) for device in devices)
     env = {"ASCEND_VISIBLE_DEVICES": ",".join(map(str, numbers))}
-    if grant.template is None:
+    if piece.template is None:
         return Edits(env=env, device_nodes=tuple(f"/dev/davinci{number}" for number in numbers))
     if container:
-        return Edits(env={**env, "ASCEND_VNPU_SPECS": grant.template})
-    made = _make(_DCMI.open(), devices[0], grant.template, directory)
+        return Edits(env={**env, "ASCEND_VNPU_SPECS": piece.template})
+    made = _make(_DCMI.open(), devices[0], piece.template, directory)
     env = {"ASCEND_VISIBLE_DEVICES": made, "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"}
     return Edits(
         # The only one its program sees, so that it counts from 0, as tensor parallel jobs expect.
         env={**env, "ASCEND_RT_VISIBLE_DEVICES": "0"},
         device_nodes=(f"/dev/vdavinci{made}",),
-        parts={grant.device: made},
+        parts={piece.device: made},
     )
 
 
@@ -198,7 +208,7 @@ def _device(dcmi: Library, card: int, chip: int) -> Device:
         model=model,
         index=logic,
         memory=min(memory, _ALLOCATABLE.get(model, memory)),
-        rung=Rung.PARTITION,
+        enforcement=Enforcement.PARTITION,
         health=None if health is None else _HEALTH.get(health, f"alarm {health}"),
         pci=pci,
         numa=plugin.numa_of(pci),

@@ -18,27 +18,29 @@ from hetero.plugin import (
     MEMORY,
     Allocation,
     Device,
+    DeviceAllocation,
     DriverError,
     Edits,
-    Grant,
+    Enforcement,
     Library,
     MiB,
-    Rung,
 )
 
 #: sMLU counts in units of 256 MiB (the vendor's plugin runs with --min-dsmlu-unit=256) and in
 #: percent, cuts no memory without core, and allows 16 instances on a card.
-_SLICED = plugin.Fractional(memory=plugin.Step(256 * MiB), multi=plugin.Multi.WHOLE, together=True)
+_SLICED = plugin.Fractional(
+    memory=plugin.Step(256 * MiB), multi=plugin.MultiDevice.WHOLE, together=True
+)
 #: What HAMi's users write; its examples name the model in some resources.
-_WORDS = plugin.Words(
+_WORDS = plugin.ResourceNames(
     count="cambricon.com/vmlu",
     memory=("cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu370.smlu.vmemory"),
     memory_unit=256 * MiB,
     core=("cambricon.com/mlu.smlu.vcore", "cambricon.com/mlu370.smlu.vcore"),
-    only_model="cambricon.com/use-mlutype",
-    never_model="cambricon.com/nouse-mlutype",
-    only_uuid="cambricon.com/use-gpuuuid",
-    never_uuid="cambricon.com/nouse-gpuuuid",
+    include_model="cambricon.com/use-mlutype",
+    exclude_model="cambricon.com/nouse-mlutype",
+    include_uuid="cambricon.com/use-gpuuuid",
+    exclude_uuid="cambricon.com/nouse-gpuuuid",
 )
 VENDOR = plugin.Vendor(
     name="cambricon",
@@ -129,8 +131,8 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
     """Make an instance for every share, or bring the one it has to its size."""
     nodes, parts = [], {}
-    for grant, device in plugin.shares(allocation, devices):
-        instance = _instance(_CNDEV.open(), device, grant, directory)
+    for piece, device in plugin.shares(allocation, devices):
+        instance = _instance(_CNDEV.open(), device, piece, directory)
         parts[device.uuid] = instance.name.decode()
         nodes.append(instance.node.decode())
     return Edits(device_nodes=tuple(nodes), parts=parts)
@@ -182,7 +184,7 @@ def _device(cndev: Library, index: int) -> Device:
         model=plugin.text(name),
         index=index,
         memory=cndev.get("cndevGetMemoryUsageV2", _Memory, card).total * MiB,
-        rung=Rung.PARTITION if sliced else Rung.NONE,
+        enforcement=Enforcement.PARTITION if sliced else Enforcement.NONE,
         granularity=None if sliced else plugin.Whole(),
         health=("ok" if health.health == 1 else "the driver reports a problem") if health else None,
         numa=numa.node if numa and numa.node >= 0 else None,
@@ -198,12 +200,12 @@ def _instances(cndev: Library, card: int) -> list[Any]:
     return list(found[: count.value])
 
 
-def _instance(cndev: Library, device: Device, grant: Grant, directory: Path) -> Any:
+def _instance(cndev: Library, device: Device, piece: DeviceAllocation, directory: Path) -> Any:
     """Return the instance of this grant's size: the one it names, resized, or a new one."""
     card = _handle(cndev, device.index)
-    core = grant.takes[CORE] * 100 // device.capacity[CORE]
-    quota = _Quota(core=core, memory=grant.takes[MEMORY])
-    name = plugin.slice_name(grant, directory).encode()
+    core = piece.takes[CORE] * 100 // device.capacity[CORE]
+    quota = _Quota(core=core, memory=piece.takes[MEMORY])
+    name = plugin.slice_name(piece, directory).encode()
     if any(instance.name == name for instance in _instances(cndev, card)):
         cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name, quota)
     else:

@@ -23,16 +23,16 @@ from hetero.plugin import (
     MEMORY,
     Allocation,
     Device,
+    DeviceAllocation,
     DriverError,
     Edits,
-    Grant,
+    Enforcement,
     Library,
     MiB,
-    Rung,
 )
 
 #: Core is counted in compute units, since that is what a mask is made of: 1 % is rounded up to one.
-_SLICED = plugin.Fractional(multi=plugin.Multi.WHOLE, together=True)
+_SLICED = plugin.Fractional(multi=plugin.MultiDevice.WHOLE, together=True)
 #: PCI device id, model and compute units of each card that can be cut.
 _CARDS = {
     0x54B7: ("Z100", 60),
@@ -43,15 +43,15 @@ _CARDS = {
     0x6212: ("K100-AI-LC", 120),
 }
 #: What HAMi's users write.
-_WORDS = plugin.Words(
+_WORDS = plugin.ResourceNames(
     count="hygon.com/dcunum",
     memory=("hygon.com/dcumem",),
     core=("hygon.com/dcucores",),
-    only_model="hygon.com/use-dcutype",
-    never_model="hygon.com/nouse-dcutype",
+    include_model="hygon.com/use-dcutype",
+    exclude_model="hygon.com/nouse-dcutype",
     spelling={"DCU-": "", "_": "-"},
-    only_uuid="hygon.com/use-gpuuuid",
-    never_uuid="hygon.com/nouse-gpuuuid",
+    include_uuid="hygon.com/use-gpuuuid",
+    exclude_uuid="hygon.com/nouse-gpuuuid",
 )
 VENDOR = plugin.Vendor(
     name="hygon",
@@ -118,8 +118,8 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
     """Write a vdev for every share and mount it where the runtime looks."""
     mounts, parts = [], {}
-    for grant, device in plugin.shares(allocation, devices):
-        part = _write(device, grant, directory)
+    for piece, device in plugin.shares(allocation, devices):
+        part = _write(device, piece, directory)
         parts[device.uuid] = part
         mounts.append(plugin.Mount(str(directory / part), f"{RUNTIME}/{part}"))
     # A process that was given vdevs counts those, and else the cards of the machine.
@@ -159,7 +159,7 @@ def _device(rsmi: Library, index: int) -> Device:
         model=model or f"{kind:04x}",
         index=index,
         memory=rsmi.get("rsmi_dev_memory_total_get", index, _VRAM, c_uint64),
-        rung=Rung.PARTITION if kind in _CARDS else Rung.NONE,
+        enforcement=Enforcement.PARTITION if kind in _CARDS else Enforcement.NONE,
         capacity={CORE: units} if units else None,
         health=_health(rsmi, index),
         numa=None if numa is None or numa < 0 else numa,
@@ -211,14 +211,14 @@ def _vdevs(directory: Path) -> list[_Vdev]:
     return found
 
 
-def _write(device: Device, grant: Grant, directory: Path) -> str:
+def _write(device: Device, piece: DeviceAllocation, directory: Path) -> str:
     """Write the vdev of a grant, unless it is there, and return its name.
 
     Its units, its number and its pipe are in no other vdev of this node, ours or the host's.
     """
-    count = grant.takes[CORE]
-    size = f"cu_count: {count}\nmem: {grant.takes[MEMORY] // MiB} MiB\n"
-    if grant.part is not None and (path := directory / grant.part).exists():
+    count = piece.takes[CORE]
+    size = f"cu_count: {count}\nmem: {piece.takes[MEMORY] // MiB} MiB\n"
+    if piece.part is not None and (path := directory / piece.part).exists():
         if size not in path.read_text():
             raise DriverError(f"card {device.index}: a vdev keeps the size it was made with")
         return path.name
@@ -226,7 +226,7 @@ def _write(device: Device, grant: Grant, directory: Path) -> str:
     beside = [vdev for vdev in others if vdev.pci == device.pci]
     taken = reduce(or_, (vdev.mask for vdev in beside), 0)
     units = [unit for unit in range(device.capacity[CORE]) if not taken >> unit & 1]
-    named = re.findall(r"\d+", grant.part or "")
+    named = re.findall(r"\d+", piece.part or "")
     numbers = map(int, named) if named else range(_MOST_VDEVS + 1)
     number = plugin.free_number(numbers, (vdev.number for vdev in others), "vdev number")
     pipes, taken_pipes = range(_MOST_PIPES), (vdev.pipe for vdev in beside)

@@ -12,16 +12,16 @@ from contextlib import suppress
 from ctypes import c_char, c_int, c_uint, c_uint64, c_void_p
 
 from hetero import plugin
-from hetero.plugin import Device, DriverError, Library, MiB, Rung
+from hetero.plugin import Device, DriverError, Enforcement, Library, MiB
 
 #: What HAMi's users write: each model has resources of its own.
-_WORDS = plugin.Words(
+_WORDS = plugin.ResourceNames(
     count="iluvatar.ai/{model}-vgpu",
     memory=("iluvatar.ai/{model}.vMem",),
     memory_unit=256 * MiB,
     core=("iluvatar.ai/{model}.vCore",),
-    only_uuid="hami.io/use-{model}-uuid",
-    never_uuid="hami.io/no-use-{model}-uuid",
+    include_uuid="hami.io/use-{model}-uuid",
+    exclude_uuid="hami.io/no-use-{model}-uuid",
 )
 VENDOR = plugin.Vendor(
     name="iluvatar",
@@ -30,7 +30,9 @@ VENDOR = plugin.Vendor(
         plugin.Model(
             match="*",
             # 256 MiB units and 100 grants a card, as the vendor's gpu-manager counts.
-            granularity=plugin.Fractional(memory=plugin.Step(256 * MiB), multi=plugin.Multi.WHOLE),
+            granularity=plugin.Fractional(
+                memory=plugin.Step(256 * MiB), multi=plugin.MultiDevice.WHOLE
+            ),
             slots=100,
         ),
     ),
@@ -74,14 +76,14 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     ixml = _IXML.open()
     count = ixml.get("nvmlDeviceGetCount_v2", c_uint)
     version = plugin.text(ixml.find("nvmlSystemGetDriverVersion", c_char * 80, 80))
-    rung = _rung()
+    enforcement = _rung()
 
     def between(here: Device, there: Device) -> str | None:
         ends = _handle(ixml, here.index), _handle(ixml, there.index)
         return _WAYS.get(ixml.find("nvmlDeviceGetTopologyCommonAncestor", *ends, c_int))
 
     def read(index: int) -> Device:
-        return _device(ixml, index, rung, version)
+        return _device(ixml, index, enforcement, version)
 
     return plugin.each_card(read, plugin.counted(count), between)
 
@@ -100,7 +102,7 @@ def _handle(ixml: Library, index: int) -> int:
     return ixml.get("nvmlDeviceGetHandleByIndex_v2", index, c_void_p) or 0
 
 
-def _device(ixml: Library, index: int, rung: Rung, version: str | None) -> Device:
+def _device(ixml: Library, index: int, enforcement: Enforcement, version: str | None) -> Device:
     card = _handle(ixml, index)
     minor = ixml.find("nvmlDeviceGetMinorNumber", card, c_uint)
     pci = plugin.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", card, _Pci))
@@ -109,7 +111,7 @@ def _device(ixml: Library, index: int, rung: Rung, version: str | None) -> Devic
         model=plugin.text(ixml.get("nvmlDeviceGetName", card, c_char * 96, 96)),
         index=index,
         memory=ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).total,
-        rung=rung,
+        enforcement=enforcement,
         health=_health(ixml, card),
         numa=plugin.numa_of(pci),
         pci=pci,
@@ -127,10 +129,10 @@ def _health(ixml: Library, card: int) -> str | None:
     return f"{', '.join(said)} fault" if said else "ok"
 
 
-def _rung() -> Rung:
+def _rung() -> Enforcement:
     """Shares are kept where the CUDA driver is, for the limiter to stand in front of."""
     for name in _CUDA:
         with suppress(OSError):
             ctypes.CDLL(name)
-            return Rung.PRELOAD
-    return Rung.NONE
+            return Enforcement.PRELOAD
+    return Enforcement.NONE

@@ -21,24 +21,24 @@ from hetero.plugin import (
     SLOTS,
     Allocation,
     Device,
+    DeviceAllocation,
     DriverError,
-    Grant,
     Library,
     MiB,
     Policy,
 )
 
 #: What HAMi's users write: whole cards, and slices whose memory is in GiB.
-_WHOLE = plugin.Words(
+_WHOLE = plugin.ResourceNames(
     count="metax-tech.com/gpu",
     whole=True,
-    only_uuid="metax-tech.com/use-gpuuuid",
-    never_uuid="metax-tech.com/nouse-gpuuuid",
+    include_uuid="metax-tech.com/use-gpuuuid",
+    exclude_uuid="metax-tech.com/nouse-gpuuuid",
 )
 _SHARES = evolve(
     _WHOLE,
     count="metax-tech.com/sgpu",
-    rungs=plugin.Choice(only=("partition",)),  # cards whose sGPU mode is on
+    enforcements=plugin.Selector(include=("partition",)),  # cards whose sGPU mode is on
     whole=False,
     memory=("metax-tech.com/vmemory",),
     memory_unit=1024 * MiB,
@@ -50,8 +50,8 @@ _SHARES = evolve(
         "fixed-share": Policy.FIXED,
         "burst-share": Policy.ELASTIC,
     },
-    grade="metax-tech.com/sgpu-app-class",
-    grades={"": ("",), "online": ("online", "offline"), "offline": ("offline",)},
+    qos_class="metax-tech.com/sgpu-app-class",
+    qos_classes={"": ("",), "online": ("online", "offline"), "offline": ("offline",)},
     first=("online",),
 )
 VENDOR = plugin.Vendor(
@@ -65,7 +65,9 @@ VENDOR = plugin.Vendor(
     words=(_WHOLE, _SHARES),
 )
 #: What a card whose sGPU mode is on divides into: 1 % and 128 MiB, at most 16.
-_SLICED = plugin.Fractional(memory=plugin.Step(128 * MiB), multi=plugin.Multi.WHOLE, together=True)
+_SLICED = plugin.Fractional(
+    memory=plugin.Step(128 * MiB), multi=plugin.MultiDevice.WHOLE, together=True
+)
 _MOST_SLICES = 16
 
 _MXSML = plugin.Driver(
@@ -120,11 +122,11 @@ def hetero_enforce(
 ) -> plugin.Edits:
     """Make a slice on every sliced card, or bring the one it has to its size."""
     slices, parts = [], {}
-    for grant, device in zip(allocation.grants, devices, strict=True):
+    for piece, device in zip(allocation.pieces, devices, strict=True):
         if device.capacity[SLOTS] == 1:
             continue
         mxsml = _MXSML.open()
-        found = _slice(mxsml, device, grant, allocation.policy, directory)
+        found = _slice(mxsml, device, piece, allocation.policy, directory)
         parts[device.uuid] = alias = _alias(mxsml, device.index, found.id)
         slices.append(
             f"sgpu={device.pci}#{found.id};compute={found.core};vram={found.memory};alias={alias}"
@@ -168,9 +170,9 @@ def _device(mxsml: Library, index: int) -> Device:
         model=plugin.text(info.name),
         index=index,
         memory=memory.total * 1024,
-        rung=plugin.Rung.PARTITION if on else plugin.Rung.NONE,
+        enforcement=plugin.Enforcement.PARTITION if on else plugin.Enforcement.NONE,
         granularity=_SLICED if on else None,
-        capacity={SLOTS: _MOST_SLICES, **plugin.ONE_POLICY} if on else None,
+        capacity={SLOTS: _MOST_SLICES, **plugin.POLICY_SLOTS} if on else None,
         health=virtual if info.mode == _PHYSICAL else _health(mxsml, index),
         numa=plugin.first_node(nodes or 0),
         pci=pci,
@@ -199,12 +201,14 @@ def _alias(mxsml: Library, card: int, identity: int) -> str:
     )
 
 
-def _slice(mxsml: Library, device: Device, grant: Grant, policy: Policy, directory: Path) -> Any:
+def _slice(
+    mxsml: Library, device: Device, piece: DeviceAllocation, policy: Policy, directory: Path
+) -> Any:
     """Return the slice of this grant's size: the one it names, resized, or a new one."""
-    memory = grant.takes[MEMORY] // MiB // 128 * 128  # all of a card may be no multiple
-    core = grant.takes[CORE]
+    memory = piece.takes[MEMORY] // MiB // 128 * 128  # all of a card may be no multiple
+    core = piece.takes[CORE]
     slices = _slices(mxsml, device.index)
-    alias = plugin.slice_name(grant, directory)
+    alias = plugin.slice_name(piece, directory)
     identity = next((n for n in slices if _alias(mxsml, device.index, n) == alias), None)
     if identity is not None:
         mxsml.call("mxSmlSetSgpuVramQuota", device.index, identity, memory)

@@ -14,23 +14,33 @@ from typing import Any
 import pymtml as mtml
 
 from hetero import plugin
-from hetero.plugin import CORE, MEMORY, Allocation, Device, DriverError, Edits, MiB, Policy, Rung
+from hetero.plugin import (
+    CORE,
+    MEMORY,
+    Allocation,
+    Device,
+    DriverError,
+    Edits,
+    Enforcement,
+    MiB,
+    Policy,
+)
 
 #: An S4000 has 16 core groups and gives memory in these multiples of 512 MiB.
 _S4000 = plugin.Fractional(
     memory=plugin.Ladder(tuple(units * 512 * MiB for units in (2, 4, 8, 16, 32, 64, 96))),
-    multi=plugin.Multi.WHOLE,
+    multi=plugin.MultiDevice.WHOLE,
     together=True,
 )
 #: What HAMi's users write, in units of 512 MiB and of one core group.
-_WORDS = plugin.Words(
+_WORDS = plugin.ResourceNames(
     count="mthreads.com/vgpu",
     memory=("mthreads.com/sgpu-memory",),
     memory_unit=512 * MiB,
     core=("mthreads.com/sgpu-core",),
     core_whole=16,
-    only_uuid="mthreads.ai/use-gpuuuid",
-    never_uuid="mthreads.ai/nouse-gpuuuid",
+    include_uuid="mthreads.ai/use-gpuuuid",
+    exclude_uuid="mthreads.ai/nouse-gpuuuid",
 )
 VENDOR = plugin.Vendor(
     name="mthreads",
@@ -90,12 +100,12 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
     core groups serve as well as any unit.
     """
     env = {}
-    for grant, device in plugin.shares(allocation, devices):
+    for piece, device in plugin.shares(allocation, devices):
         policy = SGPU / str(device.index) / "policy"
         if policy.exists():
             policy.write_text(_POLICIES[allocation.policy])
-        env["MTHREADS_QOS_MEMORY_LIMIT"] = str(grant.takes[MEMORY])
-        env["MTHREADS_QOS_COMPUTING_POWER_WEIGHT"] = str(grant.takes[CORE])
+        env["MTHREADS_QOS_MEMORY_LIMIT"] = str(piece.takes[MEMORY])
+        env["MTHREADS_QOS_COMPUTING_POWER_WEIGHT"] = str(piece.takes[CORE])
     return Edits(env=env)
 
 
@@ -134,7 +144,7 @@ def _device(index: int) -> Device:
             model=_get(mtml.mtmlDeviceGetName, card),
             index=index,
             memory=total,
-            rung=Rung.PARTITION if SGPU.exists() else Rung.NONE,
+            enforcement=Enforcement.PARTITION if SGPU.exists() else Enforcement.NONE,
             health=None if pending is None else "memory repair pending" if pending else "ok",
             numa=plugin.first_node(nodes[0]) if nodes else None,
             pci=plugin.pci_address(pci.segment, pci.bus, pci.device) if pci else None,

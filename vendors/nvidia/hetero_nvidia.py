@@ -15,24 +15,24 @@ import pynvml
 from attrs import evolve
 
 from hetero import plugin
-from hetero.plugin import CORE, MEMORY, Device, DriverError, MiB, Policy, Rung, Template
+from hetero.plugin import CORE, MEMORY, Device, DriverError, Enforcement, MiB, Policy, Template
 
 #: What users of NVIDIA's own plugin write for a MIG instance, with the annotations of HAMi's users,
 #: who write the words below it for a share; Volcano's are the last.
-_INSTANCE = plugin.Words(
+_INSTANCE = plugin.ResourceNames(
     count="nvidia.com/mig-{shape}",
-    only_model="nvidia.com/use-gputype",
-    never_model="nvidia.com/nouse-gputype",
-    only_uuid="nvidia.com/use-gpuuuid",
-    never_uuid="nvidia.com/nouse-gpuuuid",
+    include_model="nvidia.com/use-gputype",
+    exclude_model="nvidia.com/nouse-gputype",
+    include_uuid="nvidia.com/use-gpuuuid",
+    exclude_uuid="nvidia.com/nouse-gpuuuid",
     numa="nvidia.com/numa-bind",
     policy="GPU_CORE_UTILIZATION_POLICY",
     policies={"force": Policy.FIXED, "disable": None},
     mode="nvidia.com/vgpu-mode",
     modes={
-        "hami-core": plugin.Choice(never=("partition",)),
-        "mig": plugin.Choice(only=("partition",)),
-        "mps": plugin.Choice(only=("service",)),
+        "hami-core": plugin.Selector(exclude=("partition",)),
+        "mig": plugin.Selector(include=("partition",)),
+        "mps": plugin.Selector(include=("service",)),
     },
 )
 _HAMI = evolve(
@@ -165,7 +165,7 @@ def _device(handle: Any, index: int) -> Device:
         index=index,
         memory=_memory(handle).total,
         # Limits of the kernel's, which drivers offer from r615 on, are not set by anybody here yet.
-        rung=Rung.PARTITION if mig else Rung.PRELOAD,
+        enforcement=Enforcement.PARTITION if mig else Enforcement.PRELOAD,
         granularity=plugin.Templated(menu, whole=False) if mig else None,
         # A partitioned card counts its core in slices.
         capacity={CORE: _get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)} if mig else None,
@@ -188,7 +188,12 @@ def _lost(index: int, error: Exception) -> Device:
     except DriverError:
         uuid, model = f"lost-{index}", "unknown"
     return VENDOR.device(
-        uuid=uuid, model=model, index=index, memory=0, rung=Rung.NONE, health=str(error)
+        uuid=uuid,
+        model=model,
+        index=index,
+        memory=0,
+        enforcement=Enforcement.NONE,
+        health=str(error),
     )
 
 

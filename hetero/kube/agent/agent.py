@@ -19,7 +19,7 @@ from hetero.container.log import tell
 from hetero.container.pin import Libraries
 from hetero.kube.agent.allocator import Shares
 from hetero.kube.agent.device_plugin import Plugin
-from hetero.kube.agent.driver_injection import Bring, Way
+from hetero.kube.agent.driver_injection import DriverInjection, InjectionWay
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.metrics import Metrics
 from hetero.kube.api import settings
@@ -29,9 +29,9 @@ from hetero.model import SLOTS, Device
 from hetero.model.errors import BadInput, HeteroError
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
-from hetero.node.view.bypass import PERIOD, Lookout, Uncovered, end
+from hetero.node.view.bypass import PERIOD, Bypass, BypassMonitor, end
 from hetero.plugin.registry import Discovery
-from hetero.plugin.resource_names import Words
+from hetero.plugin.resource_names import ResourceNames
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Options:
     key_file: str
     metrics: int | None = None  # the port, on every address of the node
     config: Path | None = None  # the cluster's settings
-    driver: Way = Way.FILES
+    driver: InjectionWay = InjectionWay.FILES
     host: Path = Path("/")  # where the node's files are seen
 
     def __attrs_post_init__(self) -> None:
@@ -81,8 +81,10 @@ class Agent:
     shares: Shares = field(init=False)
     metrics: Metrics = field(init=False)
     plugins: dict[str, Plugin] = field(init=False, factory=dict)
-    _words: dict[str, tuple[Words, ...]] = field(init=False)  # by vendor, as the cluster says them
-    _lookout: Lookout = field(init=False)
+    _words: dict[str, tuple[ResourceNames, ...]] = field(
+        init=False
+    )  # by vendor, as the cluster says them
+    _lookout: BypassMonitor = field(init=False)
     _published: str | None = field(init=False, default=None)  # what the API has
 
     def __attrs_post_init__(self) -> None:
@@ -96,10 +98,10 @@ class Agent:
             kubelet=Kubelet(self.options.kubelet),
             libraries=Libraries(self.options.libraries),
             discovery=self.discovery,
-            driver=Bring(way=self.options.driver, root=self.options.host),
+            driver=DriverInjection(way=self.options.driver, root=self.options.host),
         )
         self.metrics = Metrics(self.shares)
-        self._lookout = Lookout(self.node)
+        self._lookout = BypassMonitor(self.node)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -169,15 +171,15 @@ class Agent:
 
     async def _guard(self) -> None:
         """Tell of processes that are past their limiter, in the agent's log and in the node's."""
-        for found in await asyncio.to_thread(self._lookout.look, self.discovery.devices):
+        for found in await asyncio.to_thread(self._lookout.snapshot, self.discovery.devices):
             log.warning("%s", found)
             tell(self.node, f"process {found.pid}", str(found))
             if self._kills(found) and await asyncio.to_thread(end, self.node, found):
                 log.warning("process %d is killed: its container sets %s", found.pid, KILLER)
 
-    def _kills(self, found: Uncovered) -> bool:
+    def _kills(self, found: Bypass) -> bool:
         """Return whether the container whose process that is asked for its end."""
-        for entry in self.node.look().standing:
+        for entry in self.node.snapshot().grants:
             if entry.id == found.grant:
                 return self.shares.variable(entry, KILLER) in ("true", "1")
         return False

@@ -23,13 +23,13 @@ from time import monotonic
 
 from attrs import define, field
 
-from hetero.container.pin import Libraries, keep
-from hetero.kube.agent.driver_injection import Bring
+from hetero.container.pin import Libraries, pin
+from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.api.annotations import ALLOCATION, Key, device_of
 from hetero.kube.api.client import Api, ApiError, Plain
 from hetero.kube.api.pod import (
-    Wanted,
+    SignedContainer,
     active,
     asking,
     containers_of,
@@ -42,7 +42,7 @@ from hetero.kube.api.pod import (
     signed,
 )
 from hetero.model.errors import BadInput, HeteroError, Refused
-from hetero.node.ledger.ledger import Standing
+from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.plugin.registry import Discovery
 
@@ -67,15 +67,17 @@ class Shares:
     kubelet: Kubelet
     libraries: Libraries
     discovery: Discovery
-    driver: Bring = field(factory=Bring)
+    driver: DriverInjection = field(factory=DriverInjection)
     pods: dict[str, Plain] = field(init=False, factory=dict)  # on this node, by UID
     stir: asyncio.Event = field(init=False, factory=asyncio.Event)  # a share may have to go
     # By a pod's UID, its grants by container as they are made or were: one pod after the other, as
     # the API tells of them, since each making needs the ledger for itself.
-    _making: dict[str, asyncio.Future[dict[str, Standing]]] = field(init=False, factory=dict)
+    _making: dict[str, asyncio.Future[dict[str, Grant]]] = field(init=False, factory=dict)
     _maker: ThreadPoolExecutor = field(init=False, factory=partial(ThreadPoolExecutor, 1))
     # The resource and the ids last preferred, for whom and when.
-    _preferred: tuple[str, frozenset[str], Wanted, float] | None = field(init=False, default=None)
+    _preferred: tuple[str, frozenset[str], SignedContainer, float] | None = field(
+        init=False, default=None
+    )
 
     # --- what the API says ------------------------------------------------------------------------
 
@@ -115,10 +117,10 @@ class Shares:
         wanted = await self._wanted(resource, size)
         chosen = list(must)
         left = [name for name in available if name not in chosen]
-        for grant in wanted.allocation.grants:
-            if any(device_of(name) == grant.device for name in chosen):
+        for piece in wanted.allocation.pieces:
+            if any(device_of(name) == piece.device for name in chosen):
                 continue
-            slot = next((name for name in left if device_of(name) == grant.device), None)
+            slot = next((name for name in left if device_of(name) == piece.device), None)
             if slot is not None:
                 chosen.append(slot)
                 left.remove(slot)
@@ -126,13 +128,13 @@ class Shares:
         self._preferred = (resource, frozenset(ids), wanted, monotonic())
         return ids
 
-    async def allocate(self, resource: str, ids: Iterable[str]) -> Standing:
+    async def allocate(self, resource: str, ids: Iterable[str]) -> Grant:
         """Give the container that is being admitted its share. Raises `Refused`."""
         names = frozenset(ids)
         wanted = self._just_preferred(resource, names) or await self._wanted(resource, len(names))
-        standing = await self._give(wanted, _line(resource, names))
-        log.info("%s: given grant %s", wanted, standing.id)
-        return standing
+        grant = await self._give(wanted, _line(resource, names))
+        log.info("%s: given grant %s", wanted, grant.id)
+        return grant
 
     async def confirm(self, resource: str, ids: Iterable[str]) -> None:
         """Make sure that the container about to start got these ids for its own share.
@@ -154,27 +156,27 @@ class Shares:
         if not owners:
             # Kubelets before 1.29 do not list init containers.
             (pod, container), *others = [
-                (self.pods.get(entry.keeper["uid"]), entry.keeper["container"]) for entry in served
+                (self.pods.get(entry.owner["uid"]), entry.owner["container"]) for entry in served
             ] or [(None, "")]
         if pod is None or others:
             raise Refused(f"the kubelet does not say which container got {_list(names)}")
         for entry in served:
             # An init container's devices are handed on to a later container of the same pod.
-            if entry.keeper["uid"] != pod["metadata"]["uid"]:
+            if entry.owner["uid"] != pod["metadata"]["uid"]:
                 raise Refused(
                     f"{named(pod)}, container {container}, got {_list(names)}, which was given "
                     f"for {entry.label}: it is not started (delete the pod and create it anew)"
                 )
-        if not any(entry.keeper["container"] == container for entry in served):
+        if not any(entry.owner["container"] == container for entry in served):
             await self._give(self._signed(pod, container), line)
 
     # --- whose it is ----------------------------------------------------------------------------
 
-    async def _wanted(self, resource: str, count: int) -> Wanted:
+    async def _wanted(self, resource: str, count: int) -> SignedContainer:
         """Return the container that is being admitted. Raises `Refused` when there is none."""
         held = await self.kubelet.held()
         known = {full_name(pod): pod for pod in self.pods.values()}
-        found: list[Wanted] = []
+        found: list[SignedContainer] = []
         faults: list[str] = []
         for (namespace, name), containers in held.items():
             pod = known.get((namespace, name)) or await self._ask(namespace, name)
@@ -185,7 +187,7 @@ class Shares:
             except HeteroError as error:
                 faults.append(str(error))
                 continue
-            if wanted is not None and len(wanted.allocation.grants) == count:
+            if wanted is not None and len(wanted.allocation.pieces) == count:
                 found.append(wanted)
         if not found:
             why = "; ".join(faults) or "the scheduler gave none on this node what it asks"
@@ -194,7 +196,7 @@ class Shares:
         # the one being admitted is the one that was bound last.
         return max(found, key=lambda one: int(one.pod["metadata"]["resourceVersion"]))
 
-    def _just_preferred(self, resource: str, ids: frozenset[str]) -> Wanted | None:
+    def _just_preferred(self, resource: str, ids: frozenset[str]) -> SignedContainer | None:
         """Return whom these very ids were chosen for by the call before this one, if they were.
 
         A kubelet that asks for a preference goes on to Allocate with the same container, and waits
@@ -208,7 +210,7 @@ class Shares:
 
     def _next(
         self, pod: Plain, resource: str, *, held: Mapping[str, Mapping[str, frozenset[str]]]
-    ) -> Wanted | None:
+    ) -> SignedContainer | None:
         """Return the pod's first container that asks for `resource` and does not hold it yet."""
         for container in asking(pod, resource):
             if held.get(container, {}).get(resource):
@@ -219,7 +221,7 @@ class Shares:
                 return wanted
         return None
 
-    def _signed(self, pod: Plain, container: str) -> Wanted:
+    def _signed(self, pod: Plain, container: str) -> SignedContainer:
         """Return what the scheduler gave the container. Raises `BadInput` on a forgery."""
         for wanted in signed(pod, Key.read(self.key_file), node=self.name):
             if wanted.container == container:
@@ -247,35 +249,35 @@ class Shares:
             raise
         return pod if pod["spec"].get("nodeName") == self.name else None
 
-    def variable(self, entry: Standing, name: str) -> str | None:
+    def variable(self, entry: Grant, name: str) -> str | None:
         """Return a variable of the container a grant is for, as its pod sets it."""
-        pod = self.pods.get(entry.keeper.get("uid", ""))
+        pod = self.pods.get(entry.owner.get("uid", ""))
         for container in containers_of(pod) if pod else ():
-            if container["name"] == entry.keeper["container"]:
+            if container["name"] == entry.owner["container"]:
                 variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
                 return variables.get(name)
         return None
 
     # --- the ledger -----------------------------------------------------------------------------
 
-    async def _standing(self) -> tuple[Standing, ...]:
+    async def _standing(self) -> tuple[Grant, ...]:
         """Return the grants of pods that stand."""
-        look = await asyncio.to_thread(self.node.ledger.look)
-        return tuple(entry for entry in look.standing if entry.keeper.get("uid"))
+        snapshot = await asyncio.to_thread(self.node.ledger.snapshot)
+        return tuple(entry for entry in snapshot.grants if entry.owner.get("uid"))
 
     def _notes(self, pod: Plain, container: str) -> tuple[str, ...]:
         """Return for which devices a container was given its grant."""
         return self.node.ledger.notes(identity_of(pod["metadata"]["uid"], container))
 
-    async def _give(self, wanted: Wanted, line: str) -> Standing:
+    async def _give(self, wanted: SignedContainer, line: str) -> Grant:
         """Return the grant of a container, and note for which devices it is given."""
         began = monotonic()
         while True:
             try:
                 made = await asyncio.shield(self._made(wanted.pod))
-                standing = made.get(wanted.container)
-                if standing and self.node.ledger.note(standing.id, line):
-                    return standing
+                grant = made.get(wanted.container)
+                if grant and self.node.ledger.note(grant.id, line):
+                    return grant
                 self._making.pop(wanted.pod["metadata"]["uid"], None)
                 why = "its grant was let go"
             except Refused as error:
@@ -285,7 +287,7 @@ class Shares:
             await self.reconcile()
             await asyncio.sleep(_PAUSE)
 
-    def _made(self, pod: Plain) -> asyncio.Future[dict[str, Standing]]:
+    def _made(self, pod: Plain) -> asyncio.Future[dict[str, Grant]]:
         """Return the making of a pod's grants, begun now unless it was. Raises `BadInput`."""
         uid = pod["metadata"]["uid"]
         making = self._making.get(uid)
@@ -296,7 +298,7 @@ class Shares:
             making.add_done_callback(partial(self._done, uid))
         return making
 
-    def _done(self, uid: str, making: asyncio.Future[dict[str, Standing]]) -> None:
+    def _done(self, uid: str, making: asyncio.Future[dict[str, Grant]]) -> None:
         """Have what failed made anew when it is asked for; see whether the pod is still here."""
         if (making.cancelled() or making.exception()) and self._making.get(uid) is making:
             del self._making[uid]
@@ -304,16 +306,16 @@ class Shares:
         if pod is None or ended(pod):
             self.stir.set()
 
-    def _keep(self, given: Iterable[Wanted]) -> dict[str, Standing]:
+    def _keep(self, given: Iterable[SignedContainer]) -> dict[str, Grant]:
         """Make the grants of a pod stand."""
         return {
-            wanted.container: keep(
+            wanted.container: pin(
                 self.node,
                 wanted.allocation,
                 discovery=self.discovery,
                 identity=wanted.identity,
                 label="/".join((*full_name(wanted.pod), wanted.container)),
-                keeper=wanted.keeper,
+                owner=wanted.owner,
                 libraries=self.libraries,
                 beside=partial(self._rests, wanted.pod),
                 bring=partial(self.driver.into, wanted.pod),
@@ -321,12 +323,12 @@ class Shares:
             for wanted in given
         }
 
-    def _rests(self, pod: Plain, entry: Standing) -> bool:
+    def _rests(self, pod: Plain, entry: Grant) -> bool:
         """Whether a grant is an init container's that has ended, or will have when `pod` runs."""
-        uid = entry.keeper.get("uid")
+        uid = entry.owner.get("uid")
         own = uid == pod["metadata"]["uid"]
         owner = pod if own else self.pods.get(uid or "")
-        if owner is None or entry.keeper["container"] not in ending(owner):
+        if owner is None or entry.owner["container"] not in ending(owner):
             return False
         return own or initialized(owner)
 
@@ -334,7 +336,7 @@ class Shares:
         """Take back the shares of pods that ended or are not on this node any more."""
         gone = False
         for entry in await self._standing():
-            about = entry.keeper
+            about = entry.owner
             pod = self.pods.get(about["uid"])
             if pod is None:
                 # Not in our copy: only the API itself can say that it is gone.
@@ -344,7 +346,7 @@ class Shares:
                     continue
             if pod is not None and pod["metadata"]["uid"] == about["uid"] and not ended(pod):
                 continue
-            await asyncio.to_thread(self.node.ledger.let_go, entry.id)
+            await asyncio.to_thread(self.node.ledger.unpin, entry.id)
             log.info("%s: its pod is gone, grant %s is let go", entry.label, entry.id)
             gone = True
         if gone:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _KNOWS_CDI = (1, 29)
 
 
-class Way(str, Enum):
+class InjectionWay(str, Enum):
     """Who brings the driver into a container."""
 
     FILES = "files"  # the agent: device nodes and files as the vendor declares them
@@ -31,10 +31,10 @@ class Way(str, Enum):
 
 
 @define(eq=False)
-class Bring:
+class DriverInjection:
     """Brings drivers into containers, on a node whose files are seen at `root`."""
 
-    way: Way = Way.FILES
+    way: InjectionWay = InjectionWay.FILES
     root: Path = Path("/")
     _by_name: bool = field(init=False, default=False)  # whether the kubelet passes CDI names on
 
@@ -46,9 +46,9 @@ class Bring:
 
     def into(self, pod: Plain, edits: Edits) -> Edits:
         """Return what a container of the pod is given of the vendors' edits."""
-        if self.way is Way.RUNTIME or pod["spec"].get("runtimeClassName"):
+        if self.way is InjectionWay.RUNTIME or pod["spec"].get("runtimeClassName"):
             return without_driver(edits)
-        if self.way is Way.CDI and self._described(edits):
+        if self.way is InjectionWay.CDI and self._described(edits):
             return evolve(edits, files=(), device_nodes=())
         files = tuple(driver_files(edits.files, root=self.root))
         return evolve(edits, cdi=(), files=(), mounts=edits.mounts + files)

@@ -14,10 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hetero.kube.agent.allocator import Shares
-from hetero.model import CORE, MEMORY, SLOTS, Device, Policy, Rung
+from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Policy
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.grant_file import CORE_FULL
-from hetero.node.ledger.ledger import Standing
+from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.usage_region import Counts, read_counts
 from hetero.node.node import inventory_of
 
@@ -58,9 +58,9 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the state of the node's devices and shares as it is now."""
-        look = self.shares.node.look()
-        yield from self._devices(inventory_of(self.shares.discovery, look).free())
-        yield from self._shares(look.standing)
+        snapshot = self.shares.node.snapshot()
+        yield from self._devices(inventory_of(self.shares.discovery, snapshot).free())
+        yield from self._shares(snapshot.grants)
         up = GaugeMetricFamily("hetero_vendor_up", "Whether the driver answers", labels=("vendor",))
         for row in self.shares.discovery.rows:
             if row.state != "absent":
@@ -69,7 +69,7 @@ class Metrics(Collector):
         yield GaugeMetricFamily(
             "hetero_ledger_unreadable",
             "Grants that stand and cannot be read",
-            value=len(look.unreadable),
+            value=len(snapshot.unreadable),
         )
 
     def _devices(self, free: dict[str, dict[str, int]]) -> Iterator[GaugeMetricFamily]:
@@ -86,7 +86,7 @@ class Metrics(Collector):
         slots = gauge("slots_total", "How many grants may share the device")
         taken = gauge("slots_allocated", "How many slots are taken")
         healthy = gauge("healthy", "Whether the device may be given out")
-        rung = gauge("enforcement_info", "How the device's promise is kept", "rung")
+        enforcement = gauge("enforcement_info", "How the device's promise is kept", "enforcement")
         for device in self.shares.discovery.devices:
             labels, left = self._labels(device), free[device.uuid]
             total.add_metric(labels, device.capacity[MEMORY])
@@ -101,11 +101,11 @@ class Metrics(Collector):
             if usage.core is not None:
                 busy.add_metric(labels, usage.core)
             healthy.add_metric(labels, device.usable)
-            rung.add_metric((*labels, device.rung.value), 1)
-        yield from (total, given, used, core, busy, slots, taken, healthy, rung)
+            enforcement.add_metric((*labels, device.enforcement.value), 1)
+        yield from (total, given, used, core, busy, slots, taken, healthy, enforcement)
 
     def _shares(
-        self, standing: tuple[Standing, ...]
+        self, grant: tuple[Grant, ...]
     ) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         def gauge(name: str, says: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
@@ -118,38 +118,38 @@ class Metrics(Collector):
         core = gauge("core_limit_ratio", "Share of the device's core the container may use")
         spent = counter("core_seconds", "Device time the container was given, where it is limited")
         denied = counter("denied", "Allocations of device memory that were refused")
-        rung = GaugeMetricFamily(
+        enforcement = GaugeMetricFamily(
             "hetero_share_enforcement_info",
             "How the container is held to its share",
-            labels=(*_SHARE, "rung"),
+            labels=(*_SHARE, "enforcement"),
         )
         devices = {device.uuid: device for device in self.shares.discovery.devices}
-        for entry in standing:
-            about = entry.keeper
+        for entry in grant:
+            about = entry.owner
             if "container" not in about:
                 continue  # a program of this machine, not a pod's
             counts = self._counts(entry)
-            for position, (grant, bound) in enumerate(
-                zip(entry.allocation.grants, entry.limits, strict=True)
+            for position, (piece, bound) in enumerate(
+                zip(entry.allocation.pieces, entry.limits, strict=True)
             ):
-                if grant.device not in devices:
+                if piece.device not in devices:
                     continue
                 labels = (
-                    *self._labels(devices[grant.device]),
+                    *self._labels(devices[piece.device]),
                     *(about[name] for name in ("namespace", "pod", "container")),
                 )
                 held = entry.allocation.policy is not Policy.OFF
-                how = devices[grant.device].rung if held else Rung.NONE
-                rung.add_metric((*labels, how.value), 1)
+                how = devices[piece.device].enforcement if held else Enforcement.NONE
+                enforcement.add_metric((*labels, how.value), 1)
                 limit.add_metric(labels, bound.memory)
                 core.add_metric(labels, bound.core / CORE_FULL)
                 if position < len(counts):
                     used.add_metric(labels, counts[position].memory)
                     spent.add_metric(labels, counts[position].device_ns / 1e9)
                     denied.add_metric(labels, counts[position].denied)
-        yield from (limit, used, core, spent, denied, rung)
+        yield from (limit, used, core, spent, denied, enforcement)
 
-    def _counts(self, entry: Standing) -> tuple[Counts, ...]:
+    def _counts(self, entry: Grant) -> tuple[Counts, ...]:
         path = self.shares.node.directory(entry.id) / USAGE
         try:
             return read_counts(path, devices=len(entry.limits))

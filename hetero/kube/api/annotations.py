@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from hetero.model import Allocation, Counters, Device, Granularity, Link, Rung, codec
+from hetero.model import Allocation, Counters, Device, Enforcement, Granularity, Link, codec
 from hetero.model.errors import BadInput
 
 #: On a node, written by its agent, and only when it changes.
@@ -54,7 +54,7 @@ class _Kind:
     model: str
     capacity: Counters
     granularity: Granularity
-    rung: Rung
+    enforcement: Enforcement
     attributes: Mapping[str, str] = field(factory=dict)  # as older agents write them
     card: Counters = field(factory=dict)
 
@@ -91,7 +91,7 @@ def inventory_text(devices: tuple[Device, ...]) -> str:
             model=device.model,
             capacity=device.capacity,
             granularity=device.granularity,
-            rung=device.rung,
+            enforcement=device.enforcement,
             card=device.card,
         )
         if kind not in kinds:
@@ -134,7 +134,7 @@ def _device(card: _Card, rack: _Rack) -> Device:
         index=card.index,
         capacity=kind.capacity,
         granularity=kind.granularity,
-        rung=kind.rung,
+        enforcement=kind.enforcement,
         health=card.health,
         numa=card.numa,
         pci=card.pci,
@@ -229,7 +229,7 @@ def meant_for(annotations: Mapping[str, str]) -> str:
 
 def without_core_limit(allocation: Allocation) -> Allocation:
     """Return the allocation with its core counted as before but limiting nobody."""
-    return evolve(allocation, grants=tuple(evolve(g, core=None) for g in allocation.grants))
+    return evolve(allocation, pieces=tuple(evolve(g, core=None) for g in allocation.pieces))
 
 
 def _compact(plain: dict[str, Any]) -> str:
@@ -242,8 +242,8 @@ def _lean(plain: Any) -> Any:
     """Return the same without entries that are empty or null: a reader has them as defaults."""
     match plain:
         case dict():
-            kept = {name: _lean(value) for name, value in plain.items()}
-            return {n: v for n, v in kept.items() if v is not None and v != {} and v != []}
+            remaining = {name: _lean(value) for name, value in plain.items()}
+            return {n: v for n, v in remaining.items() if v is not None and v != {} and v != []}
         case list() | tuple():
             return [_lean(value) for value in plain]
         case _:

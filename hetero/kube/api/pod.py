@@ -13,7 +13,7 @@ from hetero.model import Allocation
 
 
 @frozen(kw_only=True)
-class Wanted:
+class SignedContainer:
     """A container that was given an allocation."""
 
     pod: Plain
@@ -26,7 +26,7 @@ class Wanted:
         return identity_of(self.pod["metadata"]["uid"], self.container)
 
     @property
-    def keeper(self) -> dict[str, str]:
+    def owner(self) -> dict[str, str]:
         """What the ledger notes of it."""
         about = self.pod["metadata"]
         names = (about["namespace"], about["name"], about["uid"], self.container)
@@ -36,7 +36,7 @@ class Wanted:
         return f"{named(self.pod)}, container {self.container}"
 
 
-def signed(pod: Plain, key: Key, *, node: str) -> list[Wanted]:
+def signed(pod: Plain, key: Key, *, node: str) -> list[SignedContainer]:
     """Return what the scheduler gave the pod's containers, in the order they are admitted.
 
     Raises `BadInput` on a forgery.
@@ -51,7 +51,7 @@ def signed(pod: Plain, key: Key, *, node: str) -> list[Wanted]:
     )
     of = dict(given.containers if given else ())
     return [
-        Wanted(pod=pod, container=one["name"], allocation=of[one["name"]])
+        SignedContainer(pod=pod, container=one["name"], allocation=of[one["name"]])
         for one in containers_of(pod)
         if one["name"] in of
     ]

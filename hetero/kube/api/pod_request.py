@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 from attrs import evolve, field, frozen
 
 from hetero.kube.api.quantity import bytes_of, quantity
-from hetero.model import Ask, Choice, Company, Policy, Priority, Request
+from hetero.model import Ask, CoTenancy, Policy, Priority, Request, Selector
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_count
 from hetero.placement import Container, Pod
-from hetero.plugin.resource_names import Words
+from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
 
 #: How nodes and devices are ordered, whoever made the devices: our own name comes first, then
 #: HAMi's, which is a pattern since it calls all devices what one kind of them is called.
-NODE_ORDER = ("hetero.io/node-order", "hami.io/node-scheduler-policy")
-DEVICE_ORDER = ("hetero.io/device-order", "hami.io/?pu-scheduler-policy")
+NODE_PLACEMENT = ("hetero.io/node-placement", "hami.io/node-scheduler-policy")
+DEVICE_PLACEMENT = ("hetero.io/device-placement", "hami.io/?pu-scheduler-policy")
 POLICY = "hetero.io/policy"
 
 #: What asks for the cluster's own way in so many words.
@@ -48,22 +48,22 @@ class Asked:
     """What one container asks for, and in whose words; `unlimited` as in `Defaults`."""
 
     container: str
-    words: Words
+    words: ResourceNames
     count: int
     request: Request
     unlimited: bool
 
 
 @frozen(kw_only=True)
-class Wish:
+class PodRequest:
     """What a pod wants: `pod` as the packing core sees it, and which of its containers are
     `unlimited`, as in `Defaults`. Nodes and devices are ordered so; None: as the cluster does.
     """
 
     pod: Pod
     unlimited: frozenset[str]
-    node_order: str | None
-    device_order: str | None
+    node_placement: str | None
+    device_placement: str | None
 
 
 @frozen(kw_only=True)
@@ -72,7 +72,7 @@ class Vocabulary:
 
     vendors: tuple[Vendor, ...]
     defaults: Defaults = field(default=Defaults())
-    _spoken: tuple[tuple[frozenset[str], Words, Vendor], ...] = field(init=False)
+    _spoken: tuple[tuple[frozenset[str], ResourceNames, Vendor], ...] = field(init=False)
     _resources: frozenset[str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -103,7 +103,9 @@ class Vocabulary:
                 found.append(asked)
         return tuple(found)
 
-    def wish(self, pod: Plain, given: Mapping[str, Sequence[str]] | None = None) -> Wish | None:
+    def pod_request(
+        self, pod: Plain, given: Mapping[str, Sequence[str]] | None = None
+    ) -> PodRequest | None:
         """Return what the pod wants, None if it asks nothing of us. Raises `BadInput`.
 
         `given` are the UUIDs of the devices that containers hold already, and so ask for.
@@ -123,8 +125,8 @@ class Vocabulary:
             return tuple(Container(request=requests.get(one["name"])) for one in plain)
 
         notes = metadata.get("annotations") or {}
-        orders = names(_first(notes, DEVICE_ORDER))
-        return Wish(
+        placements = names(_first(notes, DEVICE_PLACEMENT))
+        return PodRequest(
             pod=Pod(
                 name=metadata["name"],
                 namespace=metadata.get("namespace", "default"),
@@ -134,8 +136,10 @@ class Vocabulary:
                 priority=spec.get("priority") or 0,
             ),
             unlimited=frozenset(one.container for one in asked if one.unlimited),
-            node_order=_first(notes, NODE_ORDER),
-            device_order=next((name for name in orders if name in ("binpack", "spread")), None),
+            node_placement=_first(notes, NODE_PLACEMENT),
+            device_placement=next(
+                (name for name in placements if name in ("binpack", "spread")), None
+            ),
         )
 
     def _container(
@@ -152,10 +156,10 @@ class Vocabulary:
         ask = self._ask(words, amounts)
         count = _count(words, ask, quantity(amounts, words.count) or self.defaults.count)
         _expect_no_contradiction(words, notes)
-        wanted = names(_first(notes, DEVICE_ORDER))
+        wanted = names(_first(notes, DEVICE_PLACEMENT))
         policy = self._policy(container, words, notes)
-        grade = _grade(words, notes, count)
-        first = quantity(amounts, words.priority) == 0 or grade in words.first
+        qos_class = _qos_class(words, notes, count)
+        first = quantity(amounts, words.priority) == 0 or qos_class in words.first
         return Asked(
             container=container["name"],
             words=words,
@@ -169,21 +173,21 @@ class Vocabulary:
                 links="topology-aware" in wanted or _true(notes, words.links),
                 policy=policy or Policy.FIXED,
                 priority=Priority.HIGH if first else Priority.LOW,
-                vendor=Choice(only=(vendor.name,)),
-                model=Choice(
-                    only=_models(notes, words.only_model, words) or words.models.only,
-                    never=(*_models(notes, words.never_model, words), *words.models.never),
+                vendor=Selector(include=(vendor.name,)),
+                model=Selector(
+                    include=_models(notes, words.include_model, words) or words.models.include,
+                    exclude=(*_models(notes, words.exclude_model, words), *words.models.exclude),
                 ),
-                uuid=Choice(
-                    only=names(notes.get(words.only_uuid or "")),
-                    never=names(notes.get(words.never_uuid or "")),
+                uuid=Selector(
+                    include=names(notes.get(words.include_uuid or "")),
+                    exclude=names(notes.get(words.exclude_uuid or "")),
                 ),
-                rung=_said(notes, words.mode, words.modes) or words.rungs,
-                company=_company(words, grade),
+                enforcement=_said(notes, words.mode, words.modes) or words.enforcements,
+                co_tenancy=_co_tenancy(words, qos_class),
             ),
         )
 
-    def _ask(self, words: Words, amounts: Mapping[str, str]) -> Ask:
+    def _ask(self, words: ResourceNames, amounts: Mapping[str, str]) -> Ask:
         if words.shape is not None:
             return Ask(shape=words.shape)
         sizes = (bytes_of(amounts, name, words.memory_unit) for name in words.memory)
@@ -203,7 +207,9 @@ class Vocabulary:
             memory = self.defaults.memory
         return Ask(memory=memory, memory_percent=percent, core=core or self.defaults.core)
 
-    def _policy(self, container: Plain, words: Words, notes: Mapping[str, str]) -> Policy | None:
+    def _policy(
+        self, container: Plain, words: ResourceNames, notes: Mapping[str, str]
+    ) -> Policy | None:
         """Return the container's policy, None if nobody is to hold it to its core."""
         said = notes.get(POLICY)
         if said is not None:
@@ -223,7 +229,7 @@ def _pinned(request: Request, uuids: Sequence[str]) -> Request:
     return evolve(request, asks=tuple(asks))
 
 
-def _count(words: Words, ask: Ask, count: int) -> int:
+def _count(words: ResourceNames, ask: Ask, count: int) -> int:
     """Return how many cards are meant: whole ones come in modules."""
     size = words.module
     parse_count(str(count), of=words.count)
@@ -237,21 +243,25 @@ def _count(words: Words, ask: Ask, count: int) -> int:
     return max(count, size)
 
 
-def _grade(words: Words, notes: Mapping[str, str], count: int) -> str:
+def _qos_class(words: ResourceNames, notes: Mapping[str, str], count: int) -> str:
     """Return the class of the pod, "" if it is in none."""
-    grade = notes.get(words.grade or "", "")
-    if grade not in words.grades and grade:
-        raise BadInput(f"{words.grade} {grade!r} is none of {_list(words.grades)}")
-    if grade and count != 1:
-        raise BadInput(f"{words.count} {count}: a pod with {words.grade} has one card")
-    return grade
+    qos_class = notes.get(words.qos_class or "", "")
+    if qos_class not in words.qos_classes and qos_class:
+        raise BadInput(f"{words.qos_class} {qos_class!r} is none of {_list(words.qos_classes)}")
+    if qos_class and count != 1:
+        raise BadInput(f"{words.count} {count}: a pod with {words.qos_class} has one card")
+    return qos_class
 
 
-def _company(words: Words, grade: str) -> tuple[Company, ...]:
+def _co_tenancy(words: ResourceNames, qos_class: str) -> tuple[CoTenancy, ...]:
     """Return whom the container's cards may be shared with."""
-    if words.grade is None:
+    if words.qos_class is None:
         return ()
-    return (Company(what=words.grade, name=grade, beside=words.grades[grade]),)
+    return (
+        CoTenancy(
+            key=words.qos_class, value=qos_class, compatible_with=words.qos_classes[qos_class]
+        ),
+    )
 
 
 def _said(notes: Mapping[str, Any], name: str | None, meanings: Mapping[str, _T]) -> _T | None:
@@ -276,7 +286,7 @@ def _first(notes: Mapping[str, str], patterns: Iterable[str]) -> str | None:
     return next(filter(None, said), None)
 
 
-def _models(notes: Mapping[str, str], name: str | None, words: Words) -> tuple[str, ...]:
+def _models(notes: Mapping[str, str], name: str | None, words: ResourceNames) -> tuple[str, ...]:
     """Return the models an annotation lists, spelt as the driver does."""
     listed = (notes.get(name) if name else None) or ""
     for theirs, ours in words.spelling.items():
@@ -284,9 +294,9 @@ def _models(notes: Mapping[str, str], name: str | None, words: Words) -> tuple[s
     return names(listed)
 
 
-def _expect_no_contradiction(words: Words, notes: Mapping[str, str]) -> None:
+def _expect_no_contradiction(words: ResourceNames, notes: Mapping[str, str]) -> None:
     """Raise `BadInput` if annotations choose and exclude the same."""
-    pairs = ((words.only_model, words.never_model), (words.only_uuid, words.never_uuid))
+    pairs = ((words.include_model, words.exclude_model), (words.include_uuid, words.exclude_uuid))
     for only, never in pairs:
         both = set(names(notes.get(only or ""))) & set(names(notes.get(never or "")))
         if both:

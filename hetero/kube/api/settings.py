@@ -17,7 +17,7 @@ from hetero.model.units import parse_memory, parse_percent
 from hetero.node.settings import Settings as NodeSettings
 from hetero.node.settings import read_settings
 from hetero.plugin.registry import Registry
-from hetero.plugin.resource_names import Words
+from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
 
 if sys.version_info >= (3, 11):
@@ -26,8 +26,8 @@ else:
     import tomli as tomllib
 
 #: What orders nodes and devices by default may be called.
-_NODE_ORDERS = ("binpack", "spread", "waste")
-_DEVICE_ORDERS = ("binpack", "spread")
+_NODE_PLACEMENTS = ("binpack", "spread", "fragmentation")
+_DEVICE_PLACEMENTS = ("binpack", "spread")
 _TABLES = ("defaults", "resources", "runtime-classes", "nodes")
 
 
@@ -35,8 +35,8 @@ _TABLES = ("defaults", "resources", "runtime-classes", "nodes")
 class Settings:
     """How this cluster schedules.
 
-    node-order = "binpack"        # binpack, spread, or waste: whatever leaves the least useless
-    device-order = "binpack"      # binpack or spread
+    node-placement = "binpack"        # binpack, spread, or fragmentation: whatever leaves the least useless
+    device-placement = "binpack"      # binpack or spread
 
     [defaults]                    # for pods that do not say
     count = 1
@@ -57,8 +57,8 @@ class Settings:
     memory = 1.5
     """
 
-    node_order: str = "binpack"
-    device_order: str = "binpack"
+    node_placement: str = "binpack"
+    device_placement: str = "binpack"
     defaults: Defaults = field(default=Defaults())
     resources: Mapping[str, str] = field(factory=dict)
     runtime_classes: Mapping[str, str] = field(factory=dict)
@@ -89,7 +89,7 @@ class Settings:
         def new(name: str | None) -> str | None:
             return None if name is None else self.resources.get(name, name)
 
-        def renamed(words: Words) -> Words:
+        def renamed(words: ResourceNames) -> ResourceNames:
             return evolve(
                 words,
                 count=self.resources.get(words.count, words.count),
@@ -117,7 +117,7 @@ def load(path: Path | None) -> Settings:
 
 
 def _settings(document: dict[str, Any]) -> Settings:
-    _known(document, "node-order", "device-order", *_TABLES)
+    _known(document, "node-placement", "device-placement", *_TABLES)
     said = document.get("defaults", {})
     _known(said, "count", "memory", "core", "policy", "core-limit")
     names = document.get("resources", {})
@@ -137,8 +137,8 @@ def _settings(document: dict[str, Any]) -> Settings:
     if not isinstance(count, int) or count < 1:
         raise BadInput(f"defaults.count {count!r} is not a positive whole number")
     return Settings(
-        node_order=_one_of(document, "node-order", _NODE_ORDERS),
-        device_order=_one_of(document, "device-order", _DEVICE_ORDERS),
+        node_placement=_one_of(document, "node-placement", _NODE_PLACEMENTS),
+        device_placement=_one_of(document, "device-placement", _DEVICE_PLACEMENTS),
         defaults=Defaults(
             count=count,
             memory=parse_memory(str(said["memory"])) if "memory" in said else None,

@@ -17,10 +17,10 @@ from hetero.kube.api.annotations import Assignment
 from hetero.kube.api.quota import Quotas
 from hetero.model import FITS, Allocation, Device, Refusal, Request
 from hetero.placement.cluster import Node, Placement, Pod
-from hetero.placement.mix import ROOM
-from hetero.placement.placement_policy import ORDERS, WEIGHTS
+from hetero.placement.mix import CARD_MILLI
+from hetero.placement.place_pod import holds, place_pod
+from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS
 from hetero.placement.price import Prices, Shape
-from hetero.placement.seat import holds, seat
 from hetero.placement.state import Cluster
 
 #: What a node is told that published no devices.
@@ -42,7 +42,7 @@ class _Row:
     upto: int = 0
 
 
-class Roster:
+class SchedulerCache:
     """Nodes with their devices and the pods standing on them. One caller at a time."""
 
     def __init__(self, quotas: Quotas) -> None:
@@ -58,7 +58,9 @@ class Roster:
 
     # --- what there is ------------------------------------------------------------------------
 
-    def enter(self, name: str, devices: tuple[Device, ...], *, fault: str | None = None) -> None:
+    def update_node(
+        self, name: str, devices: tuple[Device, ...], *, fault: str | None = None
+    ) -> None:
         """Note what a node has, or why nothing of it can be used."""
         for device in devices:
             other = self._home.get(device.uuid, name)
@@ -76,7 +78,7 @@ class Roster:
         self._home.update((device.uuid, name) for device in devices)
         self._follow(name, was, devices)
 
-    def leave(self, name: str) -> None:
+    def remove_node(self, name: str) -> None:
         """Note that a node is gone; what stands on it stays counted until its pods are gone."""
         self._unhouse(name)
         if self._nodes.pop(name, None) is not None:
@@ -135,11 +137,11 @@ class Roster:
         return {name: full[name] for name in names if name in full}
 
     def reserve(
-        self, uid: str, pod: Pod, node: str, *, order: str | None = None
+        self, uid: str, pod: Pod, node: str, *, policy: str | None = None
     ) -> Placement | Refusal:
         """Seat the pod on the node, from now on, or return why that cannot be."""
         self.release(uid)  # asked again, it may have other devices
-        answer = self._seat(pod, node, order=order)
+        answer = self._place_pod(pod, node, policy=policy)
         if isinstance(answer, Refusal):
             return answer
         over = self.quotas.over(pod.namespace, self._charge(answer))
@@ -148,7 +150,9 @@ class Roster:
         self._stand(uid, answer)
         return answer
 
-    def adopt(self, uid: str, pod: Pod, assignment: Assignment, containers: list[str]) -> None:
+    def restore_pod(
+        self, uid: str, pod: Pod, assignment: Assignment, containers: list[str]
+    ) -> None:
         """Count what the API says a pod holds; `containers` are named in the placement's order."""
         given = dict(assignment.containers)
         allocations = tuple(given.get(name) for name in containers)
@@ -188,21 +192,21 @@ class Roster:
             ),
             key=lambda uid: (self.standing[uid].pod.priority, uid),
         )
-        if isinstance(self._seat(pod, node, without=[*victims, *others]), Refusal):
+        if isinstance(self._place_pod(pod, node, without=[*victims, *others]), Refusal):
             return None
         for size in range(2):  # none or one more is the common case, and then the least is exact
             for some in combinations(others, size):
-                if isinstance(self._seat(pod, node, without=[*victims, *some]), Placement):
+                if isinstance(self._place_pod(pod, node, without=[*victims, *some]), Placement):
                     return (*victims, *some)
-        kept = list(others)
+        remaining = list(others)
         for uid in reversed(others):  # spare whom the pod can do without, the most important first
-            rest = [one for one in kept if one != uid]
-            if isinstance(self._seat(pod, node, without=[*victims, *rest]), Placement):
-                kept = rest
-        return (*victims, *kept)
+            rest = [one for one in remaining if one != uid]
+            if isinstance(self._place_pod(pod, node, without=[*victims, *rest]), Placement):
+                remaining = rest
+        return (*victims, *remaining)
 
-    def _seat(
-        self, pod: Pod, node: str, *, order: str | None = None, without: Iterable[str] = ()
+    def _place_pod(
+        self, pod: Pod, node: str, *, policy: str | None = None, without: Iterable[str] = ()
     ) -> Placement | Refusal:
         if node in self._faults:
             return Refusal(wanted=1, verdicts={}, missing=self._faults[node])
@@ -213,30 +217,30 @@ class Roster:
         free = {uuid: dict(left) for uuid, left in cluster.free(number).items()}
         for uid in without:
             placement = self.standing.get(uid)
-            for hold in placement.holds if placement and placement.node == node else ():
-                for name, amount in hold.takes.items():
-                    if name in free.get(hold.device, {}):
-                        free[hold.device][name] += amount
-        ranked = ORDERS[order] if order else self._prices.order
+            for usage in placement.holds if placement and placement.node == node else ():
+                for name, amount in usage.takes.items():
+                    if name in free.get(usage.device, {}):
+                        free[usage.device][name] += amount
+        ranked = PLACEMENT_POLICIES[policy] if policy else self._prices.policy
         apart = self._apart(pod, node, without)
         devices = [device for device in self._nodes[node] if device.uuid not in apart]
-        answer = seat(node, devices, free, {}, pod, order=ranked)
+        answer = place_pod(node, devices, free, {}, pod, policy=ranked)
         if isinstance(answer, Refusal) and answer.missing is None:
             return evolve(answer, verdicts={**answer.verdicts, **dict.fromkeys(apart, _APART)})
         return answer
 
     def _apart(self, pod: Pod, node: str, without: Iterable[str] = ()) -> set[str]:
         """Return the node's devices that are held by others than the pod may share one with."""
-        rules = {one.what: one for request in _requests(pod) for one in request.company}
+        rules = {one.key: one for request in _requests(pod) for one in request.co_tenancy}
         if not rules:
             return set()
         return {
-            grant.device
+            piece.device
             for uid in self._on.get(node, set()).difference(without)
             for request, allocation in _held(self.standing[uid])
-            for grant in allocation.grants
-            for one in request.company
-            if one.what in rules and one.name not in rules[one.what].beside
+            for piece in allocation.pieces
+            for one in request.co_tenancy
+            if one.key in rules and one.value not in rules[one.key].compatible_with
         }
 
     # --- quotas ---------------------------------------------------------------------------------
@@ -245,9 +249,9 @@ class Roster:
         """Return what a placement is charged, as far as its devices are still there."""
         here = {device.uuid: device for device in self._nodes.get(placement.node, ())}
         charges = (
-            self.quotas.charge(here[hold.device], hold.takes)
-            for hold in placement.holds
-            if hold.device in here
+            self.quotas.charge(here[usage.device], usage.takes)
+            for usage in placement.holds
+            if usage.device in here
         )
         return sum(charges, Counter())
 
@@ -290,7 +294,7 @@ class Roster:
             return
         self._changes.append(cluster.number[name])
         self._kinds[name] = _kinds(cluster, name)
-        if len(cluster.kinds) > kinds or len(devices) >= len(self._prices.whole):
+        if len(cluster.kinds) > kinds or len(devices) >= len(self._prices.whole_cards):
             self._prices.learn()
 
     def _known(self) -> Cluster:
@@ -300,7 +304,7 @@ class Roster:
                 Node(name=name, devices=devices) for name, devices in self._nodes.items()
             )
             self._kinds = {name: _kinds(self._cluster, name) for name in self._nodes}
-            self._prices = Prices(self._cluster, WEIGHTS["frag"])
+            self._prices = Prices(self._cluster, WEIGHTS["fragmentation"])
             self._rows: dict[int, _Row] = {}
             self._changes: list[int] = []
             self._full: dict[str, int] = {}  # thousandths, of nodes of which anything is given out
@@ -316,10 +320,11 @@ class Roster:
         here = {device.uuid: device for device in self._nodes[placement.node]}
         known = tuple(
             evolve(
-                hold, takes={n: a for n, a in hold.takes.items() if n in here[hold.device].capacity}
+                usage,
+                takes={n: a for n, a in usage.takes.items() if n in here[usage.device].capacity},
             )
-            for hold in placement.holds
-            if hold.device in here
+            for usage in placement.holds
+            if usage.device in here
         )
         number = cluster.move(evolve(placement, holds=known), times=times)
         self.quotas.move(placement.pod.namespace, self._charge(placement), times=times)
@@ -330,7 +335,7 @@ class Roster:
         """Work out anew how full a node is."""
         number = cluster.number[node]
         usable = sum(cluster.states[card].kind.device.usable for card in cluster.cards[number])
-        full = ROOM - cluster.room[number] // usable if usable else 0
+        full = CARD_MILLI - cluster.free_milli[number] // usable if usable else 0
         if full:
             self._full[node] = full
         else:
@@ -365,10 +370,10 @@ class Roster:
             verdict = prices.reason_name(prices.reason(number, shape))
             known[cards] = verdict, prices.cost(number, shape) if verdict == FITS else 0
         verdict, cost = known[cards]
-        exact = shape.plain and not (shape.request and shape.request.company)
+        exact = shape.plain and not (shape.request and shape.request.co_tenancy)
         if verdict == FITS and not (exact and all(d.group is None for d in node.devices)):
             # So far we only know where it may fit.
-            answer = self._seat(shape.pod, node.name)
+            answer = self._place_pod(shape.pod, node.name)
             verdict = _verdict(answer) if isinstance(answer, Refusal) else FITS
         if verdict == FITS:
             row.refusals.pop(node.name, None)

@@ -39,11 +39,11 @@ from hetero.kube.api.annotations import (
 from hetero.kube.api.client import Api, ApiError, Plain
 from hetero.kube.api.events import Events, timestamp
 from hetero.kube.api.lease import Lease
-from hetero.kube.api.pod_request import Vocabulary, Wish
+from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.kube.api.quota import Quotas, limits
 from hetero.kube.scheduler import hami_migration
-from hetero.kube.scheduler.cache import BEST, Roster
-from hetero.kube.scheduler.scheduler_metrics import Tally
+from hetero.kube.scheduler.cache import BEST, SchedulerCache
+from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
 from hetero.model import Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement import Pod
@@ -83,23 +83,23 @@ class Scheduler:
     vocabulary: Vocabulary
     key: Key
     lease: Lease | None = None
-    node_order: str = "binpack"
-    device_order: str = "binpack"
-    roster: Roster = field(init=False)
+    node_placement: str = "binpack"
+    device_placement: str = "binpack"
+    cache: SchedulerCache = field(init=False)
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
     _ours: set[str] = field(factory=set)  # those of them that this process reserved for
-    _former: dict[str, Plain] = field(factory=dict)  # pods that were there before us
+    _hami_pods: dict[str, Plain] = field(factory=dict)  # pods that were there before us
     # Pods that may be bound next, oldest first, and what they want.
-    _filtered: dict[str, tuple[Plain, Wish]] = field(factory=dict)
+    _filtered: dict[str, tuple[Plain, PodRequest]] = field(factory=dict)
     _named: _Names = _Names(_NULL, [])  # that came or went last
     _ready: set[str] = field(factory=set)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
-    tally: Tally = field(init=False)
+    scheduler_metrics: SchedulerMetrics = field(init=False)
     events: Events = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.roster = Roster(Quotas(self.vocabulary))
-        self.tally = Tally(self.roster)
+        self.cache = SchedulerCache(Quotas(self.vocabulary))
+        self.scheduler_metrics = SchedulerMetrics(self.cache)
         self.events = Events(self.api)
 
     # --- what the API says ----------------------------------------------------------------------
@@ -133,7 +133,7 @@ class Scheduler:
 
     def _quotas_listed(self, quotas: list[Plain]) -> None:
         listed = {(_full_name(quota)) for quota in quotas}
-        for namespace, mine in list(self.roster.quotas.most.items()):
+        for namespace, mine in list(self.cache.quotas.most.items()):
             for name in set(mine) - {name for space, name in listed if space == namespace}:
                 self._quota_allows(namespace, name, {})
         for quota in quotas:
@@ -146,7 +146,7 @@ class Scheduler:
 
     def _quota_allows(self, namespace: str, name: str, most: dict[str, int]) -> None:
         """Note what a quota allows; pods that wait for it are tried again."""
-        if not self.roster.quotas.allow(namespace, name, most):
+        if not self.cache.quotas.allow(namespace, name, most):
             return
         for uid, (pod, _) in self._filtered.items():
             if pod["metadata"]["namespace"] == namespace:
@@ -154,11 +154,11 @@ class Scheduler:
 
     def _nodes_listed(self, nodes: list[Plain]) -> None:
         names = {node["metadata"]["name"] for node in nodes}
-        for name in set(self.roster.nodes()) - names:
-            self.roster.leave(name)
+        for name in set(self.cache.nodes()) - names:
+            self.cache.remove_node(name)
         for node in nodes:
             self._node_changed("ADDED", node)
-        self.roster.settle()
+        self.cache.settle()
         # Thousands of nodes' devices live as long as this process: walking them at every full
         # collection would hold up one decision in a hundred for tens of milliseconds.
         gc.collect()
@@ -169,22 +169,24 @@ class Scheduler:
         name = node["metadata"]["name"]
         text = (node["metadata"].get("annotations") or {}).get(INVENTORY)
         if event == "DELETED" or text is None:
-            self.roster.leave(name)
+            self.cache.remove_node(name)
             return
-        was = self.roster.devices(name)
+        was = self.cache.devices(name)
         try:
-            self.roster.enter(name, published_devices(text, node=name))
+            self.cache.update_node(name, published_devices(text, node=name))
         except BadInput as error:
             log.error("%s", error)
-            self.roster.enter(name, (), fault="publish an inventory that this version cannot read")
-        if self.roster.devices(name) != was:
-            for uid, pod in self._former.items():
-                if pod["spec"]["nodeName"] == name and uid not in self.roster.standing:
+            self.cache.update_node(
+                name, (), fault="publish an inventory that this version cannot read"
+            )
+        if self.cache.devices(name) != was:
+            for uid, pod in self._hami_pods.items():
+                if pod["spec"]["nodeName"] == name and uid not in self.cache.standing:
                     self._count(uid, pod)
 
     def _pods_listed(self, pods: list[Plain]) -> None:
         uids = {pod["metadata"]["uid"] for pod in pods}
-        for uid in {*self.roster.standing, *self._former} - uids:
+        for uid in {*self.cache.standing, *self._hami_pods} - uids:
             self._forget(uid)
         for pod in pods:
             self._pod_changed("ADDED", pod)
@@ -206,8 +208,8 @@ class Scheduler:
             return
         if ALLOCATION not in notes:
             runs = node and (pod.get("status") or {}).get("phase") == _RUNS
-            if runs and uid not in self._former and hami_migration.given(pod):
-                self._former[uid] = pod
+            if runs and uid not in self._hami_pods and hami_migration.given(pod):
+                self._hami_pods[uid] = pod
                 self._count(uid, pod)
             return
         if known is not None and _given(known) == _given(pod):
@@ -218,13 +220,13 @@ class Scheduler:
             given = read_assignment(
                 notes, self.key, pod=name, uid=uid, node=node or meant_for(notes)
             )
-            wish = self.vocabulary.wish(pod)
+            pod_request = self.vocabulary.pod_request(pod)
         except BadInput as error:
             log.warning("%s", error)
             return
-        if given is None or wish is None:
+        if given is None or pod_request is None:
             return
-        self.roster.adopt(uid, wish.pod, given, _names(pod))
+        self.cache.restore_pod(uid, pod_request.pod, given, _names(pod))
         self._pods[uid] = pod
         if not node:
             self._later(self._expire(uid))
@@ -232,11 +234,11 @@ class Scheduler:
     def _count(self, uid: str, pod: Plain) -> None:
         """Count what HAMi gave a pod that runs: its cards are not empty, until it ends."""
         node = pod["spec"]["nodeName"]
-        if not self.roster.devices(node):
+        if not self.cache.devices(node):
             return  # not known yet
         try:
-            wish = self.vocabulary.wish(pod, hami_migration.given(pod))
-            answer = self.roster.reserve(uid, wish.pod, node) if wish else None
+            pod_request = self.vocabulary.pod_request(pod, hami_migration.given(pod))
+            answer = self.cache.reserve(uid, pod_request.pod, node) if pod_request else None
             fault = answer.sentence if isinstance(answer, Refusal) else None
         except BadInput as error:
             fault = str(error)
@@ -245,9 +247,9 @@ class Scheduler:
 
     def _forget(self, uid: str) -> None:
         self._pods.pop(uid, None)
-        self._former.pop(uid, None)
+        self._hami_pods.pop(uid, None)
         self._ours.discard(uid)
-        self.roster.release(uid)
+        self.cache.release(uid)
 
     async def _expire(self, uid: str) -> None:
         """Give back what a leader before us gave to a pod that it then did not bind."""
@@ -284,7 +286,7 @@ class Scheduler:
                 log.warning("%s", sentence)
                 return _response({"Error": sentence}, status=400)
             finally:
-                self.tally.decided(verb.__name__, result, monotonic() - started)
+                self.scheduler_metrics.decided(verb.__name__, result, monotonic() - started)
 
         return answer
 
@@ -323,15 +325,15 @@ class Scheduler:
         plain, names = args["pod"], args.get("nodenames")
         if names is None:
             raise HeteroError("hetero: set nodeCacheCapable: true for this extender")
-        wish = self.vocabulary.wish(plain)
-        if wish is None:
+        pod_request = self.vocabulary.pod_request(plain)
+        if pod_request is None:
             return {"NodeNames": names.text, "FailedNodes": {}}
-        self._filtered[plain["metadata"]["uid"]] = plain, wish
+        self._filtered[plain["metadata"]["uid"]] = plain, pod_request
         if len(self._filtered) > _MOST_FILTERED:
             del self._filtered[next(iter(self._filtered))]
-        fits, failed = self.roster.serving(wish.pod, names.each)
+        fits, failed = self.cache.serving(pod_request.pod, names.each)
         counts = Counter(failed.values())
-        self.tally.refused(counts)
+        self.scheduler_metrics.refused(counts)
         if not fits:
             refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
             self._later(self.events.tell(plain, "Unfit", refusal.sentence))
@@ -342,10 +344,12 @@ class Scheduler:
     async def prioritize(self, args: Plain) -> list[Plain]:
         """Return the nodes' scores from 0 to 10, but for those of 0."""
         names = args["nodenames"].each
-        wish = self._wish(args["pod"])
-        if wish is None:
+        pod_request = self._wish(args["pod"])
+        if pod_request is None:
             return []
-        marks = self._marks(wish.pod, names, wish.node_order or self.node_order)
+        marks = self._marks(
+            pod_request.pod, names, pod_request.node_placement or self.node_placement
+        )
         every = set(marks.values()) | ({0} if len(marks) < len(names) else set())
         low, high = min(every, default=0), max(every, default=0)
         scores = {mark: BEST * (mark - low) // (high - low or 1) for mark in {0, *every}}
@@ -353,17 +357,17 @@ class Scheduler:
             marks = {name: marks.get(name, 0) for name in names}
         return [{"Host": name, "Score": scores[m]} for name, m in marks.items() if scores[m]]
 
-    def _wish(self, plain: Plain) -> Wish | None:
+    def _wish(self, plain: Plain) -> PodRequest | None:
         """Return what a pod wants, if it was just filtered without reading it anew."""
-        known, wish = self._filtered.get(plain["metadata"]["uid"], (None, None))
-        return wish if known == plain else self.vocabulary.wish(plain)
+        known, pod_request = self._filtered.get(plain["metadata"]["uid"], (None, None))
+        return pod_request if known == plain else self.vocabulary.pod_request(plain)
 
-    def _marks(self, pod: Pod, names: list[str], order: str) -> dict[str, int]:
+    def _marks(self, pod: Pod, names: list[str], placement: str) -> dict[str, int]:
         """Return how good nodes are for the pod, in any unit; 0 where nothing is said."""
-        if order not in ("binpack", "spread"):
-            return {name: -cost for name, cost in self.roster.costs(pod, names).items()}
-        sign = 1 if order == "binpack" else -1
-        return {name: sign * full for name, full in self.roster.fullness(names).items()}
+        if placement not in ("binpack", "spread"):
+            return {name: -cost for name, cost in self.cache.costs(pod, names).items()}
+        sign = 1 if placement == "binpack" else -1
+        return {name: sign * full for name, full in self.cache.fullness(names).items()}
 
     async def bind(self, args: Plain) -> Plain:
         """Reserve the pod's share, write it to the pod and bind it; or undo all that."""
@@ -372,14 +376,14 @@ class Scheduler:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         # Nothing is awaited between the call and the reservation, so that the pod that is filtered
         # next, perhaps at this very moment, sees what this one took.
-        plain, wish = self._filtered.pop(uid, (None, None))
+        plain, pod_request = self._filtered.pop(uid, (None, None))
         if plain is None:
             plain = await self.api.get(path)
             if plain["metadata"]["uid"] != uid:
                 raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
-            wish = self.vocabulary.wish(plain)
-        if wish is not None:
-            await self._give(plain, wish, node, path)
+            pod_request = self.vocabulary.pod_request(plain)
+        if pod_request is not None:
+            await self._give(plain, pod_request, node, path)
         try:
             self._check()
             log.info("pod %s/%s: binding to %s", namespace, name, node)
@@ -390,10 +394,10 @@ class Scheduler:
                 raise
         return {}
 
-    async def _give(self, plain: Plain, wish: Wish, node: str, path: str) -> None:
+    async def _give(self, plain: Plain, pod_request: PodRequest, node: str, path: str) -> None:
         uid = plain["metadata"]["uid"]
-        order = wish.device_order or self.device_order
-        answer = self.roster.reserve(uid, wish.pod, node, order=order)
+        policy = pod_request.device_placement or self.device_placement
+        answer = self.cache.reserve(uid, pod_request.pod, node, policy=policy)
         if isinstance(answer, Refusal):
             sentence = f"node {node}: {answer.sentence}"
             self._later(self.events.tell(plain, "Unfit", sentence))
@@ -405,7 +409,7 @@ class Scheduler:
             node=node,
             uid=uid,
             containers=tuple(
-                (name, without_core_limit(given) if name in wish.unlimited else given)
+                (name, without_core_limit(given) if name in pod_request.unlimited else given)
                 for name, given in zip(_names(plain), answer.allocations, strict=True)
                 if given is not None
             ),
@@ -433,7 +437,7 @@ class Scheduler:
         with suppress(HeteroError):
             for pod in (await self.api.get("/api/v1/pods", waiting))["items"]:
                 with suppress(BadInput):
-                    if self.vocabulary.wish(pod) is not None:
+                    if self.vocabulary.pod_request(pod) is not None:
                         await self._touch(_path(pod), pod["metadata"]["uid"])
 
     async def _touch(self, path: str, uid: str) -> None:
@@ -457,15 +461,15 @@ class Scheduler:
 
     async def preempt(self, args: Plain) -> Plain:
         """Return, for each node kube-scheduler would clear, whom to evict so that the pod fits."""
-        wish = self.vocabulary.wish(args["pod"])
+        pod_request = self.vocabulary.pod_request(args["pod"])
         offered = args.get("nodenametometavictims", {})
-        if wish is None:
+        if pod_request is None:
             return {"NodeNameToMetaVictims": offered}
         answer = {}
         for node, plain in offered.items():
             victims = {name.lower(): value for name, value in plain.items()}
             given = [next(iter(one.values())) for one in victims.get("pods") or ()]
-            uids = self.roster.evict(wish.pod, node, given)
+            uids = self.cache.evict(pod_request.pod, node, given)
             if uids:  # a node without victims is an error to kube-scheduler
                 answer[node] = {
                     "Pods": [{"UID": uid} for uid in uids],

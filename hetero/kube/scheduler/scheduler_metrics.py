@@ -11,17 +11,17 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from hetero.kube.scheduler.cache import Roster
+from hetero.kube.scheduler.cache import SchedulerCache
 from hetero.model import CORE, MEMORY
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
 @define(eq=False)
-class Tally(Collector):
+class SchedulerMetrics(Collector):
     """One scheduler's metrics."""
 
-    roster: Roster
+    cache: SchedulerCache
     registry: CollectorRegistry = field(init=False, factory=CollectorRegistry)
     _decisions: Counter = field(init=False)
     _seconds: Histogram = field(init=False)
@@ -71,10 +71,10 @@ class Tally(Collector):
             name: GaugeMetricFamily(f"hetero_node_{name}", text, labels=("Hostname", "vendor"))
             for name, text in says.items()
         }
-        for node in self.roster.nodes():
-            free = self.roster.free(node)
+        for node in self.cache.nodes():
+            free = self.cache.free(node)
             sums: dict[str, dict[str, float]] = {}
-            for device in self.roster.devices(node):
+            for device in self.cache.devices(node):
                 left = free[device.uuid]
                 mine = sums.setdefault(device.vendor, dict.fromkeys(says, 0.0))
                 core = device.capacity[CORE]
@@ -89,7 +89,7 @@ class Tally(Collector):
         yield from self._quotas()
 
     def _quotas(self) -> Iterator[GaugeMetricFamily]:
-        labels, quotas = ("namespace", "quota", "resource"), self.roster.quotas
+        labels, quotas = ("namespace", "quota", "resource"), self.cache.quotas
         allowed = GaugeMetricFamily("hetero_quota_limit", "What a quota allows", labels=labels)
         used = GaugeMetricFamily("hetero_quota_used", "What counts against it", labels=labels)
         for namespace, mine in quotas.most.items():

@@ -30,13 +30,13 @@ class Certificates:
 
     cert: Path
     key: Path
-    callers: Path | None = None
+    client_ca: Path | None = None
 
     def context(self) -> ssl.SSLContext:
         """Return a context with what is on disk now. Raises `BadInput`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if self.callers is not None:
+        if self.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
         self.load(context)
         return context
@@ -48,14 +48,14 @@ class Certificates:
             if ends <= datetime.now(timezone.utc):
                 raise BadInput(f"certificate {self.cert}: expired at {ends:%F %T} UTC: renew it")
             context.load_cert_chain(self.cert, self.key)
-            if self.callers is not None:
-                context.load_verify_locations(self.callers)
+            if self.client_ca is not None:
+                context.load_verify_locations(self.client_ca)
         except (OSError, ValueError) as error:
             raise BadInput(f"certificate {self.cert}: {error}") from None
 
     def state(self) -> tuple[bytes, ...]:
         """Return what is on disk, to see a change by."""
-        paths = (self.cert, self.key, self.callers)
+        paths = (self.cert, self.key, self.client_ca)
         return tuple(path.read_bytes() for path in paths if path is not None)
 
     async def follow(self, context: ssl.SSLContext) -> None:

@@ -57,8 +57,8 @@ def scheduler(
                 vocabulary=vocabulary,
                 key=key,
                 lease=contender,
-                node_order=chosen.node_order,
-                device_order=chosen.device_order,
+                node_placement=chosen.node_placement,
+                device_placement=chosen.device_placement,
             )
             beside = [made.follow_nodes(), made.follow_pods(), made.follow_quotas()]
             if contender:
@@ -68,7 +68,7 @@ def scheduler(
                 host=listen.host,
                 port=listen.port,
                 certificates=listen.certificates,
-                metrics=(made.tally.app(), metrics) if metrics else None,
+                metrics=(made.scheduler_metrics.app(), metrics) if metrics else None,
                 beside=tuple(beside),
             )
 
@@ -76,7 +76,12 @@ def scheduler(
 
 
 def webhook(
-    listen: Listen, *, config: Path | None, scheduler: str, former: Iterable[str], writer: str
+    listen: Listen,
+    *,
+    config: Path | None,
+    scheduler: str,
+    adopt_schedulers: Iterable[str],
+    allocation_writer: str,
 ) -> None:
     """Run the webhook until it is told to stop."""
     chosen = settings.load(config)
@@ -88,8 +93,8 @@ def webhook(
             made = Webhook(
                 vocabulary=vocabulary,
                 scheduler=scheduler,
-                writer=writer,
-                former=frozenset(former),
+                allocation_writer=allocation_writer,
+                adopt_schedulers=frozenset(adopt_schedulers),
                 api=api,
                 runtime_classes=chosen.runtime_classes,
             )

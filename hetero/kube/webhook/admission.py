@@ -43,8 +43,8 @@ class Webhook:
 
     vocabulary: Vocabulary
     scheduler: str
-    writer: str
-    former: frozenset[str] = frozenset()
+    allocation_writer: str
+    adopt_schedulers: frozenset[str] = frozenset()
     api: Api | None = None  # asked for quotas
     runtime_classes: Mapping[str, str] = field(factory=dict)  # by vendor
 
@@ -82,7 +82,10 @@ class Webhook:
     def _unchanged(self, asked: Plain) -> None:
         old, new = (_notes(asked[which]) for which in ("oldObject", "object"))
         user = (asked.get("userInfo") or {}).get("username")
-        if any(old.get(name) != new.get(name) for name in _SIGNED) and user != self.writer:
+        if (
+            any(old.get(name) != new.get(name) for name in _SIGNED)
+            and user != self.allocation_writer
+        ):
             raise BadInput(f"{ALLOCATION} is written by the scheduler alone")
 
     async def _create(self, pod: Plain, namespace: str) -> list[Plain]:
@@ -101,7 +104,7 @@ class Webhook:
                 f"kubernetes.io/hostname: {spec['nodeName']} instead"
             )
         named = spec.get("schedulerName") or _RESERVED
-        if named not in (_RESERVED, self.scheduler, *self.former):
+        if named not in (_RESERVED, self.scheduler, *self.adopt_schedulers):
             return []  # another scheduler's pod, chosen on purpose
         for asked in every:
             _refuse_privileged(asked, _container(spec, asked.container))
@@ -112,7 +115,7 @@ class Webhook:
     def _names(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
         """Name the scheduler, and the runtime class where the vendors agree on one."""
         patches = [{"op": "add", "path": "/spec/schedulerName", "value": self.scheduler}]
-        vendors = {vendor for asked in every for vendor in asked.request.vendor.only}
+        vendors = {vendor for asked in every for vendor in asked.request.vendor.include}
         classes = {self.runtime_classes.get(vendor, "") for vendor in vendors}
         value = classes.pop() if len(classes) == 1 else ""
         if value and not spec.get("runtimeClassName"):

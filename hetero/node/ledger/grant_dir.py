@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from hetero.model import Allocation
 from hetero.node.ledger import grant_file, usage_region
-from hetero.node.ledger.grant_file import Limit
+from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.state import make
 
 TENANT = "tenant"
@@ -26,7 +26,7 @@ def write_tenant(
     identity: str,
     *,
     allocation: Allocation,
-    limits: Sequence[Limit],
+    limits: Sequence[DeviceLimit],
     turns: Path,
 ) -> None:
     """Write what the limiter reads into the directory of a new grant; `turns` has the devices'."""

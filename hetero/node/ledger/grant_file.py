@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hetero.model import CORE, MEMORY, Device, Grant, Policy, Priority
+from hetero.model import CORE, MEMORY, Device, DeviceAllocation, Policy, Priority
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 
@@ -33,7 +33,7 @@ _PRIORITIES = {Priority.LOW: 0, Priority.HIGH: 1}
 
 
 @frozen(kw_only=True)
-class Limit:
+class DeviceLimit:
     """What the limiter holds one device of a grant to: `memory` bytes, `core` of CORE_FULL.
 
     `name` is what the driver calls the device: its UUID, or that of the part of it. `spill`: what
@@ -50,21 +50,23 @@ class Limit:
     rest: bool = False
 
 
-def limit_of(grant: Grant, device: Device, *, context: bool) -> Limit:
+def limit_of(piece: DeviceAllocation, device: Device, *, context: bool) -> DeviceLimit:
     """Return the limit that `grant` on `device` means."""
     core = CORE_FULL
-    if grant.core is not None:
-        core = max(1, min(CORE_FULL, grant.core * CORE_FULL // device.of_card(CORE)))
-    return Limit(
-        name=grant.part or grant.device,
-        memory=grant.takes[MEMORY],
+    if piece.core is not None:
+        core = max(1, min(CORE_FULL, piece.core * CORE_FULL // device.of_card(CORE)))
+    return DeviceLimit(
+        name=piece.part or piece.device,
+        memory=piece.takes[MEMORY],
         core=core,
         spill=device.capacity[MEMORY] > device.of_card(MEMORY),
         context=context,
     )
 
 
-def pack(identity: str, limits: Sequence[Limit], *, policy: Policy, priority: Priority) -> bytes:
+def pack(
+    identity: str, limits: Sequence[DeviceLimit], *, policy: Policy, priority: Priority
+) -> bytes:
     """Return the contents of a grant file. Raises `BadInput` for what the layout cannot hold."""
     if len(limits) > MAX_DEVICES:
         raise BadInput(f"{len(limits)} devices asked: one grant holds at most {MAX_DEVICES}")
@@ -79,15 +81,15 @@ def pack(identity: str, limits: Sequence[Limit], *, policy: Policy, priority: Pr
     return (header + b"".join(entries)).ljust(SIZE, b"\0")
 
 
-def _policy(limit: Limit, policy: Policy) -> int:
+def _policy(limit: DeviceLimit, policy: Policy) -> int:
     return _POLICIES[Policy.ELASTIC if limit.rest else policy]
 
 
-def _flags(limit: Limit) -> int:
+def _flags(limit: DeviceLimit) -> int:
     return _SPILL * limit.spill | _CONTEXT * limit.context
 
 
-def read_limits(path: Path) -> tuple[Limit, ...]:
+def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
     """Return the limits in a grant file. Raises `OSError` or `ValueError` if it holds none.
 
     Whether a core limit is the rest that others leave is not to be seen there.
@@ -99,7 +101,7 @@ def read_limits(path: Path) -> tuple[Limit, ...]:
     if (magic, version) != (MAGIC, VERSION) or count > MAX_DEVICES:
         raise ValueError("not a grant file of this version")
     return tuple(
-        Limit(
+        DeviceLimit(
             name=name.rstrip(b"\0").decode(),
             memory=memory,
             core=core,
@@ -113,7 +115,7 @@ def read_limits(path: Path) -> tuple[Limit, ...]:
     )
 
 
-def store_limits(path: Path, limits: Iterable[Limit], *, policy: Policy) -> None:
+def store_limits(path: Path, limits: Iterable[DeviceLimit], *, policy: Policy) -> None:
     """Change limits in place, each by aligned stores into the pages readers map.
 
     A running program sees the new limit at its next allocation or launch, and never half of one.

@@ -37,12 +37,12 @@ from hetero.model.errors import BadInput, HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.ledger import grant_file
 from hetero.node.ledger.grant_dir import GRANT, USAGE, create, replace, write, write_tenant
-from hetero.node.ledger.grant_file import Limit
+from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.locks import is_held, lock, try_lock
 from hetero.node.ledger.residual_share import with_rest
 from hetero.node.ledger.state import make, prepare
 
-ALLOCATION, ALIVE, CONTAINER, KEPT = "allocation.json", "alive", "container", "kept"
+ALLOCATION, ALIVE, CONTAINER, PINNED = "allocation.json", "alive", "container", "pinned"
 EDITS = "edits.json"
 
 #: An admission takes milliseconds; a thousand in a row stay well below this.
@@ -62,7 +62,7 @@ class Container:
 
 
 @frozen(kw_only=True)
-class Standing:
+class Grant:
     """One grant that stands: what was allocated, to whom, since when (UTC).
 
     `limits` is what the grant file says, one for each of the allocation's grants, but for the core
@@ -73,14 +73,14 @@ class Standing:
 
     id: str
     allocation: Allocation
-    limits: tuple[Limit, ...]
+    limits: tuple[DeviceLimit, ...]
     command: tuple[str, ...]
     user: str
     since: str
     label: str | None = None
     container: Container | None = None
     share: str | None = None
-    keeper: Mapping[str, str] = field(factory=dict)
+    owner: Mapping[str, str] = field(factory=dict)
     edits: Edits = field(factory=Edits)
 
 
@@ -93,22 +93,22 @@ class Unreadable:
 
 
 @frozen(kw_only=True)
-class Look:
+class Snapshot:
     """What one look at the ledger found; `stale` are dead grants that could not be swept."""
 
-    standing: tuple[Standing, ...] = ()
+    grants: tuple[Grant, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
     stale: tuple[str, ...] = ()
 
 
 @frozen
-class Hold:
+class GrantHandle:
     """A grant just admitted: `path` is its directory, `descriptor` what keeps it standing.
 
     `mounts` are what its program is to see, which takes a mount namespace of its own.
     """
 
-    standing: Standing
+    grant: Grant
     path: Path
     descriptor: int
     mounts: tuple[Mount, ...] = ()
@@ -126,7 +126,7 @@ class Ledger:
     """
 
     path: Path
-    kept: Path | None = field(default=None, kw_only=True)
+    persistent: Path | None = field(default=None, kw_only=True)
     patience: float = field(default=PATIENCE, kw_only=True)
 
     @property
@@ -137,7 +137,7 @@ class Ledger:
         """Return the directory of a grant."""
         return self._grants / identity
 
-    def look(self) -> Look:
+    def snapshot(self) -> Snapshot:
         """Return what stands now. Sweeps first, unless somebody is at the ledger already."""
         if self._records() and not self.path.exists():
             prepare(self.path)  # the first look after a reboot
@@ -147,7 +147,7 @@ class Ledger:
         return self._read()
 
     @contextmanager
-    def admission(self) -> Iterator[Look]:
+    def admission(self) -> Iterator[Snapshot]:
         """Hold the ledger: what stands stays so until the block ends, but for grants that die.
 
         Raises `HeteroError` when somebody else holds it for too long, or it cannot be written.
@@ -160,38 +160,38 @@ class Ledger:
                     "holds it; is one stopped? Try again when it has ended"
                 )
             with self._in_a_line():
-                look = self._sweep()
-            yield look
+                snapshot = self._sweep()
+            yield snapshot
 
-    def add(self, standing: Standing) -> Hold:
+    def add(self, grant: Grant) -> GrantHandle:
         """Make `standing` stand under a new id; within `admission`. All of it, or nothing."""
-        standing = evolve(standing, id=self._new_id())
-        descriptor = self._build(standing)
+        grant = evolve(grant, id=self._new_id())
+        descriptor = self._build(grant)
         try:
-            if standing.share:
-                self._record(standing)
+            if grant.share:
+                self._record(grant)
         except OSError as error:
             os.close(descriptor)
-            self._remove(standing.id)
-            raise HeteroError(f"share {standing.share}: {error.strerror}") from None
-        self._enforce([*self._read(but=standing.id).standing, standing])
-        return Hold(standing, self.directory(standing.id), descriptor)
+            self._remove(grant.id)
+            raise HeteroError(f"share {grant.share}: {error.strerror}") from None
+        self._enforce([*self._read(but=grant.id).grants, grant])
+        return GrantHandle(grant, self.directory(grant.id), descriptor)
 
-    def keep(self, standing: Standing, *, beside: Sequence[Standing]) -> None:
+    def pin(self, grant: Grant, *, beside: Sequence[Grant]) -> None:
         """Make `standing` stand under its own id until `let_go`; within `admission`.
 
         `beside` is what the admission found. A kubelet waits meanwhile: nothing is read again.
         """
-        os.close(self._build(standing))
-        self._enforce((*beside, standing))
+        os.close(self._build(grant))
+        self._enforce((*beside, grant))
 
-    def keep_on(self, identity: str) -> None:
+    def pin_again(self, identity: str) -> None:
         """Keep a grant that stands, though it had been let go; within `admission`."""
-        os.close(create(self.directory(identity) / KEPT, mode=0o600))
+        os.close(create(self.directory(identity) / PINNED, mode=0o600))
 
     def note(self, identity: str, line: str) -> bool:
         """Add a line to what the keeper of a grant notes, or return False if nobody keeps it."""
-        path = self.directory(identity) / KEPT
+        path = self.directory(identity) / PINNED
         with self._in_a_line():
             try:
                 descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -206,19 +206,19 @@ class Ledger:
     def notes(self, identity: str) -> tuple[str, ...]:
         """Return the lines that the keeper of a grant noted; none if nobody keeps it."""
         try:
-            return tuple((self.directory(identity) / KEPT).read_text().splitlines())
+            return tuple((self.directory(identity) / PINNED).read_text().splitlines())
         except FileNotFoundError:
             return ()
 
-    def let_go(self, identity: str) -> None:
+    def unpin(self, identity: str) -> None:
         """Stop keeping a grant: it ends now, or with the last process that uses its devices."""
         with suppress(FileNotFoundError):
-            (self.directory(identity) / KEPT).unlink()
-        self.look()
+            (self.directory(identity) / PINNED).unlink()
+        self.snapshot()
 
-    def _build(self, standing: Standing) -> int:
+    def _build(self, grant: Grant) -> int:
         """Make the directory of a grant, all of it or nothing; return its locked `alive`."""
-        draft, final = self._grants / f".{standing.id}", self.directory(standing.id)
+        draft, final = self._grants / f".{grant.id}", self.directory(grant.id)
         descriptor = -1
         try:
             make(draft, mode=0o755)
@@ -229,19 +229,19 @@ class Ledger:
             os.fchmod(descriptor, 0o644)
             write_tenant(
                 draft,
-                standing.id,
-                allocation=standing.allocation,
-                limits=standing.limits,
+                grant.id,
+                allocation=grant.allocation,
+                limits=grant.limits,
                 turns=self.path / "turns",
             )
-            if standing.keeper:
-                write(draft / KEPT, b"", mode=0o600)
-            if standing.share:
-                (draft / ALLOCATION).symlink_to(self._record_of(standing.id))
+            if grant.owner:
+                write(draft / PINNED, b"", mode=0o600)
+            if grant.share:
+                (draft / ALLOCATION).symlink_to(self._record_of(grant.id))
             else:
-                write(draft / ALLOCATION, codec.dumps(standing).encode(), mode=0o644)
-            if standing.container and standing.container.state:
-                (draft / CONTAINER).symlink_to(standing.container.state)
+                write(draft / ALLOCATION, codec.dumps(grant).encode(), mode=0o644)
+            if grant.container and grant.container.state:
+                (draft / CONTAINER).symlink_to(grant.container.state)
             draft.rename(final)
         except BaseException as error:
             if descriptor >= 0:
@@ -253,40 +253,40 @@ class Ledger:
         return descriptor
 
     def _record_of(self, identity: str) -> Path:
-        if self.kept is None:
+        if self.persistent is None:
             raise HeteroError("shares are root's: only root's ledger outlives a program")
-        return self.kept / "shares" / f"{identity}.json"
+        return self.persistent / "shares" / f"{identity}.json"
 
     def _records(self) -> list[Path]:
-        return sorted(self.kept.glob("shares/[!.]*.json")) if self.kept else []
+        return sorted(self.persistent.glob("shares/[!.]*.json")) if self.persistent else []
 
-    def _record(self, standing: Standing) -> None:
+    def _record(self, grant: Grant) -> None:
         """Write a share's record: from here on, and after a reboot, the share stands."""
-        path = self._record_of(standing.id)
+        path = self._record_of(grant.id)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        replace(path, codec.dumps(standing).encode(), mode=0o644, durable=True)
+        replace(path, codec.dumps(grant).encode(), mode=0o644, durable=True)
 
     def drop(self, identity: str) -> None:
         """End a share, or what is left of one; within `admission`."""
-        if self.kept:
+        if self.persistent:
             self._record_of(identity).unlink(missing_ok=True)
         self._remove(identity)
 
-    def give_back(self, hold: Hold) -> None:
+    def abort(self, handle: GrantHandle) -> None:
         """End a grant that was admitted and never handed over."""
-        os.close(hold.descriptor)
-        self._remove(hold.standing.id)
+        os.close(handle.descriptor)
+        self._remove(handle.grant.id)
 
-    def change(self, standing: Standing) -> None:
+    def change(self, grant: Grant) -> None:
         """Replace the entry of a grant that stands, then its limits; within `admission`.
 
         Killed between the two, the next sweep brings the limits in line with the entry.
         """
-        directory = self.directory(standing.id)
+        directory = self.directory(grant.id)
         entry = (directory / ALLOCATION).resolve()  # a share's is its record
         with self._in_a_line():
-            replace(entry, codec.dumps(standing).encode(), mode=0o644, durable=bool(standing.share))
-        self._enforce(self._read().standing)
+            replace(entry, codec.dumps(grant).encode(), mode=0o644, durable=bool(grant.share))
+        self._enforce(self._read().grants)
 
     @contextmanager
     def _in_a_line(self) -> Iterator[None]:
@@ -302,7 +302,7 @@ class Ledger:
         if os.path.islink(entry := f"{directory}/{ALLOCATION}"):  # a share
             return os.path.exists(entry)
         container = f"{directory}/{CONTAINER}"
-        if os.path.exists(f"{directory}/{KEPT}"):
+        if os.path.exists(f"{directory}/{PINNED}"):
             return True
         if os.path.islink(container) and os.path.exists(container):
             return True
@@ -339,8 +339,8 @@ class Ledger:
             return []
         return sorted(name for name in names if drafts or not name.startswith("."))
 
-    def _read(self, unreadable: Iterable[Unreadable] = (), *, but: str | None = None) -> Look:
-        standing: list[Standing] = []
+    def _read(self, unreadable: Iterable[Unreadable] = (), *, but: str | None = None) -> Snapshot:
+        grants: list[Grant] = []
         unreadable = list(unreadable)
         stale: list[str] = []
         for identity in self._names():
@@ -357,10 +357,10 @@ class Ledger:
                     continue  # it ended while we looked
                 unreadable.append(Unreadable(id=identity, reason=str(error)))
             else:
-                standing.append(entry)
-        return Look(standing=tuple(standing), unreadable=tuple(unreadable), stale=tuple(stale))
+                grants.append(entry)
+        return Snapshot(grants=tuple(grants), unreadable=tuple(unreadable), stale=tuple(stale))
 
-    def _sweep(self) -> Look:
+    def _sweep(self) -> Snapshot:
         """With the lock held: bring the ledger in line with what is there, and look.
 
         What nobody holds goes, shares come back after a reboot, and limits are as the entry says,
@@ -372,14 +372,14 @@ class Ledger:
                 shutil.rmtree(self._grants / name, ignore_errors=True)
             elif not self.stands(name):
                 self._remove(name)
-        look = self._read(self._restore())
-        self._enforce(look.standing)
-        return look
+        snapshot = self._read(self._restore())
+        self._enforce(snapshot.grants)
+        return snapshot
 
-    def _enforce(self, standing: Sequence[Standing]) -> None:
+    def _enforce(self, grants: Sequence[Grant]) -> None:
         """Have every grant file say what its entry and its neighbours' come to."""
-        held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in standing})
-        for entry in standing:
+        held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in grants})
+        for entry in grants:
             path, limits = self.directory(entry.id) / GRANT, held[entry.id]
             terms = entry.allocation
             right = grant_file.pack(entry.id, limits, policy=terms.policy, priority=terms.priority)
@@ -407,8 +407,8 @@ class Ledger:
             if self.directory(record.stem).exists():
                 continue
             try:
-                standing = codec.loads(record.read_text(), Standing, source=str(record))
-                os.close(self._build(standing))
+                grant = codec.loads(record.read_text(), Grant, source=str(record))
+                os.close(self._build(grant))
             except (HeteroError, OSError, UnicodeDecodeError) as error:
                 yield Unreadable(id=record.stem, reason=str(error))
 
@@ -427,9 +427,9 @@ class Ledger:
 
 
 @lru_cache(maxsize=256)
-def _entry(text: str, source: str) -> Standing:
+def _entry(text: str, source: str) -> Grant:
     """Return the entry in a file; a node's agent reads the same ones again and again."""
-    return codec.loads(text, Standing, source=source)
+    return codec.loads(text, Grant, source=source)
 
 
 def _boot() -> bytes:

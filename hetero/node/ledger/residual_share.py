@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from attrs import evolve
 
 from hetero.model import Policy
-from hetero.node.ledger.grant_file import CORE_FULL, Limit
+from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 
 #: Never less than this of a card, in hundredths of a percent, or it would stand still.
 LEAST = 100
 
 
 def with_rest(
-    grants: Mapping[str, tuple[Policy, tuple[Limit, ...]]],
-) -> dict[str, tuple[Limit, ...]]:
+    grants: Mapping[str, tuple[Policy, tuple[DeviceLimit, ...]]],
+) -> dict[str, tuple[DeviceLimit, ...]]:
     """Return the limits each grant is to be held to, by its id, from those that were asked.
 
     Grants whose policy is off are left out of it: they take no turns whoever is beside them.
@@ -35,7 +35,7 @@ def with_rest(
             else:
                 free[limit.name] += 1
 
-    def held(policy: Policy, limit: Limit) -> Limit:
+    def held(policy: Policy, limit: DeviceLimit) -> DeviceLimit:
         if policy is Policy.OFF or limit.core < CORE_FULL or not taken[limit.name]:
             return limit
         left = max(LEAST, (CORE_FULL - taken[limit.name]) // free[limit.name])

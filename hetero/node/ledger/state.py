@@ -28,10 +28,10 @@ def state_directory(environ: Mapping[str, str], *, uid: int) -> Path:
     return Path(f"/tmp/hetero-{uid}")  # noqa: S108 - `prepare` refuses one that is not ours
 
 
-def kept_directory(environ: Mapping[str, str], *, uid: int) -> Path | None:
+def persistent_directory(environ: Mapping[str, str], *, uid: int) -> Path | None:
     """Return where `uid` keeps what outlives a boot: root has a place for it, and $HETERO_STATE."""
     if environ.get("HETERO_STATE"):
-        return Path(environ["HETERO_STATE"]).absolute() / "kept"
+        return Path(environ["HETERO_STATE"]).absolute() / "persistent"
     return KEPT if uid == 0 else None
 
 

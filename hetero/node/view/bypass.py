@@ -16,10 +16,10 @@ from pathlib import Path
 
 from attrs import define, field, frozen
 
-from hetero.model import MEMORY, Device, Policy, Rung, Usage
+from hetero.model import MEMORY, Device, Enforcement, Policy, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import GRANT, USAGE
-from hetero.node.ledger.ledger import Look, Standing
+from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.ledger.usage_region import read_processes
 from hetero.node.node import Node, program
 from hetero.node.view.containers import sees
@@ -32,7 +32,7 @@ PERIOD = 3.0
 
 
 @frozen(kw_only=True)
-class Uncovered:
+class Bypass:
     """A process on a shared device with `memory` bytes that no limiter counted.
 
     `grant` is the one it runs under, None for a process that holds no grant of the device.
@@ -50,22 +50,24 @@ class Uncovered:
 
 
 @define
-class Lookout:
+class BypassMonitor:
     """Tells of each process that is past its grant's limiter once, when it is first seen."""
 
     node: Node
     _told: frozenset[tuple[str, int]] = field(init=False, default=frozenset())
 
-    def look(self, devices: Iterable[Device]) -> tuple[Uncovered, ...]:
+    def snapshot(self, devices: Iterable[Device]) -> tuple[Bypass, ...]:
         """Return those on `devices` that were not there at the last look."""
         usages = [(device, self.node.registry.observe(device)) for device in devices]
-        found = [each for each in uncovered(self.node, self.node.look(), usages) if each.grant]
+        found = [
+            each for each in find_bypass(self.node, self.node.snapshot(), usages) if each.grant
+        ]
         before = self._told
         self._told = frozenset((each.device, each.pid) for each in found)
         return tuple(each for each in found if (each.device, each.pid) not in before)
 
 
-def end(node: Node, found: Uncovered) -> bool:
+def end(node: Node, found: Bypass) -> bool:
     """Kill a process that is past its limiter, if it is still its grant's; return whether it was.
 
     A pidfd stands for the process itself, not for whoever has its number by now.
@@ -73,7 +75,7 @@ def end(node: Node, found: Uncovered) -> bool:
     with suppress(OSError):
         process = os.pidfd_open(found.pid)
         try:
-            for entry in node.look().standing:
+            for entry in node.snapshot().grants:
                 holding = node.processes([entry.id])[entry.id] if entry.id == found.grant else ()
                 if entry.id == found.grant and _of(node, entry, found.pid, holding):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
@@ -83,23 +85,23 @@ def end(node: Node, found: Uncovered) -> bool:
     return False
 
 
-def uncovered(
-    node: Node, look: Look, usages: Iterable[tuple[Device, Usage]]
-) -> tuple[Uncovered, ...]:
+def find_bypass(
+    node: Node, snapshot: Snapshot, usages: Iterable[tuple[Device, Usage]]
+) -> tuple[Bypass, ...]:
     """Return what the drivers count beyond the ledger, as far as this user can see.
 
     Only devices that a limiter keeps (rung preload) and that somebody holds a grant of are looked
     at; a grant whose policy is off is not held to anything.
     """
     found = []
-    holding = node.processes(entry.id for entry in look.standing)
+    holding = node.processes(entry.id for entry in snapshot.grants)
     for device, usage in usages:
         here = [
             entry
-            for entry in look.standing
-            if any(grant.device == device.uuid for grant in entry.allocation.grants)
+            for entry in snapshot.grants
+            if any(grant.device == device.uuid for grant in entry.allocation.pieces)
         ]
-        if device.rung is not Rung.PRELOAD or not here:
+        if device.enforcement is not Enforcement.PRELOAD or not here:
             continue
         for pid, memory in (usage.processes or {}).items():
             entry = next((each for each in here if _of(node, each, pid, holding[each.id])), None)
@@ -109,7 +111,7 @@ def uncovered(
             if beyond > 0:
                 grant = entry.id if entry else None
                 found.append(
-                    Uncovered(
+                    Bypass(
                         device=device.uuid,
                         pid=pid,
                         program=program(pid),
@@ -120,7 +122,7 @@ def uncovered(
     return tuple(found)
 
 
-def _of(node: Node, entry: Standing, pid: int, holding: Collection[int]) -> bool:
+def _of(node: Node, entry: Grant, pid: int, holding: Collection[int]) -> bool:
     """Whether a process is a grant's: it holds its files, or is in a container that has it.
 
     The second is all that is known of a program in a container that no limiter was loaded into.
@@ -128,7 +130,7 @@ def _of(node: Node, entry: Standing, pid: int, holding: Collection[int]) -> bool
     return pid in holding or sees(pid, node.directory(entry.id) / GRANT)
 
 
-def _covered(node: Node, entry: Standing, device: Device, pid: int) -> int:
+def _covered(node: Node, entry: Grant, device: Device, pid: int) -> int:
     """Return what the process may hold without being reported: what its limiter counted, and
     the driver's overhead; nothing if no limiter is in it."""
     if entry.allocation.policy is Policy.OFF:
@@ -138,7 +140,7 @@ def _covered(node: Node, entry: Standing, device: Device, pid: int) -> int:
         counted = read_processes(node.directory(entry.id) / USAGE)
     positions = [
         position
-        for position, grant in enumerate(entry.allocation.grants)
+        for position, grant in enumerate(entry.allocation.pieces)
         if grant.device == device.uuid
     ]
     for name in _names(pid):

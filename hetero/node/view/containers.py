@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hetero.node.ledger.ledger import Container
-from hetero.node.view.oci import kept, read_json
+from hetero.node.view.oci import read_json, runtime_state
 
 _INSIDE = "root/etc/hetero/grant"
 #: Where OCI runtimes keep their containers' states: by themselves, under containerd, under docker.
@@ -93,6 +93,6 @@ def _known() -> Iterator[tuple[str, Container]]:
     """Yield every container a runtime knows, by its mount namespace."""
     for pattern in _STATES:
         for state in Path("/").glob(f"{pattern}/*"):
-            bundle, pid = kept(state)
+            bundle, pid = runtime_state(state)
             with suppress(OSError):
                 yield os.readlink(f"/proc/{pid}/ns/mnt"), describe(state.name, bundle or Path("/"))

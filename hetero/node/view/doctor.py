@@ -10,15 +10,15 @@ from enum import Enum
 
 from attrs import frozen
 
-from hetero.model import Device, Rung, Whole
+from hetero.model import Device, Enforcement, Whole
 from hetero.model.errors import HeteroError
 from hetero.node.ledger.grant_dir import GRANT
-from hetero.node.ledger.ledger import Ledger, Standing
+from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.ledger.state import prepare
 from hetero.node.native import limiter
 from hetero.node.node import Node
-from hetero.node.settings import Parts, Settings
-from hetero.node.view.bypass import uncovered
+from hetero.node.settings import Partitioned, Settings
+from hetero.node.view.bypass import find_bypass
 from hetero.node.view.containers import containers
 from hetero.plugin.registry import Discovery, VendorRow
 
@@ -52,20 +52,20 @@ def examine(node: Node) -> tuple[Finding, ...]:
         _state(node),
         *_ledger(node),
         *_slices(node, discovery),
-        *_uncovered(node, discovery),
+        *_bypass(node, discovery),
     )
 
 
-def standing_anywhere(node: Node) -> tuple[Standing, ...]:
+def standing_anywhere(node: Node) -> tuple[Grant, ...]:
     """Return all that stands, in this user's simulations as well: what an uninstall would break."""
     top = node.ledger.path.parent if node.simulation else node.ledger.path
     ledgers = [Ledger(path) for path in (top, *sorted(top.glob("sim-*")))]
     if node.system:
         ledgers.append(node.system)
-    return tuple(entry for ledger in ledgers for entry in ledger.look().standing)
+    return tuple(entry for ledger in ledgers for entry in ledger.snapshot().grants)
 
 
-def what_for(node: Node, entry: Standing) -> str:
+def what_for(node: Node, entry: Grant) -> str:
     """Return what a grant is for: its containers by name, its share, or its command."""
     inside = [entry.container] if entry.container else []
     if entry.share:
@@ -89,8 +89,8 @@ def _settings(settings: Settings) -> Iterator[Finding]:
         yield Finding("memory", Verdict.NOTE, says)
     if settings.core_scale > 1:
         yield Finding("core", Verdict.NOTE, f"is granted {settings.core_scale} times")
-    left_out = [*map(str, settings.without)]
-    if settings.parts is Parts.NONE:
+    left_out = [*map(str, settings.exclude)]
+    if settings.partitioned is Partitioned.NONE:
         left_out.append("cards that are partitioned already")
     if left_out:
         yield Finding("left out", Verdict.NOTE, f"{', '.join(left_out)}: the settings say so")
@@ -115,9 +115,9 @@ def _device(device: Device) -> Finding:
         return Finding(subject, Verdict.BAD, f"{device.health}: nothing is given of it")
     if isinstance(device.granularity, Whole):
         return Finding(subject, Verdict.OK, "given as a whole")
-    if device.rung is Rung.NONE:
+    if device.enforcement is Enforcement.NONE:
         return Finding(subject, Verdict.NOTE, "shares are counted but not enforced (rung none)")
-    return Finding(subject, Verdict.OK, f"shares are kept by rung {device.rung.value}")
+    return Finding(subject, Verdict.OK, f"shares are kept by rung {device.enforcement.value}")
 
 
 def _limiters(node: Node, discovery: Discovery) -> Iterator[Finding]:
@@ -156,10 +156,10 @@ def _state(node: Node) -> Finding:
     return Finding("state", Verdict.OK, str(node.ledger.path))
 
 
-def _uncovered(node: Node, discovery: Discovery) -> Iterator[Finding]:
+def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
     """What runs under a grant and past its limiter is to be ended; others only explain usage."""
     usages = [(device, node.registry.observe(device)) for device in discovery.devices]
-    for found in uncovered(node, node.look(), usages):
+    for found in find_bypass(node, node.snapshot(), usages):
         if found.grant:
             yield Finding(f"process {found.pid}", Verdict.BAD, str(found))
         else:
@@ -168,23 +168,23 @@ def _uncovered(node: Node, discovery: Discovery) -> Iterator[Finding]:
 
 
 def _ledger(node: Node) -> Iterator[Finding]:
-    look = node.look()
-    for broken in look.unreadable:
+    snapshot = node.snapshot()
+    for broken in snapshot.unreadable:
         yield Finding(
             f"grant {broken.id}",
             Verdict.BAD,
             f"stands but {broken.reason}; nothing is given until it ends: "
             f"`hetero release --force {broken.id}` ends it",
         )
-    processes = node.processes(entry.id for entry in look.standing)
-    for entry in look.standing:
+    processes = node.processes(entry.id for entry in snapshot.grants)
+    for entry in snapshot.grants:
         if not processes[entry.id] and not entry.share and not entry.container:
             yield Finding(
                 f"grant {entry.id}", Verdict.NOTE, "stands by processes this user cannot see"
             )
-    stand = f"{len(look.standing)} grants stand"
-    if look.stale:
-        stale = ", ".join(look.stale)
+    stand = f"{len(snapshot.grants)} grants stand"
+    if snapshot.stale:
+        stale = ", ".join(snapshot.stale)
         yield Finding("ledger", Verdict.BAD, f"{stand}; dead ones cannot be removed: {stale}")
     else:
         yield Finding("ledger", Verdict.OK, f"{stand}, nothing stale")

@@ -8,14 +8,14 @@ from contextlib import suppress
 
 from attrs import frozen
 
-from hetero.model import Counters, Device, Policy, Priority, Rung, Usage
+from hetero.model import Counters, Device, Enforcement, Policy, Priority, Usage
 from hetero.node.ledger.grant_dir import GRANT, USAGE
-from hetero.node.ledger.grant_file import CORE_FULL, Limit, read_limits
+from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.holders import locked
-from hetero.node.ledger.ledger import Container, Look, Standing, Unreadable
+from hetero.node.ledger.ledger import Container, Grant, Snapshot, Unreadable
 from hetero.node.ledger.usage_region import Counts, read_counts, read_slots
 from hetero.node.node import Node, inventory_of, program
-from hetero.node.view.bypass import uncovered
+from hetero.node.view.bypass import find_bypass
 from hetero.node.view.containers import containers_by_space, space_of
 from hetero.plugin.registry import VendorRow
 
@@ -42,7 +42,7 @@ class Share:
     core_used: float | None = None
     denied: int | None = None
     overhead: int | None = None
-    rung: Rung | None = None
+    enforcement: Enforcement | None = None
 
 
 @frozen(kw_only=True)
@@ -64,7 +64,7 @@ class GrantView:
 
     `containers` are those that have it, `share` its name where it is one. `running` says more of
     each of its `processes`.
-    `uncovered` are those of its processes that hold memory past the limiter.
+    `bypass` are those of its processes that hold memory past the limiter.
     """
 
     id: str
@@ -79,7 +79,7 @@ class GrantView:
     containers: tuple[Container, ...] = ()
     share: str | None = None
     running: tuple[Process, ...] = ()
-    uncovered: tuple[int, ...] = ()
+    bypass: tuple[int, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -110,8 +110,8 @@ def observe_node(node: Node, *, seconds: float = 0) -> NodeView:
     What the drivers say and what stands is from the start of that time.
     """
     discovery = node.discover()
-    look = node.look()
-    free = inventory_of(discovery, look).free()
+    snapshot = node.snapshot()
+    free = inventory_of(discovery, snapshot).free()
     usages = [(device, node.registry.observe(device)) for device in discovery.devices]
     devices = tuple(
         DeviceView(
@@ -121,16 +121,16 @@ def observe_node(node: Node, *, seconds: float = 0) -> NodeView:
             usage=usage,
             grants=tuple(
                 entry.id
-                for entry in look.standing
-                if any(grant.device == device.uuid for grant in entry.allocation.grants)
+                for entry in snapshot.grants
+                if any(piece.device == device.uuid for piece in entry.allocation.pieces)
             ),
         )
         for number, (device, usage) in enumerate(usages)
     )
     return NodeView(
         devices=devices,
-        grants=_views(node, look, usages, seconds=seconds),
-        unreadable=look.unreadable,
+        grants=_views(node, snapshot, usages, seconds=seconds),
+        unreadable=snapshot.unreadable,
         vendors=discovery.rows,
         simulated=str(node.simulation.rack) if node.simulation else None,
     )
@@ -140,25 +140,25 @@ def observe_grants(node: Node, *, seconds: float) -> tuple[GrantView, ...]:
     """Return the grants that stand and what they use; their core over the next `seconds`."""
     devices = node.discover().devices
     usages = [(device, node.registry.observe(device)) for device in devices]
-    return _views(node, node.look(), usages, seconds=seconds)
+    return _views(node, node.snapshot(), usages, seconds=seconds)
 
 
 def _views(
-    node: Node, look: Look, usages: Sequence[tuple[Device, Usage]], *, seconds: float
+    node: Node, snapshot: Snapshot, usages: Sequence[tuple[Device, Usage]], *, seconds: float
 ) -> tuple[GrantView, ...]:
     numbers = {device.uuid: number for number, (device, _) in enumerate(usages)}
     driver = {device.uuid: usage.processes or {} for device, usage in usages}
     began = time.monotonic()
-    before = {entry.id: _counts(node, entry) for entry in look.standing}
+    before = {entry.id: _counts(node, entry) for entry in snapshot.grants}
     if seconds and any(before.values()):
         time.sleep(seconds)
     elapsed = time.monotonic() - began
-    after = {entry.id: _counts(node, entry) for entry in look.standing} if seconds else before
-    processes = node.processes(entry.id for entry in look.standing)
+    after = {entry.id: _counts(node, entry) for entry in snapshot.grants} if seconds else before
+    processes = node.processes(entry.id for entry in snapshot.grants)
     inside = containers_by_space(
-        {entry.id: node.directory(entry.id) / GRANT for entry in look.standing if entry.share}
+        {entry.id: node.directory(entry.id) / GRANT for entry in snapshot.grants if entry.share}
     )
-    past = uncovered(node, look, usages)
+    past = find_bypass(node, snapshot, usages)
     return tuple(
         GrantView(
             id=entry.id,
@@ -185,16 +185,16 @@ def _views(
                 before=before[entry.id],
                 after=after[entry.id],
                 nanoseconds=elapsed * 1e9 if seconds else 0,
-                rungs={device.uuid: device.rung for device, _ in usages},
+                enforcements={device.uuid: device.enforcement for device, _ in usages},
             ),
-            uncovered=tuple(found.pid for found in past if found.grant == entry.id),
+            bypass=tuple(found.pid for found in past if found.grant == entry.id),
         )
-        for entry in look.standing
+        for entry in snapshot.grants
     )
 
 
 def _running(
-    node: Node, entry: Standing, pids: Sequence[int], inside: Mapping[str, Container]
+    node: Node, entry: Grant, pids: Sequence[int], inside: Mapping[str, Container]
 ) -> tuple[Process, ...]:
     path = node.directory(entry.id) / USAGE
     slots: Mapping[int, tuple[int, ...]] = {}
@@ -217,7 +217,7 @@ def _running(
     return tuple(found)
 
 
-def _counts(node: Node, entry: Standing) -> tuple[Counts, ...]:
+def _counts(node: Node, entry: Grant) -> tuple[Counts, ...]:
     """Return what the grant's processes counted, nothing where that is not to be known."""
     if entry.allocation.policy is Policy.OFF:
         return ()
@@ -227,7 +227,7 @@ def _counts(node: Node, entry: Standing) -> tuple[Counts, ...]:
         return ()  # it ended, is another user's, or its tenant scribbled on it
 
 
-def _in_force(node: Node, entry: Standing) -> tuple[Limit, ...]:
+def _in_force(node: Node, entry: Grant) -> tuple[DeviceLimit, ...]:
     """Return what the grant's programs are held to; what was asked where that is not to be read."""
     try:
         return read_limits(node.directory(entry.id) / GRANT)
@@ -236,19 +236,19 @@ def _in_force(node: Node, entry: Standing) -> tuple[Limit, ...]:
 
 
 def _shares(
-    entry: Standing,
-    limits: tuple[Limit, ...],
+    entry: Grant,
+    limits: tuple[DeviceLimit, ...],
     numbers: dict[str, int],
     *,
     driver: dict[str, int],
     before: tuple[Counts, ...],
     after: tuple[Counts, ...],
     nanoseconds: float,
-    rungs: Mapping[str, Rung],
+    enforcements: Mapping[str, Enforcement],
 ) -> tuple[Share, ...]:
     shares = []
-    for position, (grant, asked, limit) in enumerate(
-        zip(entry.allocation.grants, entry.limits, limits, strict=True)
+    for position, (piece, asked, limit) in enumerate(
+        zip(entry.allocation.pieces, entry.limits, limits, strict=True)
     ):
         counted = position < min(len(before), len(after))
         now = after[position] if counted else None
@@ -257,11 +257,11 @@ def _shares(
         core_used = None
         if now and limited and nanoseconds:
             core_used = 100 * (now.device_ns - before[position].device_ns) / nanoseconds
-        held = driver.get(grant.device)
+        held = driver.get(piece.device)
         shares.append(
             Share(
                 device=limit.name,
-                number=numbers.get(grant.device),
+                number=numbers.get(piece.device),
                 memory=limit.memory,
                 core=limit.core * 100 / CORE_FULL if limited else None,
                 rest=limited and asked.core == CORE_FULL,
@@ -270,7 +270,7 @@ def _shares(
                 core_used=core_used,
                 denied=now.denied if now else None,
                 overhead=max(0, held - now.memory) if held and now else None,
-                rung=rungs.get(grant.device),
+                enforcement=enforcements.get(piece.device),
             )
         )
     return tuple(shares)

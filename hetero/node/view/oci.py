@@ -7,21 +7,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class Kept(NamedTuple):
+class RuntimeState(NamedTuple):
     """A container's bundle, and its first process; None where the runtime does not say."""
 
     bundle: Path | None
     pid: int | None
 
 
-def kept(state: Path) -> Kept:
+def runtime_state(state: Path) -> RuntimeState:
     """Return what the runtime keeps in the directory of a container's state."""
     # runc says where the bundle is by a label, crun outright.
     runc, crun = read_json(state / "state.json"), read_json(state / "status")
     labels = (runc.get("config") or {}).get("labels") or ()
     named = [label[7:] for label in labels if label.startswith("bundle=")]
     bundle = crun.get("bundle") or next(iter(named), None)
-    return Kept(Path(bundle) if bundle else None, runc.get("init_process_pid") or crun.get("pid"))
+    return RuntimeState(
+        Path(bundle) if bundle else None, runc.get("init_process_pid") or crun.get("pid")
+    )
 
 
 def read_json(path: Path, *, default: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""What confines a program to its allocation, and what a device says of its use."""
+"""What confines a program to its allocation, in the nouns of the Container Device Interface."""
 
 from __future__ import annotations
 
@@ -45,15 +45,3 @@ class Edits:
             files=self.files + other.files,
             parts={**self.parts, **other.parts},
         )
-
-
-@frozen(kw_only=True)
-class Usage:
-    """How busy a device is now: bytes in use, and busy share of its time from 0 to 1.
-
-    `processes` are the bytes the driver itself counts for each process (by PID) that computes.
-    """
-
-    memory: int | None = None
-    core: float | None = None
-    processes: Mapping[int, int] | None = None

@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hetero.model import Allocation, Counters, Device, Refusal, Request
 from hetero.model.rounding import Portion
-from hetero.placement.cluster import Container, Hold, Placement, Pod, total
+from hetero.placement.cluster import Container, DeviceUsage, Placement, Pod, total
 from hetero.placement.device_groups import owed
 from hetero.placement.match import allocate, fit_into, groups, missing, named
 from hetero.placement.offer import offer
-from hetero.placement.placement_policy import Order, binpack
+from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 _Free = dict[str, dict[str, int]]
 _Found = list[Allocation]
 
 
-def seat(
+def place_pod(
     name: str,
     devices: Sequence[Device],
     free: Mapping[str, Mapping[str, int]],
     host: Counters,
     pod: Pod,
     *,
-    order: Order = binpack,
+    policy: PlacementPolicy = binpack,
 ) -> Placement | Refusal:
     """Return the pod's placement on node `name`, or the first reason why it cannot be there.
 
@@ -34,9 +34,9 @@ def seat(
         if host.get(counter, amount) < amount:
             return Refusal(wanted=1, verdicts={name: f"lack host {counter}"}, of="node")
     beside, main, first = (_asking(c) for c in (pod.sidecars, pod.containers, pod.init))
-    found = _seat(devices, free, beside, main, first, order)
+    found = _place_pod(devices, free, beside, main, first, policy)
     if found is None:
-        return _refusal(devices, free, [*beside, *main, *first], order)
+        return _refusal(devices, free, [*beside, *main, *first], policy)
     left = iter(found)
     allocations = tuple(
         None if container.request is None else next(left)
@@ -56,38 +56,38 @@ def _asking(containers: Iterable[Container]) -> list[Request]:
     return [container.request for container in containers if container.request is not None]
 
 
-def _seat(
+def _place_pod(
     devices: Sequence[Device],
     free: Mapping[str, Mapping[str, int]],
     beside: list[Request],
     main: list[Request],
     first: list[Request],
-    order: Order,
+    policy: PlacementPolicy,
 ) -> _Found | None:
     """Return the allocations of sidecars, containers and init containers, in this order."""
     requests = [*beside, *main, *first]
     if len(requests) == 1:  # the common case, which also knows about links
-        answer = fit_into(devices, free, requests[0], order=order)
+        answer = fit_into(devices, free, requests[0], policy=policy)
         return [answer] if isinstance(answer, Allocation) else None
 
     def after_sidecars(left: _Free) -> _Found | None:
-        inits = [fit_into(devices, left, request, order=order) for request in first]
+        inits = [fit_into(devices, left, request, policy=policy) for request in first]
         if any(isinstance(one, Refusal) for one in inits):
             return None
-        together = _search(devices, left, main, order, lambda _: [])
+        together = _search(devices, left, main, policy, lambda _: [])
         if together is None:
             return None
         return together + [one for one in inits if isinstance(one, Allocation)]
 
     copy = {uuid: dict(counters) for uuid, counters in free.items()}
-    return _search(devices, copy, beside, order, after_sidecars)
+    return _search(devices, copy, beside, policy, after_sidecars)
 
 
 def _search(
     devices: Sequence[Device],
     free: _Free,
     requests: list[Request],
-    order: Order,
+    policy: PlacementPolicy,
     then: Callable[[_Free], _Found | None],
 ) -> _Found | None:
     """Return one allocation per request and what `then` makes of the room left after them.
@@ -100,14 +100,15 @@ def _search(
     if missing(devices, request):
         return None
     told_apart = any(
-        r.uuid.only or r.uuid.never or r.numa or any(a.device for a in r.asks) for r in requests
+        r.uuid.include or r.uuid.exclude or r.numa or any(a.device for a in r.asks)
+        for r in requests
     )
 
     def place(group: list[Device], chosen: list[tuple[Device, Portion]]) -> _Found | None:
         if owed(devices, chosen) > len(request.asks) - len(chosen):
             return None
         if len(chosen) == len(request.asks):
-            after = _search(devices, free, rest, order, then)
+            after = _search(devices, free, rest, policy, then)
             return None if after is None else [allocate(request, chosen), *after]
         ask = request.asks[len(chosen)]
         taken = {device.uuid for device, _ in chosen}
@@ -123,7 +124,7 @@ def _search(
             alike = (device.uuid,) if told_apart else alike
             if isinstance(cut, Portion) and alike not in tried:
                 tried.add(alike)
-                ranked.append((order(device, left, cut), position, device, cut))
+                ranked.append((policy(device, left, cut), position, device, cut))
         for _, _, device, cut in sorted(ranked, key=lambda one: one[:2]):
             _add(free[device.uuid], cut.takes, times=-1)
             found = place(group, [*chosen, (device, cut)])
@@ -148,7 +149,7 @@ def holds(
     beside: Iterable[Allocation | None],
     main: Iterable[Allocation | None],
     first: Iterable[Allocation | None],
-) -> tuple[Hold, ...]:
+) -> tuple[DeviceUsage, ...]:
     """Return per device sidecars + max(containers together, each init container)."""
     base, most = _per_device(beside), _per_device(main)
     for one in first:
@@ -157,7 +158,7 @@ def holds(
             for name, amount in takes.items():
                 held[name] = max(held.get(name, 0), amount)
     return tuple(
-        Hold(device=uuid, takes=total((base.get(uuid, {}), most.get(uuid, {}))))
+        DeviceUsage(device=uuid, takes=total((base.get(uuid, {}), most.get(uuid, {}))))
         for uuid in dict.fromkeys((*base, *most))
     )
 
@@ -165,8 +166,8 @@ def holds(
 def _per_device(allocations: Iterable[Allocation | None]) -> dict[str, dict[str, int]]:
     held: dict[str, dict[str, int]] = {}
     for allocation in allocations:
-        for grant in allocation.grants if allocation else ():
-            held[grant.device] = total((held.get(grant.device, {}), grant.takes))
+        for piece in allocation.pieces if allocation else ():
+            held[piece.device] = total((held.get(piece.device, {}), piece.takes))
     return held
 
 
@@ -174,11 +175,11 @@ def _refusal(
     devices: Sequence[Device],
     free: Mapping[str, Mapping[str, int]],
     requests: list[Request],
-    order: Order,
+    policy: PlacementPolicy,
 ) -> Refusal:
     """Return why not: the first request that fails alone, else that they fail only together."""
     for request in requests:
-        answer = fit_into(devices, free, request, order=order)
+        answer = fit_into(devices, free, request, policy=policy)
         if isinstance(answer, Refusal):
             return answer
     verdicts = {device.uuid: "lack room for all containers at once" for device in devices}
