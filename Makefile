@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
+DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
 DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
 	pytest-xdist ruff
 # What a machine without a card, root or a night to spare can run.
@@ -21,8 +21,9 @@ setup: .venv/.installed native ## make .venv and install everything into it, edi
 	$(BIN)/pip install --quiet $(DEVELOPMENT) -e '.[kube]' $(DISTRIBUTIONS:%=-e %)
 	touch $@
 
-native: ## build the limiter and the fake drivers
+native: ## build the limiters, the fake drivers and the programs that use a driver
 	@$(MAKE) --no-print-directory -C limiters
+	@$(MAKE) --no-print-directory -C simulator
 
 demo: setup ## share a simulated card between two programs and show what they get
 	$(BIN)/hetero demo
@@ -72,4 +73,5 @@ uninstall: ## remove the installation, unless grants stand
 
 clean: ## remove what was built
 	$(MAKE) -C limiters clean
+	$(MAKE) -C simulator clean
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

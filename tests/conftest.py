@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 from hypothesis import settings
 
@@ -21,7 +21,7 @@ settings.register_profile("hetero", deadline=None, derandomize=True, max_example
 settings.register_profile("soak", deadline=None, max_examples=3000, print_blob=True)
 settings.load_profile("hetero")
 
-_DRIVERS = str(hetero_limiters.fake_drivers())
+_DRIVERS = str(hetero_simulator.fake_drivers())
 
 # A child that a test had forked was seen collecting, for ever, what gRPC's event loops had left
 # behind in the test process.

@@ -28,6 +28,7 @@ from hetero.node.containers import describe
 from hetero.node.ledger import Hold
 from hetero.node.node import Node
 from hetero.node.oci import kept, read_json
+from hetero.node.simulation import enter
 from hetero.node.tenant import PRELOAD, replace
 
 
@@ -78,6 +79,7 @@ def _confine(
     environ: Mapping[str, str],
 ) -> None:
     """Admit the container and become the runtime. Raises `HeteroError`; then nothing is held."""
+    enter(os.environ)
     node = Node.here()
     bundle, state = Path(call.bundle), call.state(runtime)
     container = describe(call.container, bundle, state=state)

@@ -19,9 +19,9 @@ from hetero import codec
 from hetero.errors import NotFound
 from hetero.fit import fit
 from hetero.model import MEMORY, Allocation, Ask, Choice, Device, Inventory, Request
-from hetero.node.native import native
 from hetero.node.node import Node
 from hetero.node.observe import NodeView, observe_node
+from hetero.node.simulation import enter, simulator
 from hetero.units import MiB
 
 #: The shares the two programs ask for, in percent of the card's core.
@@ -65,7 +65,7 @@ class Demo:
 
     def view(self) -> NodeView:
         """Return the node as `hetero inventory` sees it."""
-        return observe_node(Node.here())
+        return observe_node(Node.here(self.environ))
 
     def many(self) -> NodeView:
         """Return a machine with cards of many vendors, as `hetero inventory` sees it."""
@@ -207,19 +207,21 @@ class _Count:
 def stage(*, real: bool) -> Iterator[Demo]:
     """Set the demo up: on a simulated rack with books of its own, or on an empty real card.
 
-    Raises `NotFound` when there is no card to show it on.
+    Raises `NotFound` when there is no card to show it on, `HeteroError` without the simulator.
     """
     with ExitStack() as stack:
         if not real:
-            os.environ.setdefault("HETERO_RACK", RACK)
-            os.environ["HETERO_STATE"] = stack.enter_context(TemporaryDirectory(prefix="hetero-"))
-        node = Node.here()
+            enter({"HETERO_RACK": RACK})
+        environ = dict(os.environ)
+        if not real:
+            environ["HETERO_STATE"] = stack.enter_context(TemporaryDirectory(prefix="hetero-"))
+        node = Node.here(environ)
         view = observe_node(node)
         for row in view.devices:
             api = node.registry.vendor(row.device.vendor).limiter
             if api is not None and row.device.usable and not any(row.held.values()):
-                job = Path(native().job(api))
-                yield Demo(row.device, job, dict(os.environ))
+                job = Path(simulator().job(api))
+                yield Demo(row.device, job, environ)
                 return
         raise NotFound(
             "no empty card with a limiter here: `hetero inventory` shows what there is"

@@ -19,7 +19,7 @@ from hetero.node.holders import end, holders
 from hetero.node.ledger import ALIVE, Container, Hold, Ledger, Look, Standing
 from hetero.node.native import limiter
 from hetero.node.settings import Settings, load_settings
-from hetero.node.simulation import Simulation, simulation
+from hetero.node.simulation import Simulation, entered
 from hetero.node.state import SYSTEM, check, kept_directory, state_directory
 from hetero.node.tenant import GRANT, USAGE
 from hetero.registry import Discovery, Registry
@@ -52,25 +52,26 @@ class Node:
     environ: Mapping[str, str] = field(factory=dict, repr=False)
 
     @classmethod
-    def here(cls) -> Node:
-        """Return the node this program runs on, as its environment says."""
-        simulated = simulation(os.environ)
-        if simulated:
-            simulated.enter()
-        own = state_directory(os.environ, uid=os.geteuid())
+    def here(cls, environ: Mapping[str, str] = os.environ) -> Node:
+        """Return the node this program runs on, as its environment says.
+
+        Its devices are simulated where the program entered a simulation (simulation.py).
+        """
+        simulated = entered(environ)
+        own = state_directory(environ, uid=os.geteuid())
         check(own)
         # Simulated grants never mix with real ones, nor those of two racks.
         state = own / simulated.name if simulated else own
         check(state)
         shared = SYSTEM / simulated.name if simulated else SYSTEM
-        kept = kept_directory(os.environ, uid=os.geteuid())
+        kept = kept_directory(environ, uid=os.geteuid())
         return cls(
             registry=Registry.installed(),
             ledger=Ledger(state, kept=kept / simulated.name if kept and simulated else kept),
-            settings=load_settings(os.environ),
+            settings=load_settings(environ),
             system=Ledger(shared) if shared != state and os.geteuid() != 0 else None,
             simulation=simulated,
-            environ=dict(os.environ),
+            environ=dict(environ),
         )
 
     def discover(self) -> Discovery:
