@@ -84,7 +84,7 @@ def test_the_limiter_says_in_one_line_that_a_grants_layout_is_not_its_own(
 def test_the_wheel_of_the_limiters_says_which_layouts_they_read(tmp_path: Path) -> None:
     """Written by make from the headers, not by hand."""
     source = Path(hetero_limiters.__file__).parents[1]
-    make = ["make", "-s", "-C", source, f"LIB={tmp_path}", f"{tmp_path}/layouts"]
+    make = ["make", "-s", "-C", str(source), f"LIB={tmp_path}", f"{tmp_path}/layouts"]
     subprocess.run(make, check=True)
 
     assert (tmp_path / "layouts").read_text().split() == [
