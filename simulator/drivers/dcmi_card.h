@@ -32,11 +32,11 @@ static inline bool has_hbm(const struct fake_card *card) { return strncmp(card->
 static inline bool is_null(const void *out) { return !out; }
 
 /* The card a call is about, or the end of the call. */
-#define DEVICE_NOISE(out, size)                                 \
+#define DEVICE_NOISE(out, size)                                \
     const struct fake_card *card = device(card_id, device_id); \
-    FAULTS(card, out, size);                                    \
-    if (is_null(out))                                           \
-        return DCMI_ERR_CODE_INVALID_PARAMETER;                 \
+    FAULTS(card, out, size);                                   \
+    if (is_null(out))                                          \
+        return DCMI_ERR_CODE_INVALID_PARAMETER;                \
     if (!card || !faults_spare(card))                          \
     return fake_opened() ? DCMI_ERR_CODE_DEVICE_NOT_EXIST : DCMI_ERR_CODE_NOT_REDAY
 #define DEVICE(out) DEVICE_NOISE((out), sizeof *(out))

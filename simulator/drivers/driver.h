@@ -223,6 +223,7 @@ static inline void unlock_driver(char *guard)
     if (!name)                                                                                                         \
         return CUDA_ERROR_INVALID_CONTEXT
 
+#define PAGE 4096u
 static inline uint64_t round_up(uint64_t value, uint64_t grain) { return (value + grain - 1) / grain * grain; }
 
 #define WITH_DEVICE(name, ordinal)                                                                                     \
@@ -260,9 +261,16 @@ bool reached(struct device *device, struct position at);
 CUresult launch_work(struct work *work, CUfunction function, const unsigned dims[7], void **params, void **extra);
 
 /* Captures and graphs. */
+#define WITH_GRAPH(name, handle)                                                                                       \
+    LOCKED;                                                                                                            \
+    struct graph *name = object_find(handle, OBJECT_GRAPH);                                                            \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_VALUE
+
 CUresult capture_guard(void); /* refuses, and spoils captures, where a call may not be made beside one */
 CUresult capture_spoil(struct capture *capture);
 struct graph *graph_new(bool owned);
+struct graph *graph_copy(const struct graph *from, bool owned);
 void graph_free(struct graph *graph);
 struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *needs, size_t count);
 CUresult captured_alloc(struct stream *stream, struct pool *pool, size_t size, CUdeviceptr *pointer);
@@ -273,6 +281,7 @@ CUresult memory_check(const void *pointer, size_t size);
 CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, struct pool *pool,
                     struct memory **memory);
 void memory_free(struct memory *memory);
+void memory_free_host(struct memory *memory);
 void memory_free_of(const struct context *context);
 void memory_free_from(const struct pool *pool);
 CUresult memory_revive(struct memory *memory); /* gives a graph's allocation its memory */

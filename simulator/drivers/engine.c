@@ -1,4 +1,5 @@
-/* Cards that take turns and memory that is counted, in one file under /dev/shm. */
+/* Cards that take turns and memory that is counted, in one file under /dev/shm. Over 400 lines because all of it reads or
+ * changes one state under one lock. */
 #include "engine.h"
 
 #include <errno.h>

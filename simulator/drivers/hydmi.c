@@ -15,13 +15,13 @@ static bool opened(void) { return fake_opened() || fake_open(); }
 static bool is_null(const void *out) { return !out; }
 
 /* The card a call is about, or the end of the call. */
-#define CARD(out)                                           \
-    const bool ready = opened();                            \
+#define CARD(out)                                                  \
+    const bool ready = opened();                                   \
     const struct fake_card *card = fake_card((unsigned)device_id); \
-    FAULTS(card, (out), sizeof *(out));                     \
-    if (!ready)                                             \
-        return DMI_STATUS_OPEN_MKFD_FAILED;                 \
-    if (!card || !faults_spare(card) || is_null(out))      \
+    FAULTS(card, (out), sizeof *(out));                            \
+    if (!ready)                                                    \
+        return DMI_STATUS_OPEN_MKFD_FAILED;                        \
+    if (!card || !faults_spare(card) || is_null(out))              \
     return DMI_STATUS_INVALID_ARGUMENTS
 /* Calls about none. */
 #define MACHINE(out)                                        \

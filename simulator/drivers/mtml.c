@@ -27,20 +27,20 @@ static struct MtmlGpu gpus[FAKE_CARDS];
 static bool is_null(const void *out) { return !out; }
 
 /* The card a handle is about, or the end of the call. */
-#define HANDLE_NOISE(cells, handle, out, size)                                                    \
-    const unsigned place = (unsigned)((handle) - (cells));                                        \
-    const struct fake_card *card = (handle) == (cells) + place ? fake_at(place) : NULL;         \
-    FAULTS(card, out, size);                                                                      \
-    if (!card || is_null(out))                                                                    \
-        return fake_opened() ? MTML_ERROR_INVALID_ARGUMENT : MTML_ERROR_DRIVER_NOT_LOADED;       \
-    if (!faults_spare(card))                                                                     \
+#define HANDLE_NOISE(cells, handle, out, size)                                             \
+    const unsigned place = (unsigned)((handle) - (cells));                                 \
+    const struct fake_card *card = (handle) == (cells) + place ? fake_at(place) : NULL;    \
+    FAULTS(card, out, size);                                                               \
+    if (!card || is_null(out))                                                             \
+        return fake_opened() ? MTML_ERROR_INVALID_ARGUMENT : MTML_ERROR_DRIVER_NOT_LOADED; \
+    if (!faults_spare(card))                                                               \
     return MTML_ERROR_DRIVER_FAILURE
 #define HANDLE(cells, handle, out) HANDLE_NOISE(cells, handle, (out), sizeof *(out))
-#define LIBRARY(handle, out)                                        \
-    FAULTS(NULL, (out), sizeof *(out));                             \
-    if (!fake_opened())                                            \
-        return MTML_ERROR_DRIVER_NOT_LOADED;                        \
-    if ((handle) != &library || is_null(out))                       \
+#define LIBRARY(handle, out)                  \
+    FAULTS(NULL, (out), sizeof *(out));       \
+    if (!fake_opened())                       \
+        return MTML_ERROR_DRIVER_NOT_LOADED;  \
+    if ((handle) != &library || is_null(out)) \
     return MTML_ERROR_INVALID_ARGUMENT
 
 EXPORT MtmlReturn mtmlLibraryInit(MtmlLibrary **lib)

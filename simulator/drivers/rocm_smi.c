@@ -20,12 +20,12 @@ static const struct {
 static bool is_null(const void *out) { return !out; }
 
 /* The card a call is about, or the end of the call. */
-#define CARD_NOISE(out, size)                            \
-    const struct fake_card *card = fake_card(dv_ind);  \
-    FAULTS(card, out, size);                             \
-    if (!fake_opened())                                 \
-        return RSMI_STATUS_INIT_ERROR;                   \
-    if (!card || !faults_spare(card) || is_null(out))   \
+#define CARD_NOISE(out, size)                         \
+    const struct fake_card *card = fake_card(dv_ind); \
+    FAULTS(card, out, size);                          \
+    if (!fake_opened())                               \
+        return RSMI_STATUS_INIT_ERROR;                \
+    if (!card || !faults_spare(card) || is_null(out)) \
     return RSMI_STATUS_INVALID_ARGS
 #define CARD(out) CARD_NOISE((out), sizeof *(out))
 
