@@ -182,6 +182,12 @@ def test_the_command_line_formats_and_does_not_compute() -> None:
     assert [] == violations(cli, re.compile(r"hetero\.(granularity|hookspecs)\b"))
 
 
+def test_one_module_of_the_core_knows_the_simulator() -> None:
+    assert ["simulation.py"] == [
+        path.name for path in CORE if "hetero_simulator" in path.read_text()
+    ]
+
+
 # --- L7: a declaration needs no driver -----------------------------------------------------------
 
 DECLARE = """
