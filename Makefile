@@ -4,11 +4,9 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
+DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
 DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
 	pytest-xdist ruff
-# What a machine without a card, root or a night to spare can run.
-QUICK := not soak and not cluster and not hardware and not containers and not aarch64
 
 .PHONY: help manifests setup native demo test fuzz test-aarch64 test-containers test-cluster soak check helm stubs clean uninstall
 help: ## show what there is
@@ -21,16 +19,17 @@ setup: .venv/.installed native ## make .venv and install everything into it, edi
 	$(BIN)/pip install --quiet $(DEVELOPMENT) -e '.[kube]' $(DISTRIBUTIONS:%=-e %)
 	touch $@
 
-native: ## build the limiter and the fake drivers
+native: ## build the limiters, the fake drivers and the programs that use a driver
 	@$(MAKE) --no-print-directory -C limiters
+	@$(MAKE) --no-print-directory -C simulator
 
 demo: setup ## share a simulated card between two programs and show what they get
 	$(BIN)/hetero demo
 
-# What is measured runs alone.
+# The tests that bare `pytest` selects; what is measured runs alone.
 test: setup ## run the tests that need no card, no root and no cluster
-	$(BIN)/pytest -n 4 -m "not measured and $(QUICK)"
-	$(BIN)/pytest -m "measured and $(QUICK)" --reruns 2
+	$(BIN)/pytest -n 4 -m "not measured"
+	$(BIN)/pytest -m "measured" --reruns 2
 
 soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter
 	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
@@ -39,19 +38,19 @@ soak: setup ## run the long tests: random ones, a million steps of a cluster, ki
 fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of input; clang
 	$(BIN)/pytest -m soak -rs -k libfuzzer --timeout 900 tests/limiters/test_core.py
 
-test-aarch64: setup ## run the limiter built for AArch64, emulated; what they say when they skip
-	$(BIN)/pytest -m aarch64 -rs tests/limiters/test_aarch64.py
+test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that skips fails
+	$(BIN)/pytest -m aarch64 --no-skips tests/limiters/test_aarch64.py
 
-test-containers: setup ## run the tests with real containers; root, and what they say when they skip
-	$(BIN)/pytest -m "containers and not measured" --timeout 300 -rs tests/containers
-	$(BIN)/pytest -m "containers and measured" --timeout 300 --reruns 2 tests/containers
+test-containers: setup ## run the tests with real containers; root, and a test that skips fails
+	$(BIN)/pytest -m "containers and not measured" --timeout 300 --no-skips tests/containers
+	$(BIN)/pytest -m "containers and measured" --timeout 300 --reruns 2 --no-skips tests/containers
 
 # Its wheel says that it needs a newer Python than it does.
 helm: setup ## install Helm as a library, for those tests of the chart that need it
 	$(BIN)/pip install --quiet --ignore-requires-python helm-sdkpy
 
-test-cluster: setup ## run the tests on a real cluster; root, and what they say when they skip
-	$(BIN)/pytest -m "cluster and not soak and not measured" --timeout 300 -rs tests/kube tests/cluster
+test-cluster: setup ## run the tests on a real cluster; root, and a test that skips fails
+	$(BIN)/pytest -m "cluster and not soak and not measured" --timeout 300 --no-skips tests/kube tests/cluster
 
 check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .
@@ -72,4 +71,5 @@ uninstall: ## remove the installation, unless grants stand
 
 clean: ## remove what was built
 	$(MAKE) -C limiters clean
+	$(MAKE) -C simulator clean
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

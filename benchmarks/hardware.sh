@@ -54,7 +54,8 @@ step() {
     fi
 }
 
-: >"$OUT/hardware.txt"
+python3 --version >"$OUT/hardware.txt"
+cat "$OUT/hardware.txt"
 pip="python3 -m pip install --quiet --no-index --no-deps --upgrade --target $site/python"
 if [ -n "${WHEELS:-}" ]; then
     $pip "$WHEELS"/*.whl
@@ -65,7 +66,8 @@ python3 -c 'import attrs, cattrs, click, hatchling, pluggy, pynvml, rich' || {
     exit 2
 }
 make -C "$here/limiters"
-$pip --no-build-isolation "$here" "$here/limiters" "$here/vendors/nvidia" "$here/benchmarks"
+make -C "$here/simulator"
+$pip --no-build-isolation "$here" "$here/limiters" "$here/simulator" "$here/vendors/nvidia" "$here/benchmarks"
 # Away from the checkout, so that what was installed is what runs.
 cd "$site"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 from hypothesis import settings
 
@@ -21,11 +21,44 @@ settings.register_profile("hetero", deadline=None, derandomize=True, max_example
 settings.register_profile("soak", deadline=None, max_examples=3000, print_blob=True)
 settings.load_profile("hetero")
 
-_DRIVERS = str(hetero_limiters.fake_drivers())
+_DRIVERS = str(hetero_simulator.fake_drivers())
 
 # A child that a test had forked was seen collecting, for ever, what gRPC's event loops had left
 # behind in the test process.
 os.register_at_fork(after_in_child=gc.disable)
+
+
+#: What takes a card, root, an emulator or a night: selected only where `-m` names it.
+_NAMED = ("aarch64", "cluster", "containers", "hardware", "soak")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer --no-skips, for runs that are there to run all of their tests."""
+    parser.addoption("--no-skips", action="store_true", help="let a test that skips fail")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select what any machine can run, and what `-m` names."""
+    unnamed = {name for name in _NAMED if name not in config.getoption("markexpr")}
+    chosen: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        named = any(item.get_closest_marker(name) for name in unnamed)
+        (left_out if named else chosen).append(item)
+    items[:] = chosen
+    config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a test that skips as failed, with its reason, where --no-skips says so."""
+    report = yield
+    if report.skipped and item.config.getoption("--no-skips") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped: {call.excinfo.value if call.excinfo else 'no reason'}"
+    return report
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -182,6 +182,12 @@ def test_the_command_line_formats_and_does_not_compute() -> None:
     assert [] == violations(cli, re.compile(r"hetero\.(granularity|hookspecs)\b"))
 
 
+def test_one_module_of_the_core_knows_the_simulator() -> None:
+    assert ["simulation.py"] == [
+        path.name for path in CORE if "hetero_simulator" in path.read_text()
+    ]
+
+
 # --- L7: a declaration needs no driver -----------------------------------------------------------
 
 DECLARE = """
@@ -247,10 +253,7 @@ def test_a_driver_symbol_is_named_once_in_its_api_def_and_never_as_text() -> Non
 
 
 def test_nothing_asks_which_vendor_it_is() -> None:
-    """Neither `vendor == "…"` in Python nor a comparison of that name in C.
-
-    But for the fake drivers: each reads a rack for the cards of the one vendor whose driver it is.
-    """
+    """Neither `vendor == "…"` in Python nor a comparison of that name in C."""
     in_python = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in [*CORE, *PLUGINS]
@@ -266,7 +269,6 @@ def test_nothing_asks_which_vendor_it_is() -> None:
     in_c = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in NATIVE
-        if path.parent.name != "fake"
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(r'cmp\s*\([^)]*vendor[^)]*"', line)
     ]

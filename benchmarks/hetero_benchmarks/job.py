@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, cast
 
-import hetero_limiters
+import hetero_simulator
 from attrs import frozen
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def command(name: str, *options: str) -> tuple[str, ...]:
 
 def of_driver(job: Job) -> tuple[str, ...]:
     """Return the command of a job that needs nothing but a driver, not served."""
-    return (str(hetero_limiters.job("cuda")), *(job.driver or ()))
+    return (str(hetero_simulator.job("cuda")), *(job.driver or ()))
 
 
 def main(name: str, *options: str) -> None:

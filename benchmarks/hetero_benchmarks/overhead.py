@@ -12,6 +12,7 @@ from statistics import median
 
 import click
 import hetero_limiters
+import hetero_simulator
 from attrs import frozen
 from rich.table import Table
 
@@ -149,7 +150,7 @@ def _sample(name: str, machine: Machine, calls: int, at_once: int) -> Timed:
 def _run(name: str, machine: Machine, *arguments: str, before: Sequence[str] = ()) -> Timed:
     grant, preloaded = _VARIANTS[name]
     preload = ("env", f"LD_PRELOAD={hetero_limiters.library('cuda')}") if preloaded else ()
-    words = (*preload, *before, hetero_limiters.timing("cuda"), *arguments)
+    words = (*preload, *before, hetero_simulator.timing("cuda"), *arguments)
     with Program(words, machine, grant, name=name) as program:
         timed: Timed = json.loads("".join(program.lines()))
         return timed

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 
-import hetero_limiters
+import hetero_simulator
 from attrs import field, frozen
 
 from hetero.model.units import MiB, format_memory
@@ -45,7 +45,7 @@ def _hold(size: int) -> None:
 def driver(limit: int) -> None:
     """Allocate through the driver API, which simulated cards have too."""
     for size, fits in ((limit - 100 * MiB, True), (limit + MiB, False)):
-        command = [str(hetero_limiters.job("cuda")), "--alloc", f"{size // MiB}MiB"]
+        command = [str(hetero_simulator.job("cuda")), "--alloc", f"{size // MiB}MiB"]
         told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
         answer = json.loads(told)
         saw = str(answer.get("error") or f"{answer['allocated']} bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module, metadata
 from pathlib import Path
@@ -83,6 +84,10 @@ def hetero() -> None:
       HETERO_RACK    a rack file, or the name of a shipped one: simulated cards
                      take the place of real ones
     """
+    if "HETERO_RACK" in os.environ:
+        from hetero.node.simulation import enter
+
+        enter(os.environ)
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from hetero.model.request_parser import SEED, WISH, request_in
 from hetero.node.ledger.grant_dir import PRELOAD, replace
 from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
+from hetero.node.simulation import enter
 from hetero.node.view.containers import describe
 from hetero.node.view.oci import read_json, runtime_state
 
@@ -78,6 +79,7 @@ def _confine(
     environ: Mapping[str, str],
 ) -> None:
     """Admit the container and become the runtime. Raises `HeteroError`; then nothing is held."""
+    enter(os.environ)
     node = Node.here()
     bundle, state = Path(call.bundle), call.state(runtime)
     container = describe(call.container, bundle, state=state)

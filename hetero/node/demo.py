@@ -18,8 +18,8 @@ from attrs import field, frozen
 from hetero.model import MEMORY, Allocation, Ask, Device, Inventory, Request, Selector, codec
 from hetero.model.errors import NotFound
 from hetero.model.units import MiB
-from hetero.node.native import native
 from hetero.node.node import Node
+from hetero.node.simulation import enter, simulator
 from hetero.node.view.observe import NodeView, observe_node
 from hetero.placement import fit
 
@@ -64,7 +64,7 @@ class Demo:
 
     def view(self) -> NodeView:
         """Return the node as `hetero inventory` sees it."""
-        return observe_node(Node.here())
+        return observe_node(Node.here(self.environ))
 
     def many(self) -> NodeView:
         """Return a machine with cards of many vendors, as `hetero inventory` sees it."""
@@ -206,19 +206,21 @@ class _Count:
 def stage(*, real: bool) -> Iterator[Demo]:
     """Set the demo up: on a simulated rack with books of its own, or on an empty real card.
 
-    Raises `NotFound` when there is no card to show it on.
+    Raises `NotFound` when there is no card to show it on, `HeteroError` without the simulator.
     """
     with ExitStack() as stack:
         if not real:
-            os.environ.setdefault("HETERO_RACK", RACK)
-            os.environ["HETERO_STATE"] = stack.enter_context(TemporaryDirectory(prefix="hetero-"))
-        node = Node.here()
+            enter({"HETERO_RACK": RACK})
+        environ = dict(os.environ)
+        if not real:
+            environ["HETERO_STATE"] = stack.enter_context(TemporaryDirectory(prefix="hetero-"))
+        node = Node.here(environ)
         view = observe_node(node)
         for row in view.devices:
             api = node.registry.vendor(row.device.vendor).limiter
             if api is not None and row.device.usable and not any(row.held.values()):
-                job = Path(native().job(api))
-                yield Demo(row.device, job, dict(os.environ))
+                job = Path(simulator().job(api))
+                yield Demo(row.device, job, environ)
                 return
         raise NotFound(
             "no empty card with a limiter here: `hetero inventory` shows what there is"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from hetero.model.errors import NotFound
+from hetero.model.errors import HeteroError, NotFound
+from hetero.node.ledger import grant_file, usage_region
 
 
 def native() -> ModuleType:
@@ -18,12 +20,31 @@ def native() -> ModuleType:
 
 
 def limiter(api: str) -> Path:
-    """Return the limiter for a driver API, as LD_PRELOAD can name it. Raises `NotFound`."""
+    """Return the limiter for a driver API, as LD_PRELOAD can name it. Raises `NotFound`.
+
+    Raises `HeteroError` for limiters that do not read what this node writes.
+    """
+    limiters = native()
     try:
-        path = Path(native().library(api))
+        path = Path(limiters.library(api))
+        _expect_layouts(limiters.layouts())
     except (FileNotFoundError, LookupError, ValueError) as error:
         raise NotFound(f"the limiter for {api}: {error}") from None
     if any(sign in str(path) for sign in " :\t\n"):
         # The dynamic linker splits LD_PRELOAD at these and knows no quoting.
         raise NotFound(f"the limiter {path}: LD_PRELOAD cannot name a path with spaces or colons")
     return path
+
+
+def _expect_layouts(theirs: Mapping[str, int]) -> None:
+    """Raise `HeteroError` unless limiters and node agree on the files that they share."""
+    ours = {"grant": grant_file.VERSION, "region": usage_region.VERSION}
+    for name, version in ours.items():
+        if theirs.get(name) != version:
+            from importlib.metadata import version as installed  # takes long to import
+
+            raise HeteroError(
+                f"hetero-limiters {installed('hetero-limiters')} reads {name} layout "
+                f"{theirs.get(name)}, hetero {installed('hetero')} writes {version}: "
+                "install matching versions (pip install --upgrade hetero hetero-limiters)"
+            )

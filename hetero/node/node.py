@@ -21,7 +21,7 @@ from hetero.node.ledger.ledger import ALIVE, Container, Grant, GrantHandle, Ledg
 from hetero.node.ledger.state import SYSTEM, check, persistent_directory, state_directory
 from hetero.node.native import limiter
 from hetero.node.settings import Settings, load_settings
-from hetero.node.simulation import Simulation, simulation
+from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
 from hetero.plugin.registry import Discovery, Registry
 
@@ -52,28 +52,29 @@ class Node:
     environ: Mapping[str, str] = field(factory=dict, repr=False)
 
     @classmethod
-    def here(cls) -> Node:
-        """Return the node this program runs on, as its environment says."""
-        simulated = simulation(os.environ)
-        if simulated:
-            simulated.enter()
-        own = state_directory(os.environ, uid=os.geteuid())
+    def here(cls, environ: Mapping[str, str] = os.environ) -> Node:
+        """Return the node this program runs on, as its environment says.
+
+        Its devices are simulated where the program entered a simulation (simulation.py).
+        """
+        simulated = entered(environ)
+        own = state_directory(environ, uid=os.geteuid())
         check(own)
         # Simulated grants never mix with real ones, nor those of two racks.
         state = own / simulated.name if simulated else own
         check(state)
         shared = SYSTEM / simulated.name if simulated else SYSTEM
-        persistent = persistent_directory(os.environ, uid=os.geteuid())
+        persistent = persistent_directory(environ, uid=os.geteuid())
         return cls(
             registry=Registry.installed(),
             ledger=Ledger(
                 state,
                 persistent=persistent / simulated.name if persistent and simulated else persistent,
             ),
-            settings=load_settings(os.environ),
+            settings=load_settings(environ),
             system=Ledger(shared) if shared != state and os.geteuid() != 0 else None,
             simulation=simulated,
-            environ=dict(os.environ),
+            environ=dict(environ),
         )
 
     def discover(self) -> Discovery:

@@ -51,8 +51,10 @@ def _main(alive: Path) -> None:
     # Only now, so that what waits for days is small.
     from hetero.model.errors import HeteroError
     from hetero.node.node import Node
+    from hetero.node.simulation import enter
 
     with suppress(HeteroError):
+        enter(os.environ)
         node = Node.here()
         while node.ledger.stands(alive.parent.name):
             time.sleep(_PAUSE)

@@ -1,10 +1,10 @@
-"""Where the native parts are: limiters, fake drivers, job programs, and the example racks."""
+"""Where the limiters are, and what they were built to read."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["fake_drivers", "job", "library", "rack", "timing"]
+__all__ = ["layouts", "library"]
 
 _HERE = Path(__file__).parent
 
@@ -14,35 +14,13 @@ def library(api: str) -> Path:
     return _built(_HERE / "lib" / f"libhetero-{api}.so")
 
 
-def fake_drivers() -> Path:
-    """The directory to search for libraries first (LD_LIBRARY_PATH) to meet the fake drivers.
-
-    They simulate the rack file that $HETERO_RACK names; without it they answer as a machine that
-    has no driver.
-    """
-    return _built(_HERE / "lib" / "fake")
-
-
-def job(api: str) -> Path:
-    """The program that keeps a device with this API busy and says how fast it went."""
-    return _built(_HERE / "lib" / f"hetero-job-{api}")
-
-
-def timing(api: str) -> Path:
-    """The program that says what calls of the driver with this API cost."""
-    return _built(_HERE / "lib" / f"hetero-timing-{api}")
-
-
-def rack(name: str) -> Path:
-    """An example rack that is shipped, such as "mixed" or "one"."""
-    racks = {path.stem: path for path in (_HERE / "racks").glob("*.rack")}
-    if name not in racks:
-        raise FileNotFoundError(f"no such file, and shipped are {', '.join(sorted(racks))}")
-    return racks[name]
+def layouts() -> dict[str, int]:
+    """The versions of the files that limiters share with the node: of "grant" and of "region"."""
+    lines = _built(_HERE / "lib" / "layouts").read_text().splitlines()
+    return {name: int(version) for name, version in map(str.split, lines)}
 
 
 def _built(path: Path) -> Path:
     if not path.exists():
-        source = _HERE.parent
-        raise FileNotFoundError(f"{path}: not built yet; run: make -C {source}")
+        raise FileNotFoundError(f"{path}: not built yet; run: make -C {_HERE.parent}")
     return path

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 from hetero_benchmarks.cells import Cell, Share, Tenant
 from hetero_benchmarks.fleet import Fleet
@@ -21,7 +21,7 @@ NATIVE = Cell(tenants=(Tenant(job="simulated"),), seconds=0.5, lead=0.2)
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
-    rack = shutil.copy(hetero_limiters.rack("one"), tmp_path)
+    rack = shutil.copy(hetero_simulator.rack("one"), tmp_path)
     monkeypatch.setenv("HETERO_RACK", str(rack))
     monkeypatch.setenv("HETERO_STATE", str(tmp_path / "state"))
     with Fleet(find_machine()) as standing:

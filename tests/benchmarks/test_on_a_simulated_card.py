@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 
 #: How far a share may be from what was asked, in points.
@@ -25,7 +25,7 @@ Bench = Callable[..., Any]
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("bench")
-    rack = shutil.copy(hetero_limiters.rack("one"), folder)
+    rack = shutil.copy(hetero_simulator.rack("one"), folder)
     environment = {**os.environ, "HETERO_RACK": str(rack), "HETERO_STATE": str(folder / "state")}
 
     def run(*arguments: str, code: int = 0, **more: str) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import hetero_limiters
+import hetero_simulator
 import pytest
 
 from .conftest import Begin, Run
@@ -42,13 +43,13 @@ def outside(begin: Begin) -> Begin:
     """Start a command that has no grant and meets the simulated drivers."""
 
     def program(*words: str) -> subprocess.Popen[str]:
-        return with_memory(begin(*words, LD_LIBRARY_PATH=str(hetero_limiters.fake_drivers())))
+        return with_memory(begin(*words, LD_LIBRARY_PATH=str(hetero_simulator.fake_drivers())))
 
     return program
 
 
 def asking(memory: str) -> tuple[str, ...]:
-    return str(hetero_limiters.job("cuda")), "--seconds", "60", "--memory", memory
+    return str(hetero_simulator.job("cuda")), "--seconds", "60", "--memory", memory
 
 
 def with_memory(program: subprocess.Popen[str]) -> subprocess.Popen[str]:
@@ -123,7 +124,7 @@ def test_a_static_program_that_brings_its_own_driver_is_found(
 ) -> None:
     """No loader runs in it that could be told to preload anything."""
     limiters = hetero_limiters.library("cuda").parents[2]
-    driver = limiters / "build/fake"
+    driver = hetero_simulator.fake_drivers().parents[2] / "build/drivers"
     objects = [*driver.glob("cuda_*.o"), *(driver / f"{n}.o" for n in ("rack", "engine", "nvidia"))]
     static = tmp_path / "static"
     command = ["cc", "-static-pie", "-pthread", f"-I{limiters / 'cuda'}", "-o", str(static)]

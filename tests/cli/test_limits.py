@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import hetero_limiters
+import hetero_simulator
 import pytest
 from attrs import frozen
 
@@ -41,7 +42,7 @@ class Job:
 @pytest.fixture
 def start(hetero: Run, begin: Begin, command: tuple[str, ...]) -> Start:
     def job(*flags: str, memory: str = "1GiB") -> Job:
-        job = (str(hetero_limiters.job("cuda")), "--seconds", "60", "--memory", memory)
+        job = (str(hetero_simulator.job("cuda")), "--seconds", "60", "--memory", memory)
         program = begin(*command, "run", *flags, "--", *job)
         while program.poll() is None:
             for grant in json.loads(hetero("ps", "--json", "--seconds", "0.05").stdout)["items"]:
@@ -140,7 +141,7 @@ def test_a_program_without_a_limit_leaves_a_limited_neighbour_its_share(
 def test_over_the_memory_is_the_drivers_own_error_and_is_counted(
     hetero: Run, environ: Mapping[str, str]
 ) -> None:
-    job = str(hetero_limiters.job("cuda"))
+    job = str(hetero_simulator.job("cuda"))
     done = hetero("run", "--memory", "1Gi", "--", job, "--alloc", "1025MiB")
 
     assert 1 == done.returncode
@@ -168,7 +169,7 @@ def test_policy_off_runs_without_the_limiter(hetero: Run) -> None:
 
 
 def test_a_preload_of_the_users_own_stays(hetero: Run, tmp_path: Path) -> None:
-    own = hetero_limiters.fake_drivers() / "libcuda.so.1"
+    own = hetero_simulator.fake_drivers() / "libcuda.so.1"
     done = hetero(
         "run", "--memory", "1Gi", "--", "sh", "-c", "echo $LD_PRELOAD", LD_PRELOAD=str(own)
     )
@@ -184,7 +185,7 @@ def test_simulated_grants_stand_apart_from_real_ones(
 
     assert [job.grant] == [path.name for path in state.glob("sim-*/grants/*")]
     view = json.loads(hetero("inventory", "--json").stdout)
-    assert str(hetero_limiters.rack("one").resolve()) == view["simulated"]
+    assert str(hetero_simulator.rack("one").resolve()) == view["simulated"]
     assert "no card below is real" in hetero("inventory").stdout
     real = json.loads(hetero("inventory", "--json", HETERO_RACK="").stdout)
     assert (None, []) == (real["simulated"], real["grants"])
@@ -206,7 +207,7 @@ def test_a_program_of_one_and_a_half_cards_completes_where_the_node_grants_it(
 ) -> None:
     (tmp_path / "node.toml").write_text("[scale]\nmemory = 1.5\n")
     config = str(tmp_path / "node.toml")
-    job = [str(hetero_limiters.job("cuda")), "--seconds", "0.2", "--memory", "48GiB"]
+    job = [str(hetero_simulator.job("cuda")), "--seconds", "0.2", "--memory", "48GiB"]
     wish = ("run", "--memory", "48Gi", "--core", "50", "--", *job)
 
     assert 3 == hetero(*wish).returncode

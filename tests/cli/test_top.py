@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 
 from .conftest import Run
@@ -21,7 +21,7 @@ def environ(environ: dict[str, str]) -> dict[str, str]:
 @pytest.fixture
 def pair(hetero: Run, environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[None]:
     """A shell whose grant two programs use, with 1 and 2 GiB."""
-    job = f"{hetero_limiters.job('cuda')} --seconds 100 --iterations 1000 --memory"
+    job = f"{hetero_simulator.job('cuda')} --seconds 100 --iterations 1000 --memory"
     with subprocess.Popen(
         [*command, "run", "--memory", "8Gi", "--core", "30", "--label", "a pair", "--",
          "sh", "-c", f"{job} 1GiB & {job} 2GiB & wait"],

@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 from attrs import define
-from hetero_limiters import rack
+from hetero_simulator import rack
 
 from hetero.node.ledger.ledger import ALLOCATION, Ledger
 from tests.kube.binaries import ROOT, script

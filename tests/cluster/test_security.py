@@ -13,7 +13,7 @@ from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
-from hetero_limiters import job
+from hetero_simulator import job
 
 from hetero.kube.api.annotations import ALLOCATION, SIGNATURE, Assignment, Key, signed_assignment
 from hetero.model import codec

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hetero_limiters import job
+from hetero_simulator import job
 
 from hetero.model.units import MiB
 from tests.cluster.conftest import CARD, ended, run_all, share

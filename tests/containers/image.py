@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import hetero_limiters
+import hetero_simulator
 
 NAME = "local/job:1"
 
@@ -58,7 +58,7 @@ def root_filesystem(directory: Path) -> Path:
     _copy(_busybox(), root / "bin/busybox")
     for name in _SHELL:
         (root / "bin" / name).symlink_to("busybox")
-    _copy(hetero_limiters.job("cuda"), root / "bin/job")
+    _copy(hetero_simulator.job("cuda"), root / "bin/job")
     for name, source, flags in (
         ("bin/nvidia-smi", _SMI, ["-ldl"]),
         ("bin/marked", _MARKED, []),

@@ -282,7 +282,10 @@ def standing(machine: Machine) -> Sequence[list[str]]:
     """Return the containers of every grant that stands."""
     code = """
 import json
+import os
 from hetero.node.node import Node
+from hetero.node.simulation import enter
+enter(os.environ)
 print(json.dumps([[e.container.name] for e in Node.here().look().standing if e.container]))
 """
     done = run([sys.executable, "-c", code], environ={**os.environ, **machine.environ})

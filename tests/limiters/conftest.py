@@ -7,14 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from simulated import Machine
 from tenancy import LIMITER, MIB, Grant, Rack, Terms
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    """A machine with one card of 1 GiB."""
-    return Machine(tmp_path)
 
 
 @pytest.fixture

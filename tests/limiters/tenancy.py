@@ -14,6 +14,8 @@ from typing import Any
 
 import attrs
 import hetero_limiters
+import hetero_simulator
+import simulated
 from simulated import MIB as MIB
 from simulated import Machine
 
@@ -85,15 +87,18 @@ class Rack:
         return Grant(self, directory)
 
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":
-        said_at_once = {"PYTHONUNBUFFERED": "1"}
-        return self.machine.start("from driver import *\n" + program, **said_at_once, **environment)
+        settings = {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": f"{Path(__file__).parent}:{Path(simulated.__file__).parent}",
+        }
+        return self.machine.start("from driver import *\n" + program, **settings, **environment)
 
     def run(self, program: str, **environment: str) -> Any:
         """Run a program with no limit; it tells one JSON value."""
         return _told(self.start(program, **environment))
 
     def job(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-        command = [str(hetero_limiters.job("cuda")), *arguments]
+        command = [str(hetero_simulator.job("cuda")), *arguments]
         return self.machine.spawn(command, **environment)
 
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import hetero_simulator
 import pytest
 from simulated import MIB
 from tenancy import LIMITER, Grant, Rack, Terms, rate
@@ -12,6 +13,7 @@ from tenancy import LIMITER, Grant, Rack, Terms, rate
 COMPILER = "aarch64-linux-gnu-gcc"
 EMULATOR = ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")
 LIMITERS = LIMITER.parents[2]
+SIMULATOR = hetero_simulator.fake_drivers().parents[2]
 
 pytestmark = [
     pytest.mark.aarch64,
@@ -24,10 +26,11 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def built() -> Path:
-    """The folder of what `make` builds, built for AArch64."""
+    """The folder of what the limiters' Makefile builds, built for AArch64."""
     ours = ("BUILD=build/aarch64", "LIB=build/aarch64/lib", f"CC={COMPILER}")
     jobs = str(os.cpu_count() or 1)
-    subprocess.run(["make", "-s", "-j", jobs, "-C", LIMITERS, *ours], check=True, timeout=300)
+    for source in (LIMITERS, SIMULATOR):
+        subprocess.run(["make", "-s", "-j", jobs, "-C", source, *ours], check=True, timeout=300)
     return LIMITERS / "build/aarch64"
 
 
@@ -35,12 +38,13 @@ def _job(
     built: Path, rack: Rack, *options: str, grant: Grant | None = None
 ) -> "subprocess.Popen[str]":
     """Start the job on the rack's card, under the grant if there is one; all of it emulated."""
-    variables = {"LD_LIBRARY_PATH": str(built / "lib/fake")}
+    simulator = SIMULATOR / "build/aarch64/lib"
+    variables = {"LD_LIBRARY_PATH": str(simulator / "drivers")}
     if grant is not None:
         variables["HETERO_GRANT"] = grant.environment["HETERO_GRANT"]
         variables["LD_PRELOAD"] = str(built / "lib" / LIMITER.name)
     guest = [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
-    return rack.machine.spawn([*EMULATOR, *guest, str(built / "lib/hetero-job-cuda"), *options])
+    return rack.machine.spawn([*EMULATOR, *guest, str(simulator / "hetero-job-cuda"), *options])
 
 
 @pytest.mark.parametrize("program", ["ledger_test", "core_test"])

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 from tenancy import LIMITER, MIB, Grant, Rack, Terms
 
@@ -140,7 +140,7 @@ say(found(driver, "cuMemAlloc_v2") == ours("cuMemAlloc_v2"))
 def test_a_library_that_binds_to_the_driver_first_is_limited_all_the_same(
     grant: Grant, tmp_path: Path
 ) -> None:
-    driver = hetero_limiters.fake_drivers() / "libcuda.so.1"
+    driver = hetero_simulator.fake_drivers() / "libcuda.so.1"
     source = """
 int cuMemAlloc_v2(unsigned long long *, unsigned long);
 int take(unsigned long size) { unsigned long long it; return cuMemAlloc_v2(&it, size); }

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import hetero_limiters
+import hetero_simulator
 import pytest
 from simulated import Machine
 from tenancy import MIB, REGION_BYTES, UUIDS, Terms, packed_grant
@@ -44,7 +45,7 @@ def _run(
         (directory / "grant").write_bytes(packed_grant([terms]))
         (directory / "usage").write_bytes(bytes(REGION_BYTES))
         environment = {"HETERO_GRANT": str(directory / "grant"), "LD_PRELOAD": str(LIMITER)}
-    job = machine.spawn([str(hetero_limiters.job("musa")), *options], **environment)
+    job = machine.spawn([str(hetero_simulator.job("musa")), *options], **environment)
     out, errors = job.communicate(timeout=60)
     return subprocess.CompletedProcess(job.args, job.returncode, out, errors)
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 from tenancy import MIB, Grant, Rack, Terms
 
@@ -166,7 +166,7 @@ def test_three_hundred_processes_at_once_all_get_a_seat_and_never_too_much(rack:
     grant = rack.grant(Terms(memory=300 * MIB))  # each of them wants 1 MiB
     for _ in range(2):  # the second time among the seats of the dead
         starts = rack.machine.spawn(
-            [str(hetero_limiters.timing("cuda")), "--starts", "300"], **grant.environment
+            [str(hetero_simulator.timing("cuda")), "--starts", "300"], **grant.environment
         )
         out, errors = starts.communicate(timeout=120)
         assert (0, "") == (starts.returncode, errors)

@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 from tenancy import LIMITER, MIB, Grant, Rack, Terms
 
@@ -35,7 +35,7 @@ def _environment(grant: Grant) -> dict[str, str]:
     "load", [("--kernel-us", "200"), ("--kernel-us", "20", "--graph", "50")], ids=["plain", "graph"]
 )
 def test_a_job_meets_nothing_wrong(grant: Grant, load: tuple[str, ...]) -> None:
-    command = [str(hetero_limiters.job("cuda")), *load, "--seconds", "0.5", "--memory", "32MiB"]
+    command = [str(hetero_simulator.job("cuda")), *load, "--seconds", "0.5", "--memory", "32MiB"]
     job = grant.rack.machine.spawn(command, **_environment(grant))
     out, errors = job.communicate(timeout=60)
 

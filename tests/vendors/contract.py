@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from hetero_limiters import fake_drivers
+from hetero_simulator import fake_drivers
 
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import VendorContract

@@ -24,7 +24,7 @@ import hetero_metax
 import hetero_mthreads
 import hetero_nvidia
 from attrs import evolve
-from hetero_limiters import fake_drivers
+from hetero_simulator import fake_drivers
 
 from hetero.model import Allocation, Ask, Device, Inventory, Refusal, Request, Selector
 from hetero.model.units import GiB

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 from attrs import evolve
 from racks import PLUGINS, Machine, Rack, card, discover, fault, request
@@ -22,7 +22,7 @@ from hetero.model import MEMORY, Allocation, Ask, Inventory, Refusal, Request, S
 from hetero.model.units import GiB
 from hetero.placement import fit
 
-SEVEN = hetero_limiters.rack("seven").read_text()
+SEVEN = hetero_simulator.rack("seven").read_text()
 
 
 class Node:
@@ -271,8 +271,8 @@ def test_a_program_finds_its_vdev_where_the_runtime_looks_and_nobody_else_does(
 
 def test_the_limiter_keeps_an_iluvatar_share(tmp_path: Path) -> None:
     node = Node(tmp_path, card("iluvatar", "Iluvatar BI-V150", "32 GiB", compute="7.1"))
-    corex = str(hetero_limiters.fake_drivers() / "corex")
-    job = [str(hetero_limiters.job("cuda")), "--alloc"]
+    corex = str(hetero_simulator.fake_drivers() / "corex")
+    job = [str(hetero_simulator.job("cuda")), "--alloc"]
     share = ("run", "--vendor", "iluvatar", "--memory", "1000Mi", "--core", "30", "--")
     within, above = (
         node.run(*share, "env", f"LD_LIBRARY_PATH={corex}", *job, size) for size in ("1GiB", "2GiB")
@@ -322,7 +322,7 @@ def test_a_program_sees_no_card_of_the_vendors_it_was_not_given(seven: Node, ven
 
 
 def test_a_program_that_was_given_a_dcu_cannot_use_the_nvidia_card_by_default(seven: Node) -> None:
-    job = [str(hetero_limiters.job("cuda")), "--alloc", "1MiB"]
+    job = [str(hetero_simulator.job("cuda")), "--alloc", "1MiB"]
     alone = seven.run("run", "--vendor", "nvidia", "--memory", "1Gi", "--", *job)
     given = seven.run("run", "--vendor", "hygon", "--memory", "1Gi", "--", *job)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 from contract import contract_holds
 from racks import PLUGINS, Rack, card, discover, request
@@ -82,7 +82,7 @@ def cut(device: Device, ask: Ask, *, count: int = 1) -> tuple[str | None, int, i
 
 @pytest.mark.parametrize("vendor", [name for name in PLUGINS if name != "nvidia"])
 def test_the_contract_holds_on_the_rack_of_seven(vendor: str) -> None:
-    contract_holds(f"hetero_{vendor}", hetero_limiters.rack("seven"))
+    contract_holds(f"hetero_{vendor}", hetero_simulator.rack("seven"))
 
 
 @pytest.mark.parametrize("name", CARDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-import hetero_limiters
+import hetero_simulator
 import pytest
 from contract import contract_holds, on_rack
 
@@ -380,4 +380,4 @@ def test_the_contract_holds(tmp_path: Path, rack: str) -> None:
 
 @pytest.mark.parametrize("name", ["mixed", "one"])
 def test_the_contract_holds_on_the_racks_that_are_shipped(name: str) -> None:
-    assert "9 passed" in contract_holds("hetero_nvidia", hetero_limiters.rack(name))
+    assert "9 passed" in contract_holds("hetero_nvidia", hetero_simulator.rack(name))

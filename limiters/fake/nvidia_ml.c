@@ -1,9 +1,0 @@
-/* What makes the parts of the fake NVML libnvidia-ml.so.1. */
-#include "nvml.h"
-
-const char shelf_vendor[] = "nvidia";
-
-bool nvml_lost(const char *health)
-{
-    return strcmp(health, "ok") != 0;
-}

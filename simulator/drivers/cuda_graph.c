@@ -1,0 +1,382 @@
+/* Graphs. A graph's nodes run in the order they were added, which every dependency agrees with: a
+ * node can only need nodes that are already there. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct graph *graph_new(bool owned)
+{
+    struct graph *graph = object_new(OBJECT_GRAPH);
+    graph->owned = owned;
+    return graph;
+}
+
+struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *needs, size_t count)
+{
+    struct node *node = object_new(OBJECT_NODE);
+    node->graph = graph;
+    node->work = *work;
+    node->need_count = count;
+    node->needs = count ? calloc(count, sizeof *node->needs) : NULL;
+    for (size_t i = 0; i < count; i++)
+        node->needs[i] = (struct node *)needs[i];
+    *(graph->last ? &graph->last->next : &graph->first) = node;
+    graph->last = node;
+    graph->count++;
+    return node;
+}
+
+struct graph *graph_copy(const struct graph *from, bool owned)
+{
+    struct graph *graph = graph_new(owned);
+    for (struct node *node = from->first; node; node = node->next) {
+        struct work work = node->work;
+        if (work.type == CU_GRAPH_NODE_TYPE_GRAPH)
+            work.graph = graph_copy(work.graph, true);
+        node->twin = graph_add(graph, &work, (const CUgraphNode *)node->needs, node->need_count);
+        for (size_t i = 0; i < node->need_count; i++)
+            node->twin->needs[i] = node->needs[i]->twin;
+    }
+    return graph;
+}
+
+void graph_free(struct graph *graph)
+{
+    for (struct node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
+            graph_free(node->work.graph);
+        free(node->needs);
+        object_free(node);
+    }
+    object_free(graph);
+}
+
+static CUresult reserve(struct context *context, struct pool *pool, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+    struct memory *memory;
+    CHECK(memory_new(context, params->bytesize, MEMORY_GRAPH, pool, &memory));
+    params->dptr = memory->start;
+    params->accessDescs = NULL;
+    params->accessDescCount = 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult captured_alloc(struct stream *stream, struct pool *pool, size_t size, CUdeviceptr *pointer)
+{
+    struct device *device = pool->device;
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .alloc = {.bytesize = size, .poolProps = pool->props}};
+    work.alloc.poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, (int)(device - driver.devices)};
+    CHECK(reserve(stream->context, device->graph_pool, &work.alloc));
+    *pointer = work.alloc.dptr;
+    return enqueue(stream, &work);
+}
+
+#define WITH_NODE(name, handle)                                                                                        \
+    LOCKED;                                                                                                            \
+    struct node *name = object_find(handle, OBJECT_NODE);                                                              \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_VALUE
+
+EXPORT CUresult cuGraphCreate(CUgraph *handle, unsigned flags)
+{
+    LOCKED;
+    if (!handle || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    *handle = (CUgraph)graph_new(false);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphDestroy(CUgraph handle)
+{
+    WITH_GRAPH(graph, handle);
+    if (graph->owned)
+        return CUDA_ERROR_INVALID_VALUE;
+    graph_free(graph);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphClone(CUgraph *clone, CUgraph handle)
+{
+    WITH_GRAPH(graph, handle);
+    *clone = (CUgraph)graph_copy(graph, false);
+    return CUDA_SUCCESS;
+}
+
+static CUresult add(CUgraphNode *handle, struct graph *graph, const CUgraphNode *needs, size_t count,
+                    const struct work *work)
+{
+    if (!handle || (count && !needs))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        const struct node *need = object_find(needs[i], OBJECT_NODE);
+        if (!need || need->graph != graph)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    *handle = (CUgraphNode)graph_add(graph, work, needs, count);
+    return CUDA_SUCCESS;
+}
+
+static CUresult kernel_work(struct work *work, const CUDA_KERNEL_NODE_PARAMS *it)
+{
+    unsigned dims[7] = {it->gridDimX, it->gridDimY, it->gridDimZ, it->blockDimX, it->blockDimY, it->blockDimZ,
+                        it->sharedMemBytes};
+    return launch_work(work, it->func ? it->func : (CUfunction)it->kern, dims, it->kernelParams, it->extra);
+}
+
+EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs,
+                                        size_t count, const CUDA_KERNEL_NODE_PARAMS *params)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct work work;
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    CHECK(kernel_work(&work, params));
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
+                                     const CUDA_KERNEL_NODE_PARAMS_v1 *params)
+{
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_KERNEL_NODE_PARAMS now = {0};
+    memcpy(&now, params, sizeof *params);
+    return cuGraphAddKernelNode_v2(handle, graph, needs, count, &now);
+}
+
+static struct device *of_context(CUcontext handle)
+{
+    struct context *context = handle ? object_find(handle, OBJECT_CONTEXT) : current_context();
+    return context ? context->device : NULL;
+}
+
+EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                                     const CUDA_MEMCPY3D *params, CUcontext context)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct work work;
+    struct device *device = of_context(context);
+    if (!params || !device)
+        return params ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    CHECK(copy_node(params, device, &work));
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                                     const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct work work;
+    struct device *device = of_context(context);
+    if (!params || !device)
+        return params ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    CHECK(fill_node(params, device, &work));
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddHostNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                                   const CUDA_HOST_NODE_PARAMS *params)
+{
+    WITH_GRAPH(graph, graph_handle);
+    if (!params || !params->fn)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.call = params->fn, .argument = params->userData}};
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs,
+                                         size_t count, CUgraph child_handle)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct graph *child = object_find(child_handle, OBJECT_GRAPH);
+    if (!child || child == graph)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = graph_copy(child, true)};
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count)
+{
+    WITH_GRAPH(graph, graph_handle);
+    return add(handle, graph, needs, count, &(struct work){.type = CU_GRAPH_NODE_TYPE_EMPTY});
+}
+
+static CUresult add_event(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                          CUevent event_handle, CUgraphNodeType type)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct event *event = object_find(event_handle, OBJECT_EVENT);
+    if (!event)
+        return CUDA_ERROR_INVALID_VALUE;
+    return add(handle, graph, needs, count, &(struct work){.type = type, .event = event});
+}
+
+EXPORT CUresult cuGraphAddEventRecordNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
+                                          CUevent event)
+{
+    return add_event(handle, graph, needs, count, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+}
+
+EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
+                                        CUevent event)
+{
+    return add_event(handle, graph, needs, count, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+}
+
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs,
+                                       size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+    WITH_GRAPH(graph, graph_handle);
+    WITH_CONTEXT(context);
+    struct device *device = params && params->poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE
+                                ? device_at(params->poolProps.location.id) : NULL;
+    if (!device || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || params->poolProps.handleTypes)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device->graph_pool)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .alloc = *params};
+    CHECK(reserve(context, device->graph_pool, &work.alloc));
+    params->dptr = work.alloc.dptr;
+    return add(handle, graph, needs, count, &work);
+}
+
+EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                                      CUdeviceptr pointer)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct memory *memory = memory_find(pointer);
+    if (!memory || memory->kind != MEMORY_GRAPH || memory->start != pointer)
+        return CUDA_ERROR_INVALID_VALUE;
+    return add(handle, graph, needs, count, &(struct work){.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .free = pointer});
+}
+
+EXPORT CUresult cuGraphAddNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
+                               CUgraphNodeParams *params)
+{
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (params->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphAddKernelNode_v2(handle, graph, needs, count, &params->kernel);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return cuGraphAddMemcpyNode(handle, graph, needs, count, &params->memcpy.copyParams, params->memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphAddMemsetNode(handle, graph, needs, count, &params->memset, NULL);
+    case CU_GRAPH_NODE_TYPE_HOST: return cuGraphAddHostNode(handle, graph, needs, count, &params->host);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return cuGraphAddChildGraphNode(handle, graph, needs, count, params->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(handle, graph, needs, count);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return cuGraphAddEventWaitNode(handle, graph, needs, count, params->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return cuGraphAddEventRecordNode(handle, graph, needs, count, params->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuGraphAddMemAllocNode(handle, graph, needs, count, &params->alloc);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return cuGraphAddMemFreeNode(handle, graph, needs, count, params->free.dptr);
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs,
+                                  const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params)
+{
+    (void)edges;
+    return cuGraphAddNode(handle, graph, needs, count, params);
+}
+
+EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+    WITH_NODE(node, handle);
+    if (node->work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        return CUDA_ERROR_INVALID_VALUE;
+    *params = node->work.alloc;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr *pointer)
+{
+    WITH_NODE(node, handle);
+    if (node->work.type != CU_GRAPH_NODE_TYPE_MEM_FREE)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pointer = node->work.free;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *params)
+{
+    WITH_NODE(node, handle);
+    if (node->work.type != CU_GRAPH_NODE_TYPE_KERNEL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *params = node->work.kernel;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph *graph)
+{
+    WITH_NODE(node, handle);
+    if (node->work.type != CU_GRAPH_NODE_TYPE_GRAPH)
+        return CUDA_ERROR_INVALID_VALUE;
+    *graph = (CUgraph)node->work.graph;
+    return CUDA_SUCCESS;
+}
+
+/* Fills up to *count handles, NULL beyond what there is; asks for the number when nodes is NULL. */
+static CUresult list(CUgraph handle, CUgraphNode *nodes, size_t *count, bool roots)
+{
+    WITH_GRAPH(graph, handle);
+    if (!count)
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t found = 0;
+    for (struct node *node = graph->first; node; node = node->next) {
+        if (roots && node->need_count)
+            continue;
+        if (nodes && found < *count)
+            nodes[found] = (CUgraphNode)node;
+        found++;
+    }
+    for (size_t i = found; nodes && i < *count; i++)
+        nodes[i] = NULL;
+    *count = found;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    return list(graph, nodes, count, false);
+}
+
+EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    return list(graph, nodes, count, true);
+}
+
+EXPORT CUresult cuGraphGetEdges_v2(CUgraph handle, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edges,
+                                   size_t *count)
+{
+    WITH_GRAPH(graph, handle);
+    if (!count)
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t found = 0;
+    for (struct node *node = graph->first; node; node = node->next)
+        for (size_t i = 0; i < node->need_count; i++, found++)
+            if (from && to && found < *count) {
+                from[found] = (CUgraphNode)node->needs[i];
+                to[found] = (CUgraphNode)node;
+                if (edges)
+                    memset(&edges[found], 0, sizeof *edges);
+            }
+    *count = found;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
+{
+    return cuGraphGetEdges_v2(graph, from, to, NULL, count);
+}
+
+EXPORT CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type)
+{
+    WITH_NODE(node, handle);
+    *type = node->work.type;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,305 @@
+/* Inside the fake libcuda.so.1: its objects and what its files ask of each other.
+ *
+ * One lock guards all of this process's state (LOCKED takes it until the function returns); nobody waits for the card
+ * while holding it. Handles are cells of one arena, so a stale or made-up handle is recognised and answered with the
+ * driver's own error code.
+ */
+#ifndef HETERO_FAKE_DRIVER_H
+#define HETERO_FAKE_DRIVER_H
+
+#include "cuda/abi.h"
+#include "nvidia.h"
+
+#include <pthread.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum object_kind {
+    OBJECT_FREE,
+    OBJECT_CONTEXT,
+    OBJECT_MODULE, /* also a library */
+    OBJECT_FUNCTION, /* also a kernel */
+    OBJECT_STREAM,
+    OBJECT_EVENT,
+    OBJECT_POOL,
+    OBJECT_PHYSICAL,
+    OBJECT_ARRAY,
+    OBJECT_MIPMAP,
+    OBJECT_GRAPH,
+    OBJECT_NODE,
+    OBJECT_EXEC,
+};
+
+struct object {
+    enum object_kind kind;
+    union { struct object *next_free; uint64_t number; }; /* number: unique for the process's life */
+};
+
+void *object_new(enum object_kind kind);
+void *object_find(const void *handle, enum object_kind kind); /* NULL: no such object */
+void object_free(void *object);
+void *object_next(const void *object, enum object_kind kind); /* walks all of a kind; NULL starts and ends */
+
+struct pool { /* memory taken from the card in chunks, given out in pieces */
+    struct object object;
+    struct device *device;
+    CUmemPoolProps props;
+    uint64_t reserved, used, reserved_high, used_high, threshold;
+    int reuse[3];
+};
+
+struct device { /* a card as this process sees it; ordinals index driver.devices */
+    const struct nvidia_device *slot;
+    const struct nvidia_card *card;
+    unsigned card_index, contexts;
+    struct account *account; /* NULL without a context: only then does the process show on the card */
+    struct context *primary;
+    unsigned primary_retained, primary_flags;
+    struct pool *default_pool, *current_pool, *graph_pool;
+    uint64_t launched, *launches; /* marks of the last launches: a full queue holds the launcher back */
+};
+
+struct context {
+    struct object object;
+    struct device *device;
+    unsigned flags, api;
+    struct stream *legacy, *per_thread;
+    size_t limits[CU_LIMIT_MAX];
+};
+
+struct position { /* a point in the order of a device's work */
+    uint64_t mark; /* of the card's work */
+    uint64_t host; /* of this process's host functions */
+};
+
+struct stream {
+    struct object object;
+    struct context *context;
+    unsigned flags;
+    int priority;
+    struct position last;
+    struct capture *capture; /* NULL: not capturing */
+};
+
+struct event {
+    struct object object;
+    struct context *context;
+    unsigned flags;
+    bool recorded;
+    struct position at;
+    uint64_t recorded_at;
+    struct capture *capture; /* recorded inside one: no time of its own */
+};
+
+struct module {
+    struct object object;
+    char *ptx; /* NULL: a binary, whose names are not looked into */
+};
+
+struct function {
+    struct object object;
+    struct module *module;
+    char *name;
+    const struct nvidia_kernel *kernel;
+};
+
+struct array {
+    struct object object;
+    struct device *device;
+    CUDA_ARRAY3D_DESCRIPTOR shape;
+    uint64_t charged;
+    size_t pitch, size;
+    char *bytes;
+    struct mipmap *parent; /* owns the memory, if any */
+};
+
+struct side { /* one end of a copy: rows of a box in memory */
+    char *start;
+    size_t pitch, slice;
+};
+
+struct copy {
+    struct side to, from;
+    size_t width, height, depth; /* bytes, rows, slices */
+};
+
+struct fill {
+    char *start;
+    size_t pitch, width, height; /* width in elements */
+    unsigned value, element;
+};
+
+struct work { /* one thing a stream does, or a graph's node */
+    CUgraphNodeType type;
+    uint64_t ns;
+    union {
+        CUDA_KERNEL_NODE_PARAMS kernel; /* without its parameters: a fake kernel computes nothing */
+        struct copy copy;
+        struct fill fill;
+        struct { CUhostFn call; CUstreamCallback callback; CUstream stream; void *argument; } host;
+        CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+        CUdeviceptr free;
+        struct event *event;
+        struct graph *graph;
+    };
+};
+
+struct node {
+    struct object object;
+    struct graph *graph;
+    struct work work;
+    struct node *next, **needs, *twin; /* twin: this node in the copy last made of its graph */
+    size_t need_count;
+};
+
+struct graph {
+    struct object object;
+    struct node *first, *last;
+    size_t count;
+    bool owned; /* by a node or an executable */
+};
+
+struct capture {
+    struct graph *graph;
+    struct stream *origin;
+    struct node *last;
+    uint64_t id;
+    pthread_t thread;
+    CUstreamCaptureMode mode;
+    CUstreamCaptureStatus status;
+    struct capture *next; /* in driver.captures */
+};
+
+enum memory_kind { MEMORY_DEVICE, MEMORY_MANAGED, MEMORY_POOL, MEMORY_GRAPH, MEMORY_MAPPED, MEMORY_IPC, MEMORY_HOST,
+                   MEMORY_REGISTERED };
+
+struct memory { /* an address range */
+    uintptr_t start;
+    size_t size;   /* as asked for */
+    size_t length; /* as mapped */
+    enum memory_kind kind;
+    struct device *device;
+    struct context *context;
+    struct pool *pool;
+    struct physical *physical;
+    uint64_t charged, offset; /* offset: in this process's device memory file */
+    unsigned flags;
+    bool live; /* of a graph's allocation: whether a launch has given it memory */
+    uint64_t number;
+};
+
+struct driver {
+    pthread_mutex_t lock;
+    struct nvidia *rack; /* NULL until cuInit worked */
+    unsigned device_count;
+    struct device devices[ENGINE_CARDS];
+    struct capture *captures;
+    uint64_t host_submitted, host_done;
+    pthread_cond_t host_change;
+};
+extern struct driver driver __attribute__((visibility("hidden")));
+
+static inline void unlock_driver(char *guard)
+{
+    (void)guard;
+    pthread_mutex_unlock(&driver.lock);
+}
+
+#define LOCKED                                                                                                         \
+    if (!driver.rack)                                                                                                  \
+        return CUDA_ERROR_NOT_INITIALIZED;                                                                             \
+    pthread_mutex_lock(&driver.lock);                                                                                  \
+    char guard __attribute__((cleanup(unlock_driver), unused)) = 0
+
+#define CHECK(call)                                                                                                    \
+    do {                                                                                                               \
+        CUresult checked = (call);                                                                                     \
+        if (checked != CUDA_SUCCESS)                                                                                   \
+            return checked;                                                                                            \
+    } while (0)
+
+#define WITH_CONTEXT(name)                                                                                             \
+    struct context *name = current_context();                                                                          \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_CONTEXT
+
+#define PAGE 4096u
+static inline uint64_t round_up(uint64_t value, uint64_t grain) { return (value + grain - 1) / grain * grain; }
+
+#define WITH_DEVICE(name, ordinal)                                                                                     \
+    LOCKED;                                                                                                            \
+    struct device *name = device_at(ordinal);                                                                          \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_DEVICE
+
+#define NEEDS(pointer)                                                                                                 \
+    if (!(pointer))                                                                                                    \
+        return CUDA_ERROR_INVALID_VALUE
+
+struct context *current_context(void);
+struct device *device_at(CUdevice ordinal);
+CUresult device_join(struct device *device); /* counts one context more */
+void device_leave(struct device *device);
+bool device_peers(const struct device *one, const struct device *other);
+
+/* Streams. */
+
+#define WITH_STREAM(name, handle)                                                                                      \
+    LOCKED;                                                                                                            \
+    struct stream *name = stream_find(handle);                                                                         \
+    if (!name)                                                                                                         \
+        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT
+
+struct stream *stream_find(CUstream handle); /* special streams resolve in the current context; NULL: no such stream */
+struct stream *stream_new(struct context *context, unsigned flags, int priority);
+CUresult enqueue(struct stream *stream, const struct work *work); /* does it, or captures it */
+CUresult do_now(struct context *context, const struct work *work);  /* on the default stream, and waits */
+CUresult perform(struct stream *stream, const struct work *work);
+void submit(struct stream *stream, uint64_t ns);
+void wait_for(struct device *device, struct position at); /* gives the lock away meanwhile */
+bool reached(struct device *device, struct position at);
+CUresult launch_work(struct work *work, CUfunction function, const unsigned dims[7], void **params, void **extra);
+
+/* Captures and graphs. */
+#define WITH_GRAPH(name, handle)                                                                                       \
+    LOCKED;                                                                                                            \
+    struct graph *name = object_find(handle, OBJECT_GRAPH);                                                            \
+    if (!name)                                                                                                         \
+        return CUDA_ERROR_INVALID_VALUE
+
+CUresult capture_guard(void); /* refuses, and spoils captures, where a call may not be made beside one */
+CUresult capture_spoil(struct capture *capture);
+struct graph *graph_new(bool owned);
+struct graph *graph_copy(const struct graph *from, bool owned);
+void graph_free(struct graph *graph);
+struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *needs, size_t count);
+CUresult captured_alloc(struct stream *stream, struct pool *pool, size_t size, CUdeviceptr *pointer);
+
+/* Memory. */
+struct memory *memory_find(CUdeviceptr pointer); /* the range it lies in, or NULL */
+CUresult memory_check(const void *pointer, size_t size);
+CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, struct pool *pool,
+                    struct memory **memory);
+void memory_free(struct memory *memory);
+void memory_free_host(struct memory *memory);
+void memory_free_of(const struct context *context);
+void memory_free_from(const struct pool *pool);
+CUresult memory_revive(struct memory *memory); /* gives a graph's allocation its memory */
+void memory_retire(struct memory *memory);     /* and takes it back */
+void pools_settle(struct device *device);
+struct pool *pool_new(struct device *device, uint64_t threshold);
+bool pool_take(struct pool *pool, uint64_t bytes);
+struct memory *memory_insert(const struct memory *range);
+void memory_remove(struct memory *memory);
+int memory_file(void);
+bool memory_map(size_t length, uint64_t *offset, void *fixed, void **start); /* fresh bytes of the memory file */
+void memory_discard(uint64_t offset, size_t length);                         /* and gone again */
+
+/* Copies. */
+void copy_box(const struct copy *copy);
+void fill_box(const struct fill *fill);
+uint64_t copy_time(const struct device *device, uint64_t bytes);
+CUresult copy_node(const CUDA_MEMCPY3D *from, struct device *device, struct work *work);
+CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS *from, struct device *device, struct work *work);
+
+#endif

@@ -1,0 +1,176 @@
+/* What a vendor's fake library has open, and what outlives its processes: slices, switches and the counts of faults. */
+#include "management_state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LAYOUT 2u /* of struct state; part of the file's name */
+#define FAULTS_COUNTED 32u
+
+struct state { /* the file, shared by all processes and read and changed under its lock: zeroes, but for its name */
+    char rack[512]; /* whose state it is, for people */
+    uint32_t calls[FAULTS_COUNTED]; /* how often the call of each [fault] was made, for vanish */
+    struct {
+        uint64_t card;
+        uint32_t value[FAKE_SWITCHES], set; /* set: a bit for each */
+    } switches[FAKE_CARDS];
+    struct fake_slice slices[FAKE_SLICES];
+};
+
+/* The file's lock is the process's; this one is the thread's, and guards what is set by map_state. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct state *_Atomic state; /* mapped when first needed; left mapped when the file was removed meanwhile */
+static int state_file = -1;
+static char state_path[64];
+
+static struct fake_cards *_Atomic opened; /* NULL: the library is not open */
+
+/* The rack may be edited between two looks: its path is what names its state. */
+static void map_state(const char *rack)
+{
+    snprintf(state_path, sizeof state_path, "/dev/shm/hetero-%s-%u-%016llx", fake_vendor, (unsigned)getuid(),
+             (unsigned long long)rack_hash(LAYOUT, rack, strlen(rack)));
+    state_file = open(state_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    void *mapped = MAP_FAILED;
+    if (state_file >= 0 && !ftruncate(state_file, sizeof(struct state)))
+        mapped = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, state_file, 0);
+    if (mapped == MAP_FAILED) {
+        fprintf(stderr, "%s: cannot keep the rack's slices there, no other process will see them: %s\n", state_path,
+                strerror(errno));
+        mapped = calloc(1, sizeof(struct state));
+    }
+    state = mapped;
+    snprintf(state->rack, sizeof state->rack, "%s", rack);
+}
+
+static bool file_lock(short type)
+{
+    struct flock first = {.l_type = type, .l_whence = SEEK_SET, .l_len = 1};
+    struct stat status;
+    while (fcntl(state_file, F_SETLKW, &first) && errno == EINTR)
+        ;
+    return fstat(state_file, &status) || status.st_nlink; /* false: it was removed before we had it */
+}
+
+void fake_lock(void)
+{
+    pthread_mutex_lock(&mutex);
+    struct fake_cards *it = opened;
+    if (!state && it)
+        map_state(it->rack->path);
+    while (state_file >= 0 && !file_lock(F_WRLCK)) {
+        close(state_file);
+        map_state(state->rack);
+    }
+}
+
+void fake_unlock(void)
+{
+    if (state_file >= 0)
+        file_lock(F_UNLCK);
+    pthread_mutex_unlock(&mutex);
+}
+
+__attribute__((destructor)) static void remove_empty(void)
+{
+    static const struct state empty;
+    size_t name = sizeof empty.rack;
+    if (!state || state_file < 0)
+        return;
+    fake_lock();
+    if (!memcmp((char *)state + name, (const char *)&empty + name, sizeof empty - name))
+        unlink(state_path);
+    fake_unlock();
+}
+
+void fake_open_cards(struct fake_cards *cards) { opened = cards; }
+struct fake_cards *fake_cards(void) { return opened; }
+uint32_t *fake_calls(unsigned fault) { return &state->calls[fault % FAULTS_COUNTED]; }
+
+const struct fake_card *fake_at(unsigned place)
+{
+    struct fake_cards *it = opened;
+    return it && place < it->count ? &it->cards[place] : NULL;
+}
+
+struct fake_slice *fake_cut(const struct fake_card *card, uint32_t kind, uint32_t id)
+{
+    for (unsigned i = 0; i < FAKE_SLICES; i++)
+        if (!state->slices[i].card) {
+            state->slices[i] = (struct fake_slice){.card = card->key, .kind = kind, .id = id};
+            return &state->slices[i];
+        }
+    return NULL;
+}
+
+void fake_drop(struct fake_slice *slice) { *slice = (struct fake_slice){0}; }
+
+struct fake_slice *fake_next(const struct fake_card *card, uint32_t kind, const struct fake_slice *after)
+{
+    for (struct fake_slice *slice = after ? state->slices + (after - state->slices) + 1 : state->slices;
+         slice < state->slices + FAKE_SLICES; slice++)
+        if (slice->card && (!card || slice->card == card->key) && slice->kind == kind)
+            return slice;
+    return NULL;
+}
+
+struct fake_slice *fake_find(const struct fake_card *card, uint32_t kind, uint32_t id)
+{
+    struct fake_slice *slice = NULL;
+    while ((slice = fake_next(card, kind, slice)) && slice->id != id)
+        ;
+    return slice;
+}
+
+/* The byte of the file that stands for the slice: locked by those who occupy it, each through a description of its own,
+ * so that the kernel lets go of it when the last copy of that is gone. */
+static struct flock byte_of(const struct fake_slice *slice, short type)
+{
+    return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = 1 + (slice - state->slices), .l_len = 1};
+}
+
+bool fake_in_use(const struct fake_slice *slice)
+{
+    struct flock byte = byte_of(slice, F_WRLCK);
+    return fcntl(state_file, F_OFD_GETLK, &byte) || byte.l_type != F_UNLCK;
+}
+
+bool fake_hold(const struct fake_card *card, unsigned id)
+{
+    fake_lock();
+    int file = open(state_path, O_RDWR); /* inherited on exec, as a device node would be */
+    struct fake_slice *slice = fake_find(card, 0, id);
+    struct flock byte = slice ? byte_of(slice, F_RDLCK) : (struct flock){.l_type = F_UNLCK};
+    bool worked = slice && file >= 0 && !fcntl(file, F_OFD_SETLK, &byte);
+    fake_unlock();
+    return worked; /* a file not used stays open: closing it would drop this process's lock on the others */
+}
+
+static unsigned switches_of(const struct fake_card *card)
+{
+    unsigned i = 0;
+    while (i < FAKE_CARDS - 1 && state->switches[i].card && state->switches[i].card != card->key)
+        i++;
+    return i;
+}
+
+uint32_t fake_switch(const struct fake_card *card, unsigned which, uint32_t fallback)
+{
+    unsigned i = switches_of(card);
+    return state->switches[i].card && state->switches[i].set >> which & 1 ? state->switches[i].value[which] : fallback;
+}
+
+void fake_set_switch(const struct fake_card *card, unsigned which, uint32_t value)
+{
+    unsigned i = switches_of(card);
+    state->switches[i].card = card->key;
+    state->switches[i].value[which] = value;
+    state->switches[i].set |= 1u << which;
+}

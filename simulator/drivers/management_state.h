@@ -1,0 +1,66 @@
+/* What a vendor's fake library has open, and what outlives its processes.
+ *
+ * Slices are the driver's and outlive who cut them: they stand in a file under /dev/shm, which is there only while
+ * something stands in it. A slice is in use while a process that occupies it lives; the kernel knows, no PID decides.
+ */
+#ifndef HETERO_MANAGEMENT_STATE_H
+#define HETERO_MANAGEMENT_STATE_H
+
+#include "rack.h"
+
+#define FAKE_CARDS    64u
+#define FAKE_SLICES   512u
+#define FAKE_SWITCHES 4u
+
+struct fake_card {
+    const struct rack_section *section;
+    unsigned place; /* among the vendor's cards; stays when another card vanishes */
+    uint64_t key;   /* what slices know the card by: its vendor and PCI address */
+    const char *model, *health;
+    char uuid[48], serial[32];
+    uint64_t memory, used; /* bytes */
+    unsigned core, busy;
+    int numa; /* -1: not said */
+    unsigned domain, bus, device, function;
+};
+
+struct fake_cards { /* of one vendor, with the rack they are in; never freed, because cards are handed out */
+    struct rack *rack;
+    unsigned count;
+    struct fake_card cards[FAKE_CARDS];
+};
+
+struct fake_slice {
+    uint64_t card;             /* 0: none */
+    uint32_t kind, id, parent; /* the library's own numbers; kind 0 is what a program can run on */
+    uint32_t core;
+    uint64_t memory; /* in the library's own unit */
+    uint32_t settings[2];
+    char name[100];
+};
+
+extern const char fake_vendor[]; /* defined by each library */
+
+/* The cards that are open: NULL until the library is opened, and after it is closed. */
+struct fake_cards *fake_cards(void);
+void fake_open_cards(struct fake_cards *cards);
+const struct fake_card *fake_at(unsigned place); /* there now or not; NULL: not opened, or no such place */
+
+/* What follows is read and changed between these two, by one process at a time. Nothing in between may look for
+ * cards, but for fake_at: whether one has vanished is asked under the same lock. */
+void fake_lock(void);
+void fake_unlock(void);
+uint32_t *fake_calls(unsigned fault); /* how often the call of a [fault] was made */
+struct fake_slice *fake_cut(const struct fake_card *card, uint32_t kind, uint32_t id); /* zeroed; NULL: no room */
+void fake_drop(struct fake_slice *slice);
+struct fake_slice *fake_next(const struct fake_card *card, uint32_t kind, const struct fake_slice *after);
+struct fake_slice *fake_find(const struct fake_card *card, uint32_t kind, uint32_t id);
+bool fake_in_use(const struct fake_slice *slice);
+/* Settings of a card that outlive processes: the number last stored, or the rack's if none was. */
+uint32_t fake_switch(const struct fake_card *card, unsigned which, uint32_t fallback);
+void fake_set_switch(const struct fake_card *card, unsigned which, uint32_t value);
+
+/* Takes the lock itself: this process works on the slice (of kind 0) until it and its children end. */
+bool fake_hold(const struct fake_card *card, unsigned id);
+
+#endif

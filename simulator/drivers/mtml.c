@@ -1,0 +1,377 @@
+/* libmtml.so for Moore Threads cards that are not there.
+ *
+ * The word for MtLinks is MTLINK<how many>. A card that is not well has memory errors that could not be corrected, and
+ * pages to retire.
+ */
+#include "mtml.h"
+
+#include "management_fake.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char fake_vendor[] = "mthreads";
+
+/* Handles are checked by their addresses: each is a cell of one of these. */
+struct MtmlLibrary { char unused; };
+struct MtmlSystem { char unused; };
+struct MtmlDevice { char unused; };
+struct MtmlMemory { char unused; };
+struct MtmlGpu { char unused; };
+static struct MtmlLibrary library;
+static struct MtmlSystem computer;
+static struct MtmlDevice devices[FAKE_CARDS]; /* by place, as the two below */
+static struct MtmlMemory memories[FAKE_CARDS];
+static struct MtmlGpu gpus[FAKE_CARDS];
+
+static bool is_null(const void *out) { return !out; }
+
+/* The card a handle is about, or the end of the call. */
+#define HANDLE_NOISE(cells, handle, out, size)                                             \
+    const unsigned place = (unsigned)((handle) - (cells));                                 \
+    const struct fake_card *card = (handle) == (cells) + place ? fake_at(place) : NULL;    \
+    FAULTS(card, out, size);                                                               \
+    if (!card || is_null(out))                                                             \
+        return fake_opened() ? MTML_ERROR_INVALID_ARGUMENT : MTML_ERROR_DRIVER_NOT_LOADED; \
+    if (!faults_spare(card))                                                               \
+    return MTML_ERROR_DRIVER_FAILURE
+#define HANDLE(cells, handle, out) HANDLE_NOISE(cells, handle, (out), sizeof *(out))
+#define LIBRARY(handle, out)                  \
+    FAULTS(NULL, (out), sizeof *(out));       \
+    if (!fake_opened())                       \
+        return MTML_ERROR_DRIVER_NOT_LOADED;  \
+    if ((handle) != &library || is_null(out)) \
+    return MTML_ERROR_INVALID_ARGUMENT
+
+EXPORT MtmlReturn mtmlLibraryInit(MtmlLibrary **lib)
+{
+    FAULTS(NULL, NULL, 0);
+    if (!lib)
+        return MTML_ERROR_INVALID_ARGUMENT;
+    *lib = &library;
+    return fake_open() ? MTML_SUCCESS : MTML_ERROR_DRIVER_NOT_LOADED;
+}
+
+EXPORT MtmlReturn mtmlLibraryShutDown(MtmlLibrary *lib)
+{
+    LIBRARY(lib, lib);
+    fake_close();
+    return MTML_SUCCESS;
+}
+
+EXPORT const char *mtmlErrorString(MtmlReturn result)
+{
+    static const char *const names[] = {
+        "Success", "Driver not loaded", "Driver failure", "Invalid argument", "Not supported", "No permission",
+        "Insufficient size", "Not found"};
+    return (unsigned)result < sizeof names / sizeof *names ? names[result] : "Unknown error";
+}
+
+static MtmlReturn text(char *out, unsigned int length, const char *value)
+{
+    return (unsigned)snprintf(out, length, "%s", value) < length ? MTML_SUCCESS : MTML_ERROR_INSUFFICIENT_SIZE;
+}
+
+EXPORT MtmlReturn mtmlLibraryGetVersion(const MtmlLibrary *lib, char *version, unsigned int length)
+{
+    LIBRARY(lib, version);
+    return text(version, length, "2.2.0");
+}
+
+EXPORT MtmlReturn mtmlLibraryInitSystem(const MtmlLibrary *lib, MtmlSystem **sys)
+{
+    LIBRARY(lib, sys);
+    *sys = &computer;
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlLibraryFreeSystem(MtmlSystem *sys)
+{
+    return sys == &computer ? MTML_SUCCESS : MTML_ERROR_INVALID_ARGUMENT;
+}
+
+EXPORT MtmlReturn mtmlSystemGetDriverVersion(const MtmlSystem *sys, char *version, unsigned int length)
+{
+    FAULTS(NULL, version, length);
+    if (sys != &computer || !version)
+        return MTML_ERROR_INVALID_ARGUMENT;
+    return text(version, length, fake_driver("mthreads", "2.7.0"));
+}
+
+EXPORT MtmlReturn mtmlLibraryCountDevice(const MtmlLibrary *lib, unsigned int *count)
+{
+    LIBRARY(lib, count);
+    *count = fake_count();
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlLibraryInitDeviceByIndex(const MtmlLibrary *lib, unsigned int index, MtmlDevice **dev)
+{
+    LIBRARY(lib, dev);
+    const struct fake_card *card = fake_card(index);
+    if (!card)
+        return MTML_ERROR_NOT_FOUND;
+    *dev = &devices[card->place];
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlLibraryInitDeviceByUuid(const MtmlLibrary *lib, const char *uuid, MtmlDevice **dev)
+{
+    LIBRARY(lib, dev);
+    const struct fake_card *card;
+    for (unsigned i = 0; uuid && (card = fake_card(i)); i++)
+        if (!strcmp(card->uuid, uuid)) {
+            *dev = &devices[card->place];
+            return MTML_SUCCESS;
+        }
+    return uuid ? MTML_ERROR_NOT_FOUND : MTML_ERROR_INVALID_ARGUMENT;
+}
+
+EXPORT MtmlReturn mtmlLibraryFreeDevice(MtmlDevice *dev)
+{
+    HANDLE(devices, dev, dev);
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlDeviceGetIndex(const MtmlDevice *dev, unsigned int *index)
+{
+    HANDLE(devices, dev, index);
+    for (*index = 0; fake_card(*index) != card; ++*index)
+        ;
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlDeviceGetUUID(const MtmlDevice *dev, char *uuid, unsigned int length)
+{
+    HANDLE_NOISE(devices, dev, uuid, length);
+    return text(uuid, length, card->uuid);
+}
+
+EXPORT MtmlReturn mtmlDeviceGetName(const MtmlDevice *dev, char *name, unsigned int length)
+{
+    HANDLE_NOISE(devices, dev, name, length);
+    return text(name, length, card->model);
+}
+
+EXPORT MtmlReturn mtmlDeviceGetBrand(const MtmlDevice *dev, MtmlBrandType *type)
+{
+    HANDLE(devices, dev, type);
+    *type = MTML_BRAND_MTT;
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlDeviceGetSerialNumber(const MtmlDevice *dev, unsigned int length, char *serial)
+{
+    HANDLE_NOISE(devices, dev, serial, length);
+    return text(serial, length, card->serial);
+}
+
+EXPORT MtmlReturn mtmlDeviceGetPciInfo(const MtmlDevice *dev, MtmlPciInfo *pci)
+{
+    HANDLE(devices, dev, pci);
+    *pci = (MtmlPciInfo){.segment = card->domain, .bus = card->bus, .device = card->device, .pciDeviceId = 0x03271ed5,
+                         .busWidth = 16, .pciMaxSpeed = 32, .pciCurSpeed = 32, .pciMaxWidth = 16, .pciCurWidth = 16,
+                         .pciMaxGen = 5, .pciCurGen = 5};
+    snprintf(pci->sbdf, sizeof pci->sbdf, "%08x:%02x:%02x.%x", card->domain, card->bus, card->device, card->function);
+    return MTML_SUCCESS;
+}
+
+static MtmlReturn path(const struct fake_card *card, const char *format, unsigned first, char *out,
+                       unsigned int length)
+{
+    char name[64];
+    snprintf(name, sizeof name, format, first + card->place);
+    return text(out, length, name);
+}
+
+EXPORT MtmlReturn mtmlDeviceGetGpuPath(const MtmlDevice *dev, char *out, unsigned int length)
+{
+    HANDLE_NOISE(devices, dev, out, length);
+    return path(card, "/dev/mtgpu.%u", 0, out, length);
+}
+
+EXPORT MtmlReturn mtmlDeviceGetPrimaryPath(const MtmlDevice *dev, char *out, unsigned int length)
+{
+    HANDLE_NOISE(devices, dev, out, length);
+    return path(card, "/dev/dri/card%u", 0, out, length);
+}
+
+EXPORT MtmlReturn mtmlDeviceGetRenderPath(const MtmlDevice *dev, char *out, unsigned int length)
+{
+    HANDLE_NOISE(devices, dev, out, length);
+    return path(card, "/dev/dri/renderD%u", 128, out, length);
+}
+
+EXPORT MtmlReturn mtmlDeviceGetProperty(const MtmlDevice *dev, MtmlDeviceProperty *prop)
+{
+    HANDLE(devices, dev, prop);
+    *prop = (MtmlDeviceProperty){.mtLinkCap = strstr(rack_text(card->section, "links", ""), "MTLINK") != NULL};
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlDeviceCountGpuCores(const MtmlDevice *dev, unsigned int *count)
+{
+    HANDLE(devices, dev, count);
+    *count = card->core;
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlDeviceGetMemoryAffinityWithinNode(const MtmlDevice *dev, unsigned int size, unsigned long *nodes)
+{
+    HANDLE_NOISE(devices, dev, nodes, size * sizeof *nodes);
+    if (card->numa < 0)
+        return MTML_ERROR_NOT_SUPPORTED;
+    if ((unsigned)card->numa >= 64 * size)
+        return MTML_ERROR_INSUFFICIENT_SIZE;
+    memset(nodes, 0, size * sizeof *nodes);
+    nodes[card->numa / 64] = 1ul << card->numa % 64;
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlDeviceGetMpcMode(const MtmlDevice *dev, MtmlMpcMode *mode)
+{
+    HANDLE(devices, dev, mode);
+    return MTML_ERROR_NOT_SUPPORTED;
+}
+
+/* Links. */
+
+static const struct fake_card *far_end(const struct fake_card *card, unsigned *link)
+{
+    const struct fake_card *other;
+    for (unsigned i = 0, count; (other = fake_card(i)); i++) { /* links are numbered peer by peer */
+        char word[16];
+        fake_link(card, other, word);
+        if (other == card || sscanf(word, "MTLINK%u", &count) != 1)
+            continue;
+        if (*link < count)
+            return other;
+        *link -= count;
+    }
+    return NULL;
+}
+
+EXPORT MtmlReturn mtmlDeviceGetTopologyLevel(const MtmlDevice *dev, const MtmlDevice *dev2,
+                                             MtmlDeviceTopologyLevel *level)
+{
+    static const struct {
+        const char *word;
+        MtmlDeviceTopologyLevel level;
+    } words[] = {{"PIX", MTML_TOPOLOGY_SINGLE}, {"PXB", MTML_TOPOLOGY_MULTIPLE}, {"PHB", MTML_TOPOLOGY_HOSTBRIDGE},
+                 {"NODE", MTML_TOPOLOGY_NODE}};
+    HANDLE(devices, dev, level);
+    const struct fake_card *other = fake_at((unsigned)(dev2 - devices));
+    char word[16];
+    if (!other)
+        return MTML_ERROR_INVALID_ARGUMENT;
+    *level = other == card ? MTML_TOPOLOGY_INTERNAL : MTML_TOPOLOGY_SYSTEM;
+    fake_link(card, other, word);
+    for (unsigned i = 0; other != card && i < sizeof words / sizeof *words; i++)
+        if (!strcmp(words[i].word, word))
+            *level = words[i].level;
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlDeviceGetMtLinkSpec(const MtmlDevice *dev, MtmlMtLinkSpec *spec)
+{
+    HANDLE(devices, dev, spec);
+    *spec = (MtmlMtLinkSpec){.version = 10, .bandWidth = 56};
+    for (unsigned link = 0; far_end(card, &link); link = ++spec->linkNum)
+        ;
+    return spec->linkNum ? MTML_SUCCESS : MTML_ERROR_NOT_SUPPORTED;
+}
+
+EXPORT MtmlReturn mtmlDeviceGetMtLinkState(const MtmlDevice *dev, unsigned int link, MtmlMtLinkState *state)
+{
+    HANDLE(devices, dev, state);
+    *state = MTML_MTLINK_STATE_UP;
+    return far_end(card, &link) ? MTML_SUCCESS : MTML_ERROR_INVALID_ARGUMENT;
+}
+
+EXPORT MtmlReturn mtmlDeviceGetMtLinkRemoteDevice(const MtmlDevice *dev, unsigned int link, MtmlDevice **remote)
+{
+    HANDLE(devices, dev, remote);
+    const struct fake_card *other = far_end(card, &link);
+    if (!other)
+        return MTML_ERROR_INVALID_ARGUMENT;
+    *remote = &devices[other->place];
+    return MTML_SUCCESS;
+}
+
+/* Memory and use. */
+
+EXPORT MtmlReturn mtmlDeviceInitMemory(const MtmlDevice *dev, MtmlMemory **mem)
+{
+    HANDLE(devices, dev, mem);
+    *mem = &memories[place];
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlDeviceFreeMemory(MtmlMemory *mem)
+{
+    HANDLE(memories, mem, mem);
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlMemoryGetTotal(const MtmlMemory *mem, unsigned long long *total)
+{
+    HANDLE(memories, mem, total);
+    *total = card->memory;
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlMemoryGetUsed(const MtmlMemory *mem, unsigned long long *used)
+{
+    HANDLE(memories, mem, used);
+    *used = card->used;
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlMemoryGetEccMode(const MtmlMemory *mem, MtmlEccMode *current, MtmlEccMode *pending)
+{
+    HANDLE(memories, mem, current);
+    if (!pending)
+        return MTML_ERROR_INVALID_ARGUMENT;
+    *current = *pending = MTML_MEMORY_ECC_ENABLE;
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlMemoryGetEccErrorCounter(const MtmlMemory *mem, MtmlMemoryErrorType type,
+                                               MtmlEccCounterType counter, MtmlMemoryLocation location,
+                                               unsigned long long *count)
+{
+    HANDLE(memories, mem, count);
+    if (type > MTML_MEMORY_ERROR_TYPE_UNCORRECTED || counter > MTML_AGGREGATE_ECC ||
+        location != MTML_MEMORY_LOCATION_DRAM)
+        return MTML_ERROR_INVALID_ARGUMENT;
+    *count = type == MTML_MEMORY_ERROR_TYPE_UNCORRECTED && strcmp(card->health, "ok");
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlMemoryGetRetiredPagesPendingStatus(const MtmlMemory *mem, MtmlPagesPending *pending)
+{
+    HANDLE(memories, mem, pending);
+    bool well = !strcmp(card->health, "ok");
+    *pending = well ? MTML_RETIRED_PAGES_PENDING_STATE_FALSE : MTML_RETIRED_PAGES_PENDING_STATE_TRUE;
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlDeviceInitGpu(const MtmlDevice *dev, MtmlGpu **gpu)
+{
+    HANDLE(devices, dev, gpu);
+    *gpu = &gpus[place];
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlDeviceFreeGpu(MtmlGpu *gpu)
+{
+    HANDLE(gpus, gpu, gpu);
+    return MTML_SUCCESS;
+}
+
+EXPORT MtmlReturn mtmlGpuGetUtilization(const MtmlGpu *gpu, unsigned int *utilization)
+{
+    HANDLE(gpus, gpu, utilization);
+    *utilization = card->busy;
+    return MTML_SUCCESS;
+}

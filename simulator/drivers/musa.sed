@@ -1,0 +1,5 @@
+# What MUSA calls the things that CUDA has: its fake driver and job are the CUDA ones under these names.
+s/\bcu\([A-Z]\)/mu\1/g
+s/libcuda\.so\.1/libmusa.so.1/g
+s/CUDA_VISIBLE_DEVICES/MUSA_VISIBLE_DEVICES/g
+s|"cuda/|"musa/|

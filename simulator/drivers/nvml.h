@@ -1,0 +1,62 @@
+/* What the parts of the fake NVML share: the rack, what a handle stands for, and how a call begins. */
+#ifndef HETERO_FAKE_NVML_H
+#define HETERO_FAKE_NVML_H
+
+#include "nvml/abi.h"
+#include "nvidia.h"
+#include "management_fake.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct nvmlDevice_st { /* a device, or a MIG instance of it */
+    unsigned device;
+    int instance; /* -1: the device itself */
+};
+
+/* Each library's own: whether a card in this state fell off the bus, for which NVML has no milder word. */
+bool nvml_lost(const char *health);
+
+/* nvml.c: NULL until the library is initialised; then, like the handles, read only. */
+extern struct nvidia *rack;
+extern struct nvmlDevice_st whole[ENGINE_CARDS], parts[ENGINE_CARDS]; /* parts: by card */
+bool nvml_started(void);
+bool valid(nvmlDevice_t handle);
+const struct nvidia_card *card_of(nvmlDevice_t handle);
+void pci_of(const struct nvidia_device *device, nvmlPciInfo_t *pci);
+
+/* What a call is about and what it fills in, for the faults it is told to show: unless it says otherwise, no card and
+ * nothing. */
+static const struct fake_card *const about __attribute__((unused)) = NULL;
+static void *const noise __attribute__((unused)) = NULL;
+static const uint64_t noise_size __attribute__((unused)) = 0;
+#define FILLS_TEXT(pointer, size)                                                                                      \
+    void *const noise = (pointer);                                                                                     \
+    const uint64_t noise_size = (size)
+#define FILLS(pointer) FILLS_TEXT(pointer, sizeof *(pointer))
+
+#define STARTED                                                                                                        \
+    FAULTS(about, noise, noise_size);                                                                                  \
+    if (!nvml_started())                                                                                               \
+    return NVML_ERROR_UNINITIALIZED
+#define NEEDS(condition)                                                                                               \
+    if (!(condition))                                                                                                  \
+    return NVML_ERROR_INVALID_ARGUMENT
+
+/* What NVML keeps in memory answers even for a card that fell off the bus; what it has to ask the card does not. */
+#define KNOWN(name, handle)                                                                                   \
+    const struct fake_card *const about = nvml_started() && valid(handle) ? fake_at((handle)->device) : NULL; \
+    STARTED;                                                                                                  \
+    NEEDS(valid(handle));                                                                                     \
+    if (!faults_spare(about))                                                                                 \
+        return NVML_ERROR_GPU_IS_LOST;                                                                        \
+    const struct nvidia_device *name = &rack->devices[(handle)->device]
+#define ALIVE(name, handle)                                                                                            \
+    KNOWN(name, handle);                                                                                               \
+    if (nvml_lost(name->health))                                                                                       \
+    return NVML_ERROR_GPU_IS_LOST
+#define WHOLE(handle)                                                                                                  \
+    if ((handle)->instance >= 0)                                                                                       \
+    return NVML_ERROR_NOT_SUPPORTED
+
+#endif

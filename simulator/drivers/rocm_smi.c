@@ -1,0 +1,205 @@
+/* librocm_smi64.so for Hygon cards that are not there.
+ *
+ * A [device]'s uuid is the card's unique id, such as 7100f95cee823041. The word for a link past PCIe is XGMI.
+ */
+#include "rocm_smi.h"
+
+#include "management_fake.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char fake_vendor[] = "hygon";
+
+/* PCI device ids, as Hygon's device plugin lists them. */
+static const struct {
+    const char *model;
+    uint16_t id;
+} ids[] = {{"Z100", 0x54b7}, {"Z100L", 0x55b7}, {"K100", 0x62b7}, {"K100_AI", 0x6210}};
+
+static bool is_null(const void *out) { return !out; }
+
+/* The card a call is about, or the end of the call. */
+#define CARD_NOISE(out, size)                         \
+    const struct fake_card *card = fake_card(dv_ind); \
+    FAULTS(card, out, size);                          \
+    if (!fake_opened())                               \
+        return RSMI_STATUS_INIT_ERROR;                \
+    if (!card || !faults_spare(card) || is_null(out)) \
+    return RSMI_STATUS_INVALID_ARGS
+#define CARD(out) CARD_NOISE((out), sizeof *(out))
+
+EXPORT rsmi_status_t rsmi_init(uint64_t init_flags)
+{
+    (void)init_flags;
+    FAULTS(NULL, NULL, 0);
+    return fake_open() ? RSMI_STATUS_SUCCESS : RSMI_STATUS_INIT_ERROR;
+}
+
+EXPORT rsmi_status_t rsmi_shut_down(void)
+{
+    FAULTS(NULL, NULL, 0);
+    fake_close();
+    return RSMI_STATUS_SUCCESS;
+}
+
+EXPORT rsmi_status_t rsmi_status_string(rsmi_status_t status, const char **status_string)
+{
+    static const char *const names[] = {
+        "success", "invalid arguments", "not supported", "file error", "permission denied", "out of resources",
+        "internal exception", "input out of bounds", "initialization error", "not yet implemented", "not found",
+        "insufficient size"};
+    *status_string = (unsigned)status < sizeof names / sizeof *names ? names[status] : "unknown error";
+    return RSMI_STATUS_SUCCESS;
+}
+
+EXPORT rsmi_status_t rsmi_num_monitor_devices(uint32_t *num_devices)
+{
+    FAULTS(NULL, num_devices, sizeof *num_devices);
+    if (!fake_opened())
+        return RSMI_STATUS_INIT_ERROR;
+    if (!num_devices)
+        return RSMI_STATUS_INVALID_ARGS;
+    *num_devices = fake_count();
+    return RSMI_STATUS_SUCCESS;
+}
+
+static rsmi_status_t text(char *out, size_t room, const char *value)
+{
+    return (size_t)snprintf(out, room, "%s", value) < room ? RSMI_STATUS_SUCCESS : RSMI_STATUS_INSUFFICIENT_SIZE;
+}
+
+EXPORT rsmi_status_t rsmi_version_str_get(rsmi_sw_component_t component, char *ver_str, uint32_t len)
+{
+    FAULTS(NULL, ver_str, len);
+    if (!ver_str || component != RSMI_SW_COMP_DRIVER)
+        return RSMI_STATUS_INVALID_ARGS;
+    return text(ver_str, len, fake_driver("hygon", "6.2.26"));
+}
+
+EXPORT rsmi_status_t rsmi_dev_id_get(uint32_t dv_ind, uint16_t *id)
+{
+    CARD(id);
+    for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++)
+        if (!strcmp(ids[i].model, card->model)) {
+            *id = ids[i].id;
+            return RSMI_STATUS_SUCCESS;
+        }
+    return RSMI_STATUS_NOT_SUPPORTED;
+}
+
+EXPORT rsmi_status_t rsmi_dev_name_get(uint32_t dv_ind, char *name, size_t len)
+{
+    CARD_NOISE(name, len);
+    return text(name, len, card->model);
+}
+
+EXPORT rsmi_status_t rsmi_dev_serial_number_get(uint32_t dv_ind, char *serial_num, uint32_t len)
+{
+    CARD_NOISE(serial_num, len);
+    return text(serial_num, len, card->serial);
+}
+
+EXPORT rsmi_status_t rsmi_dev_unique_id_get(uint32_t dv_ind, uint64_t *id)
+{
+    unsigned long long unique;
+    int used = 0;
+    CARD(id);
+    bool said = sscanf(card->uuid, "%llx%n", &unique, &used) == 1 && !card->uuid[used];
+    *id = said ? unique : card->key;
+    return RSMI_STATUS_SUCCESS;
+}
+
+EXPORT rsmi_status_t rsmi_dev_pci_id_get(uint32_t dv_ind, uint64_t *bdfid)
+{
+    CARD(bdfid);
+    *bdfid = (uint64_t)card->domain << 32 | card->bus << 8 | card->device << 3 | card->function;
+    return RSMI_STATUS_SUCCESS;
+}
+
+EXPORT rsmi_status_t rsmi_topo_get_numa_node_number(uint32_t dv_ind, uint32_t *numa_node)
+{
+    CARD(numa_node);
+    *numa_node = (uint32_t)card->numa;
+    return card->numa < 0 ? RSMI_STATUS_NOT_SUPPORTED : RSMI_STATUS_SUCCESS;
+}
+
+EXPORT rsmi_status_t rsmi_topo_numa_affinity_get(uint32_t dv_ind, uint32_t *numa_node)
+{
+    CARD(numa_node);
+    *numa_node = (uint32_t)card->numa; /* -1 where the machine has no NUMA, as sysfs says it */
+    return RSMI_STATUS_SUCCESS;
+}
+
+EXPORT rsmi_status_t rsmi_dev_memory_total_get(uint32_t dv_ind, rsmi_memory_type_t mem_type, uint64_t *total)
+{
+    CARD(total);
+    *total = card->memory;
+    return mem_type == RSMI_MEM_TYPE_VRAM ? RSMI_STATUS_SUCCESS : RSMI_STATUS_NOT_SUPPORTED;
+}
+
+EXPORT rsmi_status_t rsmi_dev_memory_usage_get(uint32_t dv_ind, rsmi_memory_type_t mem_type, uint64_t *used)
+{
+    CARD(used);
+    *used = card->used;
+    return mem_type == RSMI_MEM_TYPE_VRAM ? RSMI_STATUS_SUCCESS : RSMI_STATUS_NOT_SUPPORTED;
+}
+
+EXPORT rsmi_status_t rsmi_dev_busy_percent_get(uint32_t dv_ind, uint32_t *busy_percent)
+{
+    CARD(busy_percent);
+    *busy_percent = card->busy;
+    return RSMI_STATUS_SUCCESS;
+}
+
+/* A card that is not well has errors that its memory could not correct. */
+EXPORT rsmi_status_t rsmi_dev_ecc_count_get(uint32_t dv_ind, rsmi_gpu_block_t block, rsmi_error_count_t *ec)
+{
+    CARD(ec);
+    *ec = (rsmi_error_count_t){0, block == 1 && strcmp(card->health, "ok")};
+    return RSMI_STATUS_SUCCESS;
+}
+
+EXPORT rsmi_status_t rsmi_topo_get_link_type(uint32_t dv_ind_src, uint32_t dv_ind_dst, uint64_t *hops,
+                                             RSMI_IO_LINK_TYPE *type)
+{
+    const uint32_t dv_ind = dv_ind_src;
+    const struct fake_card *other = fake_card(dv_ind_dst);
+    char word[16];
+    CARD(type);
+    if (!hops || !other || other == card)
+        return RSMI_STATUS_INVALID_ARGS;
+    fake_link(card, other, word);
+    *type = !strcmp(word, "XGMI") ? RSMI_IOLINK_TYPE_XGMI : RSMI_IOLINK_TYPE_PCIEXPRESS;
+    *hops = *type == RSMI_IOLINK_TYPE_XGMI ? 1 : strcmp(word, "SYS") ? 2 : 3;
+    return RSMI_STATUS_SUCCESS;
+}
+
+EXPORT rsmi_status_t rsmi_compute_process_info_get(rsmi_process_info_t *procs, uint32_t *num_items)
+{
+    FAULTS(NULL, num_items, sizeof *num_items);
+    const struct fake_card *card;
+    struct fake_process processes[64];
+    uint32_t count = 0;
+    if (!num_items)
+        return RSMI_STATUS_INVALID_ARGS;
+    for (unsigned i = 0; (card = fake_card(i)); i++)
+        for (unsigned p = 0, all = fake_processes(card, processes, 64); p < all; p++, count++)
+            if (procs && count < *num_items)
+                procs[count] = (rsmi_process_info_t){.process_id = processes[p].pid, .vram_usage = processes[p].memory};
+    bool short_of = procs && count > *num_items;
+    *num_items = short_of ? *num_items : count;
+    return short_of ? RSMI_STATUS_INSUFFICIENT_SIZE : RSMI_STATUS_SUCCESS;
+}
+
+EXPORT rsmi_status_t rsmi_compute_process_info_by_device_get(uint32_t pid, uint32_t dv_ind, rsmi_process_info_t *proc)
+{
+    CARD(proc);
+    struct fake_process processes[64];
+    for (unsigned i = fake_processes(card, processes, 64); i-- > 0;)
+        if (processes[i].pid == pid) {
+            *proc = (rsmi_process_info_t){.process_id = pid, .vram_usage = processes[i].memory};
+            return RSMI_STATUS_SUCCESS;
+        }
+    return RSMI_STATUS_NOT_FOUND;
+}

@@ -1,0 +1,479 @@
+/* hetero-job-cuda: a small program that keeps a CUDA device busy and says how fast it went, for demonstrations, tests
+ * and measurements, on real cards and simulated ones alike. It needs the driver only. Over 300 lines because it is all
+ * of a program: two kernels, its options, and the ways to run. */
+#include "cuda/abi.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char help[] =
+    "usage: hetero-job-cuda [options]\n"
+    "Keeps a CUDA device busy with kernels of a chosen length; prints one JSON object a second, and one for the\n"
+    "whole run.\n"
+    "\n"
+    "  --seconds S      how long to run (default 5)\n"
+    "  --warmup S       run this long first, uncounted (default 0)\n"
+    "  --kernel-us N    how long one kernel takes on the free card, in microseconds (default 500)\n"
+    "  --iterations N   how often its loop turns, instead of measuring that\n"
+    "  --in-flight N    how many steps are queued at a time (default 8)\n"
+    "  --graph N        a step is one replay of a CUDA graph of N kernels instead of one kernel\n"
+    "  --cooperative    a kernel is a cooperative one: a block on every multiprocessor, and barriers of all of them\n"
+    "  --cued           run whenever a line of input says until when (seconds of the monotonic clock) and, if it says\n"
+    "                   that too, how long to rest between steps; print [[when, steps, seconds they took], ...]\n"
+    "  --memory SIZE    device memory to hold meanwhile, such as 1GiB\n"
+    "  --alloc SIZE     only allocate this much, say how that went and free it; may be given several times\n"
+    "  --device I       which device (default 0)\n"
+    "\n"
+    "Exit status: 0; 1 when the driver refused something; 2 for a wrong option.\n";
+
+/* One warp of dependent multiply-adds: as long as its loop, and no load on memory. Text, so that any driver since
+ * Maxwell compiles it for its card. */
+static const char ptx[] =
+    ".version 6.0\n"
+    ".target sm_50\n"
+    ".address_size 64\n"
+    ".shared .u32 sink;\n"
+    ".visible .entry spin(.param .u32 iterations)\n"
+    "{\n"
+    "    .reg .pred %more;\n"
+    "    .reg .u32 %left, %x;\n"
+    "    ld.param.u32 %left, [iterations];\n"
+    "    mov.u32 %x, %tid.x;\n"
+    "loop:\n"
+    "    setp.ne.u32 %more, %left, 0;\n"
+    "    @!%more bra done;\n"
+    "    mad.lo.u32 %x, %x, 1664525, 1013904223;\n"
+    "    sub.u32 %left, %left, 1;\n"
+    "    bra loop;\n"
+    "done:\n"
+    "    st.volatile.shared.u32 [sink], %x;\n" /* so that no compiler finds the loop useless */
+    "    ret;\n"
+    "}\n";
+
+/* Blocks that meet at a barrier, again and again, after some 30 us of work each: `before` is how often they did in earlier
+ * launches. Where a counter lies decides how fast a barrier is, so that every program has all kinds, MEETINGS of them one
+ * after the other; and without work between them a program made 2 % more steps than the next (H200). */
+#define MEETINGS 32u
+#define APART    256u /* bytes */
+static const char cooperative_ptx[] =
+    ".version 6.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".shared .u32 sink;\n"
+    ".visible .entry spin(.param .u32 iterations, .param .u64 before, .param .u64 counters)\n"
+    "{\n"
+    "    .reg .pred %is;\n"
+    "    .reg .u32 %left, %all, %blocks, %seen, %lane, %work, %x;\n"
+    "    .reg .u64 %counters, %counter, %meeting, %round;\n"
+    "    ld.param.u32 %left, [iterations];\n"
+    "    ld.param.u64 %meeting, [before];\n"
+    "    ld.param.u64 %counters, [counters];\n"
+    "    cvta.to.global.u64 %counters, %counters;\n"
+    "    mov.u32 %blocks, %nctaid.x;\n"
+    "    mov.u32 %x, %ctaid.x;\n"
+    "meeting:\n"
+    "    setp.eq.u32 %is, %left, 0;\n"
+    "    @%is bra done;\n"
+    "    mov.u32 %work, 2000;\n"
+    "working:\n"
+    "    .pragma \"nounroll\";\n"
+    "    mad.lo.u32 %x, %x, 1664525, 1013904223;\n"
+    "    sub.u32 %work, %work, 1;\n"
+    "    setp.ne.u32 %is, %work, 0;\n"
+    "    @%is bra working;\n"
+    "    st.volatile.shared.u32 [sink], %x;\n" /* so that no compiler finds the work useless */
+    "    cvt.u32.u64 %lane, %meeting;\n"
+    "    and.b32 %lane, %lane, 31;\n" /* MEETINGS */
+    "    mul.wide.u32 %counter, %lane, 256;\n" /* APART */
+    "    add.u64 %counter, %counter, %counters;\n"
+    "    shr.u64 %round, %meeting, 5;\n"
+    "    cvt.u32.u64 %all, %round;\n" /* arrivals are counted modulo 2^32 */
+    "    add.u32 %all, %all, 1;\n"
+    "    mul.lo.u32 %all, %all, %blocks;\n"
+    "    atom.global.add.u32 %seen, [%counter], 1;\n"
+    "waiting:\n"
+    "    ld.volatile.global.u32 %seen, [%counter];\n"
+    "    sub.u32 %seen, %seen, %all;\n"
+    "    setp.lt.s32 %is, %seen, 0;\n"
+    "    @%is bra waiting;\n"
+    "    sub.u32 %left, %left, 1;\n"
+    "    add.u64 %meeting, %meeting, 1;\n"
+    "    bra meeting;\n"
+    "done:\n"
+    "    ret;\n"
+    "}\n";
+
+/* The driver, by name: the program builds and starts where there is none. */
+#define DRIVER(each)                                                                                                   \
+    each(cuInit) each(cuGetErrorName) each(cuDeviceGet) each(cuDevicePrimaryCtxRetain) each(cuCtxSetCurrent)           \
+    each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuStreamCreate)                         \
+    each(cuStreamSynchronize) each(cuEventCreate) each(cuEventDestroy_v2) each(cuEventRecord)                          \
+    each(cuEventSynchronize) each(cuEventElapsedTime) each(cuMemAlloc_v2) each(cuMemFree_v2)                           \
+    each(cuStreamBeginCapture_v2) each(cuStreamEndCapture) each(cuGraphInstantiate_v2) each(cuGraphLaunch)             \
+    each(cuDeviceGetAttribute) each(cuLaunchCooperativeKernel) each(cuMemsetD32Async)
+#define POINTER(name) __typeof__(name) *name;
+static struct { DRIVER(POINTER) } cu;
+
+static struct {
+    double seconds, warmup, kernel_us;
+    unsigned long iterations, in_flight, graph, device;
+    uint64_t memory, allocations[16];
+    unsigned allocation_count;
+    bool cooperative, cued;
+} asked = {.seconds = 5, .kernel_us = 500, .in_flight = 8};
+
+static CUstream stream;
+static CUfunction spin;
+static CUgraphExec graph;
+static unsigned iterations;
+
+/* Of cooperative kernels: where arrivals are counted, how often blocks will have met, and the blocks of a launch. */
+static CUdeviceptr counters;
+static unsigned long long met;
+static unsigned blocks;
+
+/* Steps queued and not yet seen complete: a ring of asked.in_flight events. */
+static CUevent *done;
+static unsigned long issued, finished;
+
+static void __attribute__((noreturn, format(printf, 2, 3))) fail(int status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fflush(stdout);
+    fputs("hetero-job-cuda: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    exit(status);
+}
+
+static const char *name_of(CUresult error)
+{
+    const char *name = NULL;
+    if (cu.cuGetErrorName(error, &name) != CUDA_SUCCESS || !name)
+        name = "an unknown error";
+    return name;
+}
+
+static void check(CUresult result, const char *what)
+{
+    if (result != CUDA_SUCCESS)
+        fail(1, "%s: %s (%d)", what, name_of(result), (int)result);
+}
+#define CALL(name, ...) check(cu.name(__VA_ARGS__), #name)
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static void open_driver(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library)
+        fail(1, "%s (is an NVIDIA driver installed?)", dlerror());
+#define RESOLVE(name)                                                                                                  \
+    if (!(cu.name = (__typeof__(cu.name))dlsym(library, #name)))                                                       \
+        fail(1, "libcuda.so.1 has no " #name);
+    DRIVER(RESOLVE)
+}
+
+static void open_device(void)
+{
+    CUdevice device;
+    CUcontext context;
+    CUmodule module;
+    CALL(cuInit, 0);
+    CALL(cuDeviceGet, &device, (int)asked.device);
+    CALL(cuDevicePrimaryCtxRetain, &context, device);
+    CALL(cuCtxSetCurrent, context);
+    CALL(cuModuleLoadData, &module, asked.cooperative ? cooperative_ptx : ptx);
+    CALL(cuModuleGetFunction, &spin, module, "spin");
+    CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    if (asked.cooperative) {
+        int processors;
+        CALL(cuDeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+        blocks = (unsigned)processors;
+        CALL(cuMemAlloc_v2, &counters, MEETINGS * APART);
+        CALL(cuMemsetD32Async, counters, 0, MEETINGS * APART / sizeof(unsigned), stream);
+    }
+}
+
+static void launch(void)
+{
+    void *arguments[] = {&iterations, &met, &counters};
+    if (asked.cooperative)
+        CALL(cuLaunchCooperativeKernel, spin, blocks, 1, 1, 1, 1, 1, 0, stream, arguments);
+    else
+        CALL(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
+    met += iterations;
+}
+
+/* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that
+ * the card is at work for us already when the time starts and a neighbour's turn is not counted. */
+static double measured(unsigned count)
+{
+    CUevent start, end;
+    float best = INFINITY;
+    CALL(cuEventCreate, &start, CU_EVENT_DEFAULT);
+    CALL(cuEventCreate, &end, CU_EVENT_DEFAULT);
+    iterations = count;
+    for (int i = 0; i < 6; i++) {
+        float took;
+        launch();
+        CALL(cuEventRecord, start, stream);
+        launch();
+        CALL(cuEventRecord, end, stream);
+        CALL(cuEventSynchronize, end);
+        CALL(cuEventElapsedTime, &took, start, end);
+        best = took < best ? took : best;
+    }
+    CALL(cuEventDestroy_v2, start);
+    CALL(cuEventDestroy_v2, end);
+    return best / 1e3;
+}
+
+/* A kernel's time is a constant and so much an iteration: two lengths tell both, if they are long enough to tell
+ * apart and short enough to end within a driver's time slice, of some 2 ms. */
+static void calibrate(void)
+{
+    unsigned low = 10;
+    double short_one = measured(low);
+    while (short_one < 50e-6 && low < 1000000000)
+        short_one = measured(low *= 4);
+    double each = (measured(4 * low) - short_one) / (3.0 * low);
+    double count = each > 0 ? low + (asked.kernel_us / 1e6 - short_one) / each : low;
+    iterations = count < 1 ? 1 : count > 4e9 ? 4000000000u : (unsigned)(count + 0.5);
+}
+
+static void capture(void)
+{
+    CUgraph captured;
+    CALL(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    for (unsigned long i = 0; i < asked.graph; i++)
+        launch();
+    CALL(cuStreamEndCapture, stream, &captured);
+    CALL(cuGraphInstantiate_v2, &graph, captured, NULL, NULL, 0);
+}
+
+static void prepare_steps(void)
+{
+    done = calloc(asked.in_flight, sizeof *done);
+    for (unsigned long i = 0; done && i < asked.in_flight; i++)
+        CALL(cuEventCreate, &done[i], CU_EVENT_DISABLE_TIMING);
+    if (!done)
+        fail(1, "no memory for %lu steps in flight", asked.in_flight);
+}
+
+/* Fills the queue and waits for its oldest step. */
+static void complete_one(void)
+{
+    for (; issued - finished < asked.in_flight; issued++) {
+        if (graph)
+            CALL(cuGraphLaunch, graph, stream);
+        else
+            launch();
+        CALL(cuEventRecord, done[issued % asked.in_flight], stream);
+    }
+    CALL(cuEventSynchronize, done[finished++ % asked.in_flight]);
+}
+
+static void empty_queue(void)
+{
+    CALL(cuStreamSynchronize, stream);
+    issued = finished = 0;
+}
+
+/* Runs until the time is over; tells of each second, and of the whole, if asked to. */
+static void run(double seconds, bool tell)
+{
+    unsigned long told = 0;
+    double start = now(), last = start;
+    unsigned second = 0;
+    while (last - start < seconds) {
+        complete_one();
+        last = now();
+        for (; tell && last - start >= second + 1 && second + 1 <= seconds; told = finished) {
+            printf("{\"second\": %u, \"steps\": %lu}\n", ++second, finished - told);
+            fflush(stdout);
+        }
+    }
+    double took = last - start;
+    if (tell)
+        printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu, \"iterations\": %u}\n", finished,
+               took, (double)finished / took, (unsigned long long)asked.memory, iterations);
+    empty_queue();
+}
+
+/* Runs until the monotonic clock says `until`, and tells of each step when all is over: a pipe that nobody reads yet
+ * must not hold it up. */
+static void run_until(double until, double rest)
+{
+    struct { double at, took; } *steps = NULL;
+    size_t count = 0, room = 0;
+    double start = now(), begun = start, last = start;
+    while (last < until) {
+        complete_one();
+        last = now();
+        if (count == room) {
+            room = room ? 2 * room : 4096;
+            steps = realloc(steps, room * sizeof *steps);
+            if (!steps)
+                fail(1, "no memory to remember %zu steps", room);
+        }
+        steps[count].at = last;
+        steps[count++].took = last - begun;
+        begun = last;
+        if (rest > 0) {
+            struct timespec time = {(time_t)rest, (long)((rest - floor(rest)) * 1e9)};
+            nanosleep(&time, NULL);
+            begun = now();
+        }
+    }
+    empty_queue();
+    printf("[[%.9f, 0, 0]", start);
+    for (size_t i = 0; i < count; i++)
+        printf(", [%.9f, 1, %.9f]", steps[i].at, steps[i].took);
+    puts("]");
+    fflush(stdout);
+    free(steps);
+}
+
+static void serve(void)
+{
+    char line[128];
+    puts("{\"ready\": true}");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        double until, rest = 0;
+        if (sscanf(line, "%lf %lf", &until, &rest) < 1)
+            fail(2, "--cued: expected a moment and perhaps a rest, both in seconds, not '%s'", line);
+        run_until(until, rest);
+    }
+}
+
+static bool allocate_each(void)
+{
+    bool refused = false;
+    for (unsigned i = 0; i < asked.allocation_count; i++) {
+        CUdeviceptr pointer;
+        CUresult result = cu.cuMemAlloc_v2(&pointer, asked.allocations[i]);
+        if (result == CUDA_SUCCESS) {
+            printf("{\"allocated\": %llu}\n", (unsigned long long)asked.allocations[i]);
+            CALL(cuMemFree_v2, pointer);
+        } else {
+            printf("{\"error\": \"%s\", \"code\": %d}\n", name_of(result), (int)result);
+            refused = true;
+        }
+        fflush(stdout);
+    }
+    return refused;
+}
+
+static uint64_t size_of(const char *option, const char *text)
+{
+    static const struct { const char *name; double scale; } units[] = {
+        {"", 1}, {"B", 1}, {"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
+        {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
+    char *end;
+    double value = strtod(text, &end);
+    for (unsigned i = 0; end != text && value > 0 && i < sizeof units / sizeof *units; i++)
+        if (!strcmp(end, units[i].name))
+            return (uint64_t)(value * units[i].scale);
+    fail(2, "--%s: expected a size such as 1GiB or 500MB, not '%s'", option, text);
+}
+
+static double positive(const char *option, const char *text, double least)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= least) || isinf(value))
+        fail(2, "--%s: expected a number of at least %g, not '%s'", option, least, text);
+    return value;
+}
+
+static unsigned long whole(const char *option, const char *text, double least)
+{
+    double value = positive(option, text, least);
+    if (value != floor(value) || value > 4e9)
+        fail(2, "--%s: expected a whole number, not '%s'", option, text);
+    return (unsigned long)value;
+}
+
+static void read_options(int count, char **arguments)
+{
+    static const struct option options[] = {
+        {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'}, {"kernel-us", 1, NULL, 'k'},
+        {"iterations", 1, NULL, 'n'}, {"in-flight", 1, NULL, 'f'}, {"graph", 1, NULL, 'g'},
+        {"memory", 1, NULL, 'm'}, {"alloc", 1, NULL, 'a'}, {"device", 1, NULL, 'd'}, {"help", 0, NULL, 'h'},
+        {"cooperative", 0, NULL, 'c'}, {"cued", 0, NULL, 'q'}, {0}};
+    int index = 0, option;
+    opterr = 0;
+    while ((option = getopt_long(count, arguments, "h", options, &index)) != -1) {
+        const char *name = option == '?' ? "" : options[index].name;
+        switch (option) {
+        case 's': asked.seconds = positive(name, optarg, 0); break;
+        case 'w': asked.warmup = positive(name, optarg, 0); break;
+        case 'k': asked.kernel_us = positive(name, optarg, 1); break;
+        case 'n': asked.iterations = whole(name, optarg, 1); break;
+        case 'f': asked.in_flight = whole(name, optarg, 1); break;
+        case 'g': asked.graph = whole(name, optarg, 1); break;
+        case 'm': asked.memory = size_of(name, optarg); break;
+        case 'a':
+            if (asked.allocation_count == sizeof asked.allocations / sizeof *asked.allocations)
+                fail(2, "--alloc: given too often");
+            asked.allocations[asked.allocation_count++] = size_of(name, optarg);
+            break;
+        case 'd': asked.device = whole(name, optarg, 0); break;
+        case 'c': asked.cooperative = true; break;
+        case 'q': asked.cued = true; break;
+        case 'h': fputs(help, stdout); exit(0);
+        default: fail(2, "%s: unknown, or without its value (--help lists the options)", arguments[optind - 1]);
+        }
+    }
+    if (asked.graph && asked.cooperative)
+        fail(2, "--graph and --cooperative: a step is one or the other");
+    if (optind < count)
+        fail(2, "'%s': not an option (--help lists them)", arguments[optind]);
+}
+
+int main(int count, char **arguments)
+{
+    CUdeviceptr held = 0;
+    read_options(count, arguments);
+    open_driver();
+    open_device();
+    if (asked.allocation_count)
+        return allocate_each();
+    if (asked.memory) {
+        CUresult result = cu.cuMemAlloc_v2(&held, asked.memory);
+        if (result != CUDA_SUCCESS)
+            fail(1, "--memory: cuMemAlloc of %llu bytes: %s", (unsigned long long)asked.memory, name_of(result));
+    }
+    if (asked.iterations)
+        iterations = (unsigned)asked.iterations;
+    else
+        calibrate();
+    if (asked.graph)
+        capture();
+    prepare_steps();
+    if (asked.warmup > 0)
+        run(asked.warmup, false);
+    if (asked.cued)
+        serve();
+    else
+        run(asked.seconds, true);
+    return 0;
+}

@@ -1,0 +1,267 @@
+/* hetero-timing-cuda: what the CUDA driver costs a process, at its start and call by call, for `hetero bench overhead`.
+ *
+ * Calls are timed with the host's clock, and the median and the 99th percentile printed, in nanoseconds, as one JSON
+ * object. The driver is found by dlopen and dlsym, as programs find it. With --starts it is other processes that are
+ * timed: copies of this program, all started at once, each until it has its first memory.
+ */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cuda/abi.h"
+
+/* Launches between two synchronisations: few enough that the driver's queue never fills and makes one wait. */
+#define BURST 64
+
+/* How long nothing may be heard of processes that start. */
+#define PATIENCE_MS 60000
+
+static const char EMPTY_KERNEL[] =
+    ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry empty()\n{\n    ret;\n}\n";
+
+#define CALLS(X) \
+    X(cuInit) X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuModuleLoadData) \
+    X(cuModuleGetFunction) X(cuLaunchKernel) X(cuCtxSynchronize) X(cuMemAlloc_v2) X(cuMemFree_v2) \
+    X(cuMemGetInfo_v2)
+
+/* Filled once by open_driver before anything is timed, then only read. */
+#define DECLARE(name) static __typeof__(name) *p_##name;
+CALLS(DECLARE)
+
+static void open_driver(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) {
+        fprintf(stderr, "hetero-timing-cuda: %s\n", dlerror());
+        exit(4);
+    }
+#define FIND(name) \
+    if (!(p_##name = (__typeof__(name) *)dlsym(driver, #name))) { \
+        fprintf(stderr, "hetero-timing-cuda: the driver has no " #name "\n"); \
+        exit(4); \
+    }
+    CALLS(FIND)
+}
+
+static void check(CUresult result, const char *call)
+{
+    if (result != CUDA_SUCCESS) {
+        fprintf(stderr, "hetero-timing-cuda: %s: error %d\n", call, result);
+        exit(1);
+    }
+}
+
+#define CALL(name, ...) check(p_##name(__VA_ARGS__), #name)
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* What the timed calls work on: set once by main, then only read. */
+static CUfunction kernel;
+
+/* A profiler counts what is done in here (--launches). */
+static __attribute__((noinline)) void launch(void)
+{
+    CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
+static void synchronize(void)
+{
+    CALL(cuCtxSynchronize);
+}
+
+static void launch_and_synchronize(void)
+{
+    launch();
+    synchronize();
+}
+
+static void allocate_and_free(void)
+{
+    CUdeviceptr memory;
+    CALL(cuMemAlloc_v2, &memory, 2 << 20);
+    CALL(cuMemFree_v2, memory);
+}
+
+static void ask_memory(void)
+{
+    size_t free_bytes, total;
+    CALL(cuMemGetInfo_v2, &free_bytes, &total);
+}
+
+static int ascending(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static void *demand(void *memory)
+{
+    if (!memory) {
+        perror("hetero-timing-cuda");
+        exit(1);
+    }
+    return memory;
+}
+
+static void tell(const char *name, double *taken, unsigned count)
+{
+    qsort(taken, count, sizeof *taken, ascending);
+    printf("\"%s\": {\"median\": %.1f, \"p99\": %.1f}", name, taken[count / 2], taken[(uint64_t)count * 99 / 100]);
+}
+
+/* Times `count` times `row` calls, which share what reading the clock takes, with an untimed `settle` every BURST. */
+static void time_calls(const char *name, unsigned count, unsigned row, void (*call)(void), void (*settle)(void))
+{
+    double *taken = demand(calloc(count, sizeof *taken));
+    for (unsigned i = 0; i < BURST; i++)
+        call();
+    settle();
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t begun = now();
+        for (unsigned j = 0; j < row; j++)
+            call();
+        taken[i] = (double)(now() - begun) / row;
+        if ((i + 1) * row % BURST == 0)
+            settle();
+    }
+    settle();
+    fputs(", ", stdout);
+    tell(name, taken, count);
+    free(taken);
+}
+
+/* What making the driver ready and a context took. */
+static void begin(uint64_t *init, uint64_t *retain)
+{
+    CUdevice device;
+    CUcontext context;
+    CUmodule module;
+    open_driver();
+    uint64_t begun = now();
+    CALL(cuInit, 0);
+    *init = now() - begun;
+    CALL(cuDeviceGet, &device, 0);
+    begun = now();
+    CALL(cuDevicePrimaryCtxRetain, &context, device);
+    *retain = now() - begun;
+    CALL(cuCtxSetCurrent, context);
+    CALL(cuModuleLoadData, &module, EMPTY_KERNEL);
+    CALL(cuModuleGetFunction, &kernel, module, "empty");
+}
+
+static int only_launch(unsigned count)
+{
+    uint64_t init, retain;
+    begin(&init, &retain);
+    for (unsigned i = 1; i <= count; i++) {
+        launch();
+        if (i % BURST == 0)
+            synchronize();
+    }
+    puts("{}");
+    return 0;
+}
+
+static int time_calls_of_all_kinds(unsigned count)
+{
+    uint64_t init, retain;
+    begin(&init, &retain);
+    printf("{\"initialise\": {\"median\": %llu}, \"make a context\": {\"median\": %llu}", (unsigned long long)init,
+           (unsigned long long)retain);
+    time_calls("launch", count, 1, launch, synchronize);
+    time_calls("launch, in a row", count / BURST + 1, BURST, launch, synchronize);
+    time_calls("launch and synchronise", count, 1, launch_and_synchronize, synchronize);
+    time_calls("allocate and free 2 MiB", count / 4 + 1, 1, allocate_and_free, synchronize);
+    time_calls("ask for free memory", count, 1, ask_memory, synchronize);
+    puts("}");
+    return 0;
+}
+
+/* One of those that start at once: gets memory, says when, and holds it until the last of them has been heard. */
+static int be_started(void)
+{
+    CUdevice device;
+    CUcontext context;
+    CUdeviceptr memory;
+    char end;
+    open_driver();
+    bool got = p_cuInit(0) == CUDA_SUCCESS && p_cuDeviceGet(&device, 0) == CUDA_SUCCESS &&
+               p_cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS &&
+               p_cuCtxSetCurrent(context) == CUDA_SUCCESS && p_cuMemAlloc_v2(&memory, 1 << 20) == CUDA_SUCCESS;
+    uint64_t when = got ? now() : 0;
+    return write(STDOUT_FILENO, &when, sizeof when) != sizeof when || read(STDIN_FILENO, &end, 1) != 0;
+}
+
+static int time_starts(unsigned count)
+{
+    char *const copy[] = {"hetero-timing-cuda", "--started", NULL};
+    extern char **environ;
+    int said[2], held[2];
+    posix_spawn_file_actions_t files;
+    double *taken = demand(calloc(count, sizeof *taken));
+    unsigned started = 0, heard = 0, got = 0;
+    if (pipe2(said, O_CLOEXEC) || pipe2(held, O_CLOEXEC) || posix_spawn_file_actions_init(&files) ||
+        posix_spawn_file_actions_adddup2(&files, held[0], STDIN_FILENO) ||
+        posix_spawn_file_actions_adddup2(&files, said[1], STDOUT_FILENO))
+        demand(NULL);
+    uint64_t begun = now(), when;
+    for (pid_t child; started < count && !posix_spawn(&child, "/proc/self/exe", &files, NULL, copy, environ);)
+        started++;
+    struct pollfd answer = {.fd = said[0], .events = POLLIN};
+    for (; heard < started && poll(&answer, 1, PATIENCE_MS) > 0; heard++)
+        if (read(said[0], &when, sizeof when) == sizeof when && when != 0)
+            taken[got++] = (double)(when - begun);
+    close(held[1]);
+    while (wait(NULL) > 0)
+        continue;
+    if (got < count) {
+        fprintf(stderr, "hetero-timing-cuda: of %u processes %u started and %u got memory\n", count, started, got);
+        return 1;
+    }
+    fputs("{", stdout);
+    tell("start", taken, count);
+    puts("}");
+    return 0;
+}
+
+/* What is asked for, how much of it at most, and what does it. */
+static const struct {
+    const char *option;
+    unsigned long most;
+    int (*act)(unsigned count);
+} ACTS[] = {
+    {"--calls", 1000000, time_calls_of_all_kinds},
+    {"--starts", 10000, time_starts},
+    {"--launches", 1000000, only_launch},
+};
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "--started") == 0)
+        return be_started();
+    for (unsigned i = 0; argc == 3 && i < sizeof ACTS / sizeof *ACTS; i++) {
+        char *end;
+        unsigned long count = strtoul(argv[2], &end, 10);
+        if (strcmp(argv[1], ACTS[i].option) == 0 && *end == '\0' && count >= 1 && count <= ACTS[i].most)
+            return ACTS[i].act((unsigned)count);
+    }
+    fputs("usage: hetero-timing-cuda --calls N     times N calls of each kind\n"
+          "       hetero-timing-cuda --starts N    times N processes that start at once\n"
+          "       hetero-timing-cuda --launches N  only launches, for a profiler\n",
+          stderr);
+    return 2;
+}

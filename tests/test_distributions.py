@@ -1,0 +1,129 @@
+"""The wheels: what is in each, and what an environment says that has only some of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DISTRIBUTIONS = (".", "limiters", "simulator", "benchmarks", *map(str, ROOT.glob("vendors/*")))
+NO_SIMULATOR = (
+    "hetero: simulated devices and the demo need the simulator: pip install 'hetero[demo]'\n"
+)
+
+
+def build(distribution: str, kind: str, directory: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", directory],
+        cwd=ROOT / distribution,
+        capture_output=True,
+        check=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the wheels of all distributions."""
+    directory = tmp_path_factory.mktemp("wheels")
+    for distribution in DISTRIBUTIONS:
+        build(distribution, "wheel", directory)
+    return directory
+
+
+class Environment:
+    """A virtual environment with what we depend on, and nothing of ours but what is installed."""
+
+    def __init__(self, path: Path, wheels: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", path], check=True)
+        (site,) = path.glob("lib/python*/site-packages")
+        for package in Path(sysconfig.get_path("purelib")).iterdir():
+            if "hetero" not in package.name and package.suffix != ".pth":
+                (site / package.name).symlink_to(package)
+        self.path, self.wheels = path, wheels
+
+    def install(self, *requirements: str) -> None:
+        """Install as pip does, so that what the distributions require of each other counts."""
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "--python", self.path / "bin/python"),
+                *("install", "--no-index", "--find-links", self.wheels, "--no-compile"),
+                *requirements,
+            ],
+            env={"PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert 0 == done.returncode, done.stdout + done.stderr
+
+    def hetero(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.path / "bin/hetero", *arguments],
+            env={"PATH": os.environ["PATH"], "HETERO_STATE": str(self.path / "state"), **more},
+            cwd=self.path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def test_fakes_racks_and_jobs_are_in_the_simulators_wheel_alone(wheels: Path) -> None:
+    native: dict[str, set[str]] = {}
+    racks = set()
+    for wheel in wheels.glob("*.whl"):
+        name = wheel.name.partition("-")[0]
+        with zipfile.ZipFile(wheel) as contents:
+            for path in contents.namelist():
+                if contents.read(path).startswith(b"\x7fELF"):
+                    native.setdefault(name, set()).add(Path(path).name)
+                if path.endswith(".rack"):
+                    racks.add(name)
+    simulated = native.pop("hetero_simulator")
+
+    assert len(DISTRIBUTIONS) == len(list(wheels.glob("*.whl")))
+    assert {"hetero_limiters": {"libhetero-cuda.so", "libhetero-musa.so"}} == native
+    assert {"libcuda.so.1", "libdcmi.so", "hetero-job-cuda", "hetero-timing-cuda"} <= simulated
+    assert {"hetero_simulator"} == racks
+
+
+def test_the_demo_without_the_simulator_is_one_line_and_with_it_works(
+    wheels: Path, tmp_path: Path
+) -> None:
+    environment = Environment(tmp_path / "environment", wheels)
+    environment.install("hetero[all]")
+
+    for arguments, rack in ((("demo",), ""), (("inventory",), "mixed")):
+        done = environment.hetero(*arguments, HETERO_RACK=rack)
+        assert (2, "", NO_SIMULATOR) == (done.returncode, done.stdout, done.stderr)
+
+    environment.install("hetero[demo]")
+    done = environment.hetero("demo", "--seconds", "2")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert done.stdout.startswith("The cards in this demo are SIMULATED")
+
+
+def test_the_simulators_source_distribution_has_what_it_is_built_from(tmp_path: Path) -> None:
+    build("simulator", "sdist", tmp_path)
+    (packed,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(packed) as contents:
+        contents.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.glob("hetero_simulator-*/Makefile")
+
+    # One of each way an object is made; all of them take a minute.
+    objects = [f"build/{name}.o" for name in ("drivers/cuda_ipc", "musa/cuda_ipc", "drivers/ixml")]
+    made = subprocess.run(
+        ["make", "-s", "-C", source.parent, *objects, "build/programs/timing.o"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (0, "") == (made.returncode, made.stderr)

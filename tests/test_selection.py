@@ -1,0 +1,64 @@
+"""Which tests run: what bare `pytest` selects is what `make test` does, and no skip is silent."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+#: With measured tests, others, and some that any machine cannot run.
+SOME = ("tests/limiters/test_aarch64.py", "tests/limiters/test_shares.py", "tests/cli/test_demo.py")
+
+
+def pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def selected(*arguments: str) -> set[str]:
+    done = pytest("--collect-only", *arguments, *SOME)
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+def test_bare_pytest_selects_what_make_test_does() -> None:
+    dry = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "test"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    commands = re.findall(r"^\S*/pytest (.*)$", dry.stdout, re.MULTILINE)
+    runs = [selected("-m", *re.findall(r'-m "(.*?)"', command)) for command in commands]
+
+    bare = selected()
+    assert 2 == len(runs)
+    assert all(runs)
+    assert (bare, set()) == (runs[0] | runs[1], runs[0] & runs[1])
+    assert not any("aarch64" in name for name in bare)
+    assert not any("tests" in command for command in commands)  # neither leaves a folder out
+    assert any("aarch64" in name for name in selected("-m", "aarch64"))
+
+
+def test_a_skip_is_a_failure_with_its_reason_where_none_may_be(tmp_path: Path) -> None:
+    (tmp_path / "test_skips.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.skipif(True, reason='no such engine')\n"
+        "def test_by_a_mark(): ...\n"
+        "@pytest.fixture\n"
+        "def card(): pytest.skip('no such card')\n"
+        "def test_by_its_fixture(card): ...\n"
+        "@pytest.mark.xfail\n"
+        "def test_known_to_fail(): assert False\n"
+    )
+    # The rules are those of this folder, for a test that does not lie in it.
+    rules = ("-p", "tests.conftest", "--rootdir", str(tmp_path), str(tmp_path))
+
+    lenient, strict = pytest(*rules), pytest(*rules, "--no-skips")
+
+    assert (0, 1) == (lenient.returncode, strict.returncode), lenient.stdout + strict.stdout
+    assert "1 xfailed, 2 errors" in strict.stdout
+    assert "skipped: no such engine" in strict.stdout
+    assert "skipped: no such card" in strict.stdout
