@@ -4,7 +4,7 @@
 
 #include "abi.h"
 
-#include "../core/governor.h"
+#include "../timeshare/governor.h"
 #include "../core/ledger.h"
 #include "../core/symbols.h"
 #include "../core/table.h"

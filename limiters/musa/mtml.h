@@ -2,7 +2,7 @@
 #ifndef HETERO_MUSA_MTML_H
 #define HETERO_MUSA_MTML_H
 
-#include "../core/power.h"
+#include "../timeshare/power.h"
 #include "../core/symbols.h"
 
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 #ifndef HETERO_NVML_SHIM_H
 #define HETERO_NVML_SHIM_H
 
-#include "../core/power.h"
+#include "../timeshare/power.h"
 #include "../core/symbols.h"
 
 #include <stdbool.h>

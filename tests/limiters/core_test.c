@@ -2,9 +2,9 @@
 #include "check.h"
 #include "h200.h"
 
-#include "../../limiters/core/budget.h"
-#include "../../limiters/core/governor.h"
-#include "../../limiters/core/pace.h"
+#include "../../limiters/timeshare/budget.h"
+#include "../../limiters/timeshare/governor.h"
+#include "../../limiters/timeshare/pace.h"
 
 #include <sys/wait.h>
 #include <time.h>

@@ -9,7 +9,7 @@
  */
 #include "virtual.h"
 
-#include "../../limiters/core/budget.h"
+#include "../../limiters/timeshare/budget.h"
 #include "../../limiters/core/ledger.h"
 #include "../../limiters/core/tenant.h"
 

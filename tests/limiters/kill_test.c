@@ -5,7 +5,7 @@
  *   kill_test COUNT
  */
 #include "../../limiters/core/ledger.h"
-#include "../../limiters/core/turn.h"
+#include "../../limiters/timeshare/turn.h"
 
 #include <fcntl.h>
 #include <signal.h>

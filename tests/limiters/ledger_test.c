@@ -5,7 +5,7 @@
 
 #include "../../limiters/core/ledger.h"
 #include "../../limiters/core/table.h"
-#include "../../limiters/core/turn.h"
+#include "../../limiters/timeshare/turn.h"
 
 #include <pthread.h>
 #include <sched.h>

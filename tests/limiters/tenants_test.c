@@ -3,7 +3,7 @@
 #include "h200.h"
 #include "virtual.h"
 
-#include "../../limiters/core/budget.h"
+#include "../../limiters/timeshare/budget.h"
 
 #define SECOND (1000 * MS)
 

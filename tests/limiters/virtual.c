@@ -10,7 +10,7 @@
 #include "h200.h"
 #include "virtual.h"
 
-#include "../../limiters/core/gate.h"
+#include "../../limiters/timeshare/gate.h"
 #include "../../limiters/core/tenant.h"
 
 #include <errno.h>

@@ -7,7 +7,7 @@
 #ifndef HETERO_BUDGET_H
 #define HETERO_BUDGET_H
 
-#include "region.h"
+#include "../core/region.h"
 
 /* How long a grant runs before another may: two busy tenants handing a card over every 10 ms reach together 97.8 % of
  * one alone, every 5 ms 94.8 %, every 2 ms 89.4 % (100 us kernels, measured on one H200); longer turns cost latency.

@@ -1,8 +1,8 @@
 /* The launchers' side of the gate (gate.h): they pass it, mark how far the device has come, and wait for it. */
 #include "gate.h"
 
-#include "log.h"
-#include "tenant.h"
+#include "../core/log.h"
+#include "../core/tenant.h"
 
 #include <limits.h>
 #include <linux/futex.h>

@@ -6,8 +6,8 @@
  */
 #include "turn.h"
 
-#include "log.h"
-#include "region.h"
+#include "../core/log.h"
+#include "../core/region.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,11 +8,11 @@
 #define HETERO_GOVERNOR_H
 
 #include "engine.h"
-#include "grant.h"
+#include "../core/grant.h"
 #include "lanes.h"
 #include "pace.h"
 #include "power.h"
-#include "region.h"
+#include "../core/region.h"
 #include "turn.h"
 
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* The governor's thread (governor.h): it waits out debt, takes the turn, opens the gate, closes it and charges. */
 #include "budget.h"
 #include "gate.h"
-#include "log.h"
-#include "tenant.h"
+#include "../core/log.h"
+#include "../core/tenant.h"
 
 #include <stdlib.h>
 #include <sys/prctl.h>
