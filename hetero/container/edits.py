@@ -51,7 +51,7 @@ def confine(
     # Without a limiter nothing reads it; it still says whose the container is.
     mounts.append(Mount(str(directory / GRANT), f"{PLACE}/grant"))
     if limiters:
-        turns = (f"{TENANT}/turn.{position}" for position in range(len(standing.limits)))
+        turns = (f"{TENANT}/slice.{position}" for position in range(len(standing.limits)))
         mounts += (
             Mount(str(path), f"{PLACE}/{path.name}", writable=True)
             for path in (directory / name for name in (USAGE, *turns))

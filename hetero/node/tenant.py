@@ -39,7 +39,7 @@ def write_tenant(
         descriptor = create(turn, mode=0o666)
         os.fchmod(descriptor, 0o666)  # whatever the umask
         os.close(descriptor)
-        os.link(turn, directory / TENANT / f"turn.{position}")
+        os.link(turn, directory / TENANT / f"slice.{position}")
 
 
 def create(path: Path, *, mode: int) -> int:

@@ -24,11 +24,11 @@ static int read_threshold(void)
     return strcmp(asked, "debug") == 0 ? LOG_DEBUG : 0;
 }
 
-bool log_due(uint64_t *told_ns, uint64_t now_ns)
+bool log_due(uint64_t *logged_ns, uint64_t now_ns)
 {
-    if (*told_ns != 0 && now_ns - *told_ns < AGAIN_NS)
+    if (*logged_ns != 0 && now_ns - *logged_ns < AGAIN_NS)
         return false;
-    *told_ns = now_ns;
+    *logged_ns = now_ns;
     return true;
 }
 

@@ -157,13 +157,13 @@ static bool take_shared(struct region *region)
         seen = 0;
         if (atomic_compare_exchange_strong(word, &seen, mine))
             return true;
-        uint32_t marked = seen | WAITED_FOR;
-        if (seen != marked && !atomic_compare_exchange_strong(word, &seen, marked))
+        uint32_t awaited = seen | WAITED_FOR;
+        if (seen != awaited && !atomic_compare_exchange_strong(word, &seen, awaited))
             continue;
-        if (may_be_inside(region, marked)) {
+        if (may_be_inside(region, awaited)) {
             struct timespec look = {.tv_nsec = LOOK_NS};
-            syscall(SYS_futex, word, FUTEX_WAIT, marked, &look, NULL, 0);
-        } else if (atomic_compare_exchange_strong(word, &marked, mine | ((marked + THEFT) & THEFTS))) {
+            syscall(SYS_futex, word, FUTEX_WAIT, awaited, &look, NULL, 0);
+        } else if (atomic_compare_exchange_strong(word, &awaited, mine | ((awaited + THEFT) & THEFTS))) {
             /* Its holder was killed between two writes: the slots are the truth. */
             recount(region->shared);
             return true;

@@ -17,7 +17,7 @@ bool stream_capturing(CUstream stream)
     return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* What was launched before a capture must be marked before it: afterwards a mark would become part of the graph. */
+/* What was launched before a capture must be marked before it: afterwards a fence would become part of the graph. */
 static void before_capture(CUstream stream)
 {
     struct governor *governor = governor_known(device_of_stream(stream));
@@ -26,7 +26,7 @@ static void before_capture(CUstream stream)
         governor_before_capture(governor, &key);
 }
 
-/* Counted first: a mark that was being set meanwhile is done when before_capture() has the lock, and the next asks. */
+/* Counted first: a fence that was being set meanwhile is done when before_capture() has the lock, and the next asks. */
 #define BEGIN_CAPTURE(call)                                                                                            \
     do {                                                                                                               \
         atomic_fetch_add(&captures, 1);                                                                                \

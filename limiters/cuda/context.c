@@ -1,4 +1,4 @@
-/* Contexts and streams end here, and with them the memory, the marks and the lanes that lived in them. */
+/* Contexts and streams end here, and with them the memory, the fences and the tracked streams that lived in them. */
 #include "shim.h"
 
 #include "../core/log.h"

@@ -13,7 +13,7 @@ static _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 /* A per-thread default stream is its thread's; the address of this tells threads apart. */
-static __thread char thread_mark;
+static __thread char thread_identity;
 
 /* ------------------------------------------------------------------------------- what the governor asks of CUDA */
 
@@ -60,7 +60,7 @@ static void begin(void)
     relax();
 }
 
-static void *home(void *stream)
+static void *stream_context(void *stream)
 {
     CUcontext context = NULL;
     CUstreamCaptureMode mode = relax();
@@ -71,7 +71,7 @@ static void *home(void *stream)
 }
 
 /* An event, and the context it must be used in. */
-struct mark {
+struct fence {
     CUevent event;
     CUcontext context;
 };
@@ -92,52 +92,52 @@ static void leave(CUstreamCaptureMode mode)
     REAL(cuCtxPopCurrent_v2)(&context);
 }
 
-static void *make_mark(void *context)
+static void *make_fence(void *context)
 {
     CUstreamCaptureMode mode;
-    struct mark *mark = malloc(sizeof *mark);
-    if (mark == NULL || !enter(context, &mode)) {
-        free(mark);
+    struct fence *fence = malloc(sizeof *fence);
+    if (fence == NULL || !enter(context, &mode)) {
+        free(fence);
         return NULL;
     }
-    mark->context = context;
-    CUresult answer = REAL(cuEventCreate)(&mark->event, CU_EVENT_DISABLE_TIMING);
+    fence->context = context;
+    CUresult answer = REAL(cuEventCreate)(&fence->event, CU_EVENT_DISABLE_TIMING);
     leave(mode);
     if (answer == CUDA_SUCCESS)
-        return mark;
-    free(mark);
+        return fence;
+    free(fence);
     return NULL;
 }
 
-static void drop_mark(void *mark_)
+static void drop_fence(void *fence_)
 {
     CUstreamCaptureMode mode;
-    struct mark *mark = mark_;
-    if (enter(mark->context, &mode)) {
-        REAL(cuEventDestroy_v2)(mark->event);
+    struct fence *fence = fence_;
+    if (enter(fence->context, &mode)) {
+        REAL(cuEventDestroy_v2)(fence->event);
         leave(mode);
     }
-    free(mark);
+    free(fence);
 }
 
-static bool set_mark(void *mark_, void *stream)
+static bool set_fence(void *fence_, void *stream)
 {
     CUstreamCaptureMode mode;
-    struct mark *mark = mark_;
-    if (!enter(mark->context, &mode))
+    struct fence *fence = fence_;
+    if (!enter(fence->context, &mode))
         return false;
-    bool set = !stream_capturing(stream) && REAL(cuEventRecord)(mark->event, stream) == CUDA_SUCCESS;
+    bool set = !stream_capturing(stream) && REAL(cuEventRecord)(fence->event, stream) == CUDA_SUCCESS;
     leave(mode);
     return set;
 }
 
-static bool mark_passed(void *mark_)
+static bool fence_passed(void *fence_)
 {
     CUstreamCaptureMode mode;
-    struct mark *mark = mark_;
-    if (!enter(mark->context, &mode))
+    struct fence *fence = fence_;
+    if (!enter(fence->context, &mode))
         return true;
-    bool passed = REAL(cuEventQuery)(mark->event) != CUDA_ERROR_NOT_READY;
+    bool passed = REAL(cuEventQuery)(fence->event) != CUDA_ERROR_NOT_READY;
     leave(mode);
     return passed;
 }
@@ -146,11 +146,11 @@ static const struct engine engine = {
     .now = now,
     .pause = pause_ns,
     .begin = begin,
-    .home = home,
-    .make = make_mark,
-    .drop = drop_mark,
-    .set = set_mark,
-    .passed = mark_passed,
+    .stream_context = stream_context,
+    .make = make_fence,
+    .drop = drop_fence,
+    .set = set_fence,
+    .passed = fence_passed,
     .power = nvml_power,
 };
 
@@ -193,7 +193,7 @@ static struct governor *governor_of(int device)
 
 void launch_after_fork(void)
 {
-    atomic_store(&passage_devices, 0); /* the child may come to see other devices */
+    atomic_store(&launch_devices, 0); /* the child may come to see other devices */
     making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
         if (governor_known(device) != NULL)
@@ -210,24 +210,24 @@ struct stream_key stream_key(CUstream stream)
     if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         key.context = context_current();
     if (stream == CU_STREAM_PER_THREAD)
-        key.thread = &thread_mark;
+        key.thread = &thread_identity;
     return key;
 }
 
-_Atomic int passage_devices;
+_Atomic int launch_devices;
 
-bool passage_look(void)
+bool launch_look(void)
 {
     if (tenancy() == TENANCY_FREE)
-        atomic_store_explicit(&passage_devices, NO_GRANT, memory_order_release);
+        atomic_store_explicit(&launch_devices, NO_GRANT, memory_order_release);
     else if (tenancy() == TENANCY_HELD && devices_all_ours())
-        atomic_store_explicit(&passage_devices, (int)tenant_grant->device_count, memory_order_release);
-    return passage_is_free();
+        atomic_store_explicit(&launch_devices, (int)tenant_grant->device_count, memory_order_release);
+    return launch_is_free();
 }
 
-CUresult passage_enter(struct passage *passage, CUstream stream)
+CUresult launch_enter(struct launch_ticket *launch_ticket, CUstream stream)
 {
-    passage->governor = NULL;
+    launch_ticket->governor = NULL;
     if (tenancy() == TENANCY_REFUSED)
         return CUDA_ERROR_NOT_PERMITTED;
     int device = device_of_stream(stream);
@@ -238,14 +238,14 @@ CUresult passage_enter(struct passage *passage, CUstream stream)
     struct governor *governor = governor_of(device);
     if (governor == NULL)
         return CUDA_ERROR_NOT_PERMITTED;
-    passage->stream = stream_key(stream);
+    launch_ticket->stream = stream_key(stream);
     if (governor_enter(governor))
-        passage->governor = governor;
+        launch_ticket->governor = governor;
     return CUDA_SUCCESS;
 }
 
-void passage_leave(const struct passage *passage)
+void launch_leave(const struct launch_ticket *launch_ticket)
 {
-    if (passage->governor != NULL)
-        governor_leave(passage->governor, &passage->stream);
+    if (launch_ticket->governor != NULL)
+        governor_leave(launch_ticket->governor, &launch_ticket->stream);
 }

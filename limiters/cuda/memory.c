@@ -154,7 +154,7 @@ CUresult allocate_managed(CUresult (*real)(CUdeviceptr *, size_t, unsigned), CUd
     return settle_pointer(answer, pointer, device, bytes, NULL);
 }
 
-/* What was charged turns out to be another size. False: that does not fit, and nothing is charged any more. */
+/* What was charged time slices out to be another size. False: that does not fit, and nothing is charged any more. */
 static bool recharge(int device, uint64_t charged, uint64_t bytes)
 {
     if (bytes < charged)

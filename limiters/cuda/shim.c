@@ -44,21 +44,21 @@
         typeof(&name) real = REAL(name);                                                                               \
         if (__builtin_expect(real == NULL, 0))                                                                         \
             return CUDA_ERROR_NOT_FOUND;                                                                               \
-        if (__builtin_expect(passage_devices <= 0, 0) && passage_look())                                               \
+        if (__builtin_expect(launch_devices <= 0, 0) && launch_look())                                               \
             return real arguments;                                                                                     \
         const CUstream none = default_stream;                                                                          \
-        struct passage passage;                                                                                        \
-        CUresult answer = passage_enter(&passage, stream);                                                             \
+        struct launch_ticket launch_ticket;                                                                                        \
+        CUresult answer = launch_enter(&launch_ticket, stream);                                                             \
         if (answer != CUDA_SUCCESS)                                                                                    \
             return answer;                                                                                             \
         answer = real arguments;                                                                                       \
-        passage_leave(&passage);                                                                                       \
+        launch_leave(&launch_ticket);                                                                                       \
         return answer;                                                                                                 \
     }                                                                                                                  \
     EXPORT CUresult name parameters                                                                                    \
     {                                                                                                                  \
         typeof(&name) real = (typeof(&name))symbol_known(&cuda_rows[ROW_##name]);                                      \
-        if (__builtin_expect(real == NULL || !passage_is_free(), 0))                                                   \
+        if (__builtin_expect(real == NULL || !launch_is_free(), 0))                                                   \
             real = gated_##name;                                                                                       \
         return real arguments;                                                                                         \
     }

@@ -92,19 +92,19 @@ void refund_graphs(int device, uint64_t bytes);
 void pool_after_fork(void);
 
 /* --- launch.c */
-struct passage {
+struct launch_ticket {
     struct governor *governor; /* NULL: not gated */
     struct stream_key stream;
 };
 /* How many devices' terms a launch has to look at: all of the grant's, once it is known that this process sees no
  * others; NO_GRANT; or 0 until that is known. Whoever writes writes the same. */
-extern _Atomic int passage_devices;
+extern _Atomic int launch_devices;
 enum { NO_GRANT = -1 };
 
 /* Whether nothing that this process could launch to is limited. False where that is not known yet. */
-static inline bool passage_is_free(void)
+static inline bool launch_is_free(void)
 {
-    int count = atomic_load_explicit(&passage_devices, memory_order_acquire);
+    int count = atomic_load_explicit(&launch_devices, memory_order_acquire);
     for (int device = 0; device < count; device++)
         if (__builtin_expect(terms_limit_core(tenant_terms(device)), 0))
             return false;
@@ -112,10 +112,10 @@ static inline bool passage_is_free(void)
 }
 
 /* Find out as far as it can be told, then say the same. */
-bool passage_look(void);
+bool launch_look(void);
 
-CUresult passage_enter(struct passage *passage, CUstream stream);
-void passage_leave(const struct passage *passage);
+CUresult launch_enter(struct launch_ticket *launch_ticket, CUstream stream);
+void launch_leave(const struct launch_ticket *launch_ticket);
 struct governor *governor_known(int device);
 void launch_after_fork(void);
 struct stream_key stream_key(CUstream stream);

@@ -1,4 +1,4 @@
-/* MTML tells neither a power limit nor a process's memory, so time is charged at par and contexts do not count. */
+/* MTML tells neither a power limit nor a process's memory, so time is charged at unity and contexts do not count. */
 #include "mtml.h"
 
 #include <stddef.h>

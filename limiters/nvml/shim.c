@@ -123,7 +123,7 @@ static uint32_t read_clock(nvmlDevice_t device)
                    (why & nvmlClocksEventReasonSwPowerCap) != 0 &&
                    clock(device, NVML_CLOCK_SM, &now_mhz) == NVML_SUCCESS &&
                    most(device, NVML_CLOCK_SM, &most_mhz) == NVML_SUCCESS && now_mhz < most_mhz;
-    return lowered ? now_mhz * POWER_PAR / most_mhz : POWER_PAR;
+    return lowered ? now_mhz * POWER_UNITY / most_mhz : POWER_UNITY;
 }
 
 bool nvml_power(const char *uuid, struct power_reading *reading)

@@ -1,7 +1,7 @@
 /* The arithmetic of a share: a balance of device time that grows at the share's rate of wall time and is spent by use.
  *
- * Debt is carried without bound, so whatever one turn runs over is taken off the next and the error of the long run
- * goes to zero. Credit is not saved up: a grant that did not ask is owed one turn at most, while one that asked and
+ * Debt is carried without bound, so whatever one time slice runs over is taken off the next and the error of the long run
+ * goes to zero. Credit is not saved up: a grant that did not ask is owed one time slice at most, while one that asked and
  * was kept waiting by its neighbours keeps what it is owed (up to a second).
  */
 #ifndef HETERO_BUDGET_H
@@ -10,12 +10,12 @@
 #include "../core/region.h"
 
 /* How long a grant runs before another may: two busy tenants handing a card over every 10 ms reach together 97.8 % of
- * one alone, every 5 ms 94.8 %, every 2 ms 89.4 % (100 us kernels, measured on one H200); longer turns cost latency.
+ * one alone, every 5 ms 94.8 %, every 2 ms 89.4 % (100 us kernels, measured on one H200); longer time slices cost latency.
  * With nobody waiting it runs longer by its share of twice that: what a pause takes of a program (its caches, the
- * card's clocks) is paid for once a turn. */
-#define BUDGET_TURN_NS    INT64_C(10000000)
+ * card's clocks) is paid for once a time slice. */
+#define BUDGET_SLICE_NS    INT64_C(10000000)
 
-/* The most that anybody is owed; and in how long what is owed beyond a turn fades: long beside the 20 to 50 ms in which
+/* The most that anybody is owed; and in how long what is owed beyond a time slice fades: long beside the 20 to 50 ms in which
  * neighbours meet again, short beside what a person would call unfair. */
 #define BUDGET_ARREARS_NS INT64_C(1000000000)
 #define BUDGET_FADE_NS    INT64_C(2000000000)
@@ -53,19 +53,19 @@ static inline int64_t budget_balance(const struct hetero_region_device *account,
         return balance;
     if (asked > since) {
         int64_t rested = balance + budget_share(asked - since, core);
-        int64_t most = balance > BUDGET_TURN_NS ? balance : BUDGET_TURN_NS;
+        int64_t most = balance > BUDGET_SLICE_NS ? balance : BUDGET_SLICE_NS;
         balance = rested < most ? rested : most;
         since = asked < now ? asked : now;
     }
-    /* What passes from turn to turn takes some of the device's time. Where the shares add up to all of it, everybody is
-     * owed ever more, and soon nothing would tell who is owed most; so what is owed beyond a turn fades. */
-    if (balance > BUDGET_TURN_NS)
-        balance -= (int64_t)((double)(balance - BUDGET_TURN_NS) * budget_faded(now - since));
+    /* What passes from time slice to time slice takes some of the device's time. Where the shares add up to all of it, everybody is
+     * owed ever more, and soon nothing would tell who is owed most; so what is owed beyond a time slice fades. */
+    if (balance > BUDGET_SLICE_NS)
+        balance -= (int64_t)((double)(balance - BUDGET_SLICE_NS) * budget_faded(now - since));
     balance += budget_share(now - since, core);
     return balance < BUDGET_ARREARS_NS ? balance : BUDGET_ARREARS_NS;
 }
 
-/* Bring the account up to `now`, then spend `spent_ns`. The caller holds the device's turn. */
+/* Bring the account up to `now`, then spend `spent_ns`. The caller holds the device's time slice. */
 static inline void budget_settle(struct hetero_region_device *account, uint64_t asked, uint64_t now, uint32_t core,
                                  uint64_t spent_ns)
 {

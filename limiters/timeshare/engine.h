@@ -1,6 +1,6 @@
 /* What the governor needs of a driver and of time; limiters/<api> supplies it, the unit tests supply a simulated one.
  *
- * A mark is a point in a stream's order that can be asked whether the device has passed it: an event without timing.
+ * A fence is a point in a stream's order that can be asked whether the device has passed it: an event without timing.
  * Contexts and streams are the driver's own handles and mean nothing here.
  */
 #ifndef HETERO_ENGINE_H
@@ -15,11 +15,11 @@ struct engine {
     uint64_t (*now)(void);          /* CLOCK_MONOTONIC, ns */
     void (*pause)(uint64_t ns);     /* sleep about so long */
     void (*begin)(void);            /* the governor's thread calls this first */
-    void *(*home)(void *stream);    /* the context of a stream that has one of its own */
-    void *(*make)(void *context);   /* a new mark; NULL when none can be had */
-    void (*drop)(void *mark);
-    bool (*set)(void *mark, void *stream); /* after everything that is in the stream now */
-    bool (*passed)(void *mark);     /* a mark that cannot be asked counts as passed */
+    void *(*stream_context)(void *stream);    /* the context of a stream that has one of its own */
+    void *(*make)(void *context);   /* a new fence; NULL when none can be had */
+    void (*drop)(void *fence);
+    bool (*set)(void *fence, void *stream); /* after everything that is in the stream now */
+    bool (*passed)(void *fence);     /* a fence that cannot be asked counts as passed */
     bool (*power)(const char *uuid, struct power_reading *reading); /* false: that is not known */
 };
 

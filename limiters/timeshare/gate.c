@@ -1,4 +1,4 @@
-/* The launchers' side of the gate (gate.h): they pass it, mark how far the device has come, and wait for it. */
+/* The launchers' side of the gate (gate.h): they pass it, fence how far the device has come, and wait for it. */
 #include "gate.h"
 
 #include "../core/log.h"
@@ -11,17 +11,17 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What is in flight when a turn ends runs into the neighbour's time, and what is not keeps the device waiting: three
- * marks a millisecond of device time apart. Tiny kernels get a mark every 64 at most, because the next ones may be
+/* What is in flight when a time slice ends runs into the neighbour's time, and what is not keeps the device waiting: three
+ * fences a millisecond of device time apart. Tiny kernels get a fence every 64 at most, because the next ones may be
  * long. */
 #define IN_FLIGHT     3u
-#define MARK_EVERY_NS MS
+#define FENCE_EVERY_NS MS
 #define STRIDE_MOST   64u
 
-/* Beside a grant of high priority, which waits for all of it at any time: one mark after a tenth of that, or after one
+/* Beside a grant of high priority, which waits for all of it at any time: one fence after a tenth of that, or after one
  * kernel that is longer. What it costs is what the device waits for launchers then. */
-#define IN_FLIGHT_BRIEF     1u
-#define MARK_EVERY_BRIEF_NS (MS / 10)
+#define IN_FLIGHT_LOW_LATENCY     1u
+#define FENCE_EVERY_LOW_LATENCY_NS (MS / 10)
 
 /* A launcher waits awake for so long when the gate is about to be open, and one of high priority at first: its governor
  * opens it sooner than it could wake up. */
@@ -32,7 +32,7 @@
 #define EXIT_NS (1000 * MS)
 
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
-#define THIN_NS (50 * MS)
+#define THROTTLE_NS (50 * MS)
 
 #define ONE_LAUNCH (UINT64_C(1) << 32)
 
@@ -65,43 +65,43 @@ void gate_unlock(struct governor *governor)
 
 static uint32_t most_in_flight(struct governor *governor)
 {
-    return atomic_load_explicit(&governor->brief, memory_order_relaxed) ? IN_FLIGHT_BRIEF : IN_FLIGHT;
+    return atomic_load_explicit(&governor->low_latency, memory_order_relaxed) ? IN_FLIGHT_LOW_LATENCY : IN_FLIGHT;
 }
 
-static void pop_mark(struct governor *governor)
+static void pop_fence(struct governor *governor)
 {
     unsigned at = governor->oldest;
-    governor->oldest = (at + 1) % GOVERNOR_MARKS;
+    governor->oldest = (at + 1) % GATE_FENCES;
     governor->passed++;
     atomic_fetch_sub(&governor->backlog, 1);
-    lane_unmark(&governor->lanes, governor->marks[at].lane, governor->marks[at].life, governor->marks[at].mark);
+    tracked_stream_return_fence(&governor->tracked_streams, governor->fences[at].tracked_stream, governor->fences[at].generation, governor->fences[at].fence);
 }
 
 static void pop_passed(struct governor *governor)
 {
-    while (governor->backlog > 0 && governor->engine->passed(governor->marks[governor->oldest].mark))
-        pop_mark(governor);
+    while (governor->backlog > 0 && governor->engine->passed(governor->fences[governor->oldest].fence))
+        pop_fence(governor);
 }
 
 /* Wait until less is in flight. */
-static void thin(struct governor *governor)
+static void throttle(struct governor *governor)
 {
     uint64_t since = governor->engine->now();
     while (gate_lock(governor)) {
         pop_passed(governor);
-        if (governor->backlog >= most_in_flight(governor) && governor->engine->now() - since > THIN_NS)
-            pop_mark(governor);
+        if (governor->backlog >= most_in_flight(governor) && governor->engine->now() - since > THROTTLE_NS)
+            pop_fence(governor);
         bool enough = governor->backlog < most_in_flight(governor);
         gate_unlock(governor);
         if (enough)
             return;
         /* What is in flight beside a grant of high priority is soon done: before a sleeping thread would be there. */
-        bool brief = atomic_load_explicit(&governor->brief, memory_order_relaxed);
-        governor->engine->pause(brief ? 4 * US : 20 * US);
+        bool low_latency = atomic_load_explicit(&governor->low_latency, memory_order_relaxed);
+        governor->engine->pause(low_latency ? 4 * US : 20 * US);
     }
 }
 
-/* Let a mark stand for MARK_EVERY_NS, or its brief form: marks pass as fast as the device works, or as fast as they come
+/* Let a fence stand for FENCE_EVERY_NS, or its brief form: fences pass as fast as the device works, or as fast as they come
  * if it is faster than the program. While none passes, because a queue fills, time adds up. */
 static void adapt(struct governor *governor, uint64_t now)
 {
@@ -113,28 +113,28 @@ static void adapt(struct governor *governor, uint64_t now)
     if (since == 0)
         return;
     uint64_t elapsed = now > since + passed ? (now - since) / passed : 1;
-    uint64_t every = governor->brief ? MARK_EVERY_BRIEF_NS : MARK_EVERY_NS;
+    uint64_t every = governor->low_latency ? FENCE_EVERY_LOW_LATENCY_NS : FENCE_EVERY_NS;
     uint64_t fitting = (governor->stride * every + elapsed / 2) / elapsed;
     if (fitting > governor->stride * UINT64_C(2))
         fitting = governor->stride * UINT64_C(2);
     governor->stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
 }
 
-static void mark(struct governor *governor, struct lane *lane)
+static void fence(struct governor *governor, struct tracked_stream *tracked_stream)
 {
     if (!gate_lock(governor))
         return;
     uint32_t count = gate_launches(governor);
-    if (count - governor->marked >= governor->stride) {
+    if (count - governor->fenced >= governor->stride) {
         pop_passed(governor);
         adapt(governor, governor->engine->now());
-        governor->marked = count;
-        void *fresh = governor->backlog < GOVERNOR_MARKS ? lane_mark(&governor->lanes, lane) : NULL;
-        if (fresh != NULL && governor->engine->set(fresh, lane->key.stream)) {
-            unsigned at = (governor->oldest + governor->backlog) % GOVERNOR_MARKS;
-            governor->marks[at].mark = fresh;
-            governor->marks[at].lane = lane;
-            governor->marks[at].life = lane->life;
+        governor->fenced = count;
+        void *fresh = governor->backlog < GATE_FENCES ? tracked_stream_take_fence(&governor->tracked_streams, tracked_stream) : NULL;
+        if (fresh != NULL && governor->engine->set(fresh, tracked_stream->key.stream)) {
+            unsigned at = (governor->oldest + governor->backlog) % GATE_FENCES;
+            governor->fences[at].fence = fresh;
+            governor->fences[at].tracked_stream = tracked_stream;
+            governor->fences[at].generation = tracked_stream->generation;
             atomic_fetch_add(&governor->backlog, 1);
         } else if (fresh != NULL) {
             governor->engine->drop(fresh);
@@ -156,9 +156,9 @@ static void start(struct governor *governor)
         governor->started = pthread_create(&thread, NULL, governor_work, governor) == 0;
         if (governor->started)
             pthread_detach(thread);
-        else if (log_due(&governor->told_ns, governor->engine->now()))
+        else if (log_due(&governor->logged_ns, governor->engine->now()))
             log_line(LOG_ERROR, "governor: no thread could be started, launches wait");
-        if (governor->started && governor->told_ns != 0)
+        if (governor->started && governor->logged_ns != 0)
             log_line(LOG_INFO, "governor: its thread could be started now, launches go on");
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
@@ -190,7 +190,7 @@ bool governor_enter(struct governor *governor)
     for (;;) {
         uint32_t backlog = atomic_load_explicit(&governor->backlog, memory_order_relaxed);
         if (__builtin_expect(backlog >= most_in_flight(governor), 0))
-            thin(governor);
+            throttle(governor);
         /* First inside, then the gate: the thread closes the gate, then looks who is inside. */
         atomic_fetch_add(&governor->traffic, ONE_LAUNCH + 1);
         if (__builtin_expect(atomic_load(&governor->gate) == GATE_OPEN, 1))
@@ -204,47 +204,47 @@ bool governor_enter(struct governor *governor)
     return true;
 }
 
-/* The lane of the stream this thread used last: most threads use one for long. */
+/* The tracked stream of the stream this thread used last: most threads use one for long. */
 static __thread struct {
     struct governor *governor;
     struct stream_key key;
-    struct lane *lane;
-    unsigned life;
+    struct tracked_stream *tracked_stream;
+    unsigned generation;
 } last;
 
-static struct lane *lane_of(struct governor *governor, const struct stream_key *key)
+static struct tracked_stream *stream_of(struct governor *governor, const struct stream_key *key)
 {
     if (last.governor == governor && same_stream(&last.key, key) &&
-        last.life == atomic_load_explicit(&last.lane->life, memory_order_relaxed))
-        return last.lane;
+        last.generation == atomic_load_explicit(&last.tracked_stream->generation, memory_order_relaxed))
+        return last.tracked_stream;
     if (!gate_lock(governor))
         return NULL;
-    struct lane *lane = lanes_of(&governor->lanes, key);
-    if (lane != NULL) {
+    struct tracked_stream *tracked_stream = tracked_stream_of(&governor->tracked_streams, key);
+    if (tracked_stream != NULL) {
         last.governor = governor;
         last.key = *key;
-        last.lane = lane;
-        last.life = lane->life;
+        last.tracked_stream = tracked_stream;
+        last.generation = tracked_stream->generation;
     }
     gate_unlock(governor);
-    return lane;
+    return tracked_stream;
 }
 
 void governor_leave(struct governor *governor, const struct stream_key *key)
 {
-    struct lane *lane = lane_of(governor, key);
-    if (lane != NULL) {
+    struct tracked_stream *tracked_stream = stream_of(governor, key);
+    if (tracked_stream != NULL) {
         if (key->thread != NULL) {
             if (gate_lock(governor)) {
-                lane_flush(&governor->lanes, lane);
+                tracked_stream_flush(&governor->tracked_streams, tracked_stream);
                 gate_unlock(governor);
             }
-        } else if (!atomic_load_explicit(&lane->dirty, memory_order_relaxed)) {
-            atomic_store(&lane->dirty, true);
+        } else if (!atomic_load_explicit(&tracked_stream->dirty, memory_order_relaxed)) {
+            atomic_store(&tracked_stream->dirty, true);
         }
-        if (gate_launches(governor) - atomic_load_explicit(&governor->marked, memory_order_relaxed) >=
+        if (gate_launches(governor) - atomic_load_explicit(&governor->fenced, memory_order_relaxed) >=
             atomic_load_explicit(&governor->stride, memory_order_relaxed))
-            mark(governor, lane);
+            fence(governor, tracked_stream);
     }
     atomic_fetch_sub(&governor->traffic, 1);
 }
@@ -253,9 +253,9 @@ void governor_before_capture(struct governor *governor, const struct stream_key 
 {
     if (!gate_lock(governor))
         return;
-    struct lane *lane = lanes_known(&governor->lanes, key);
-    if (lane != NULL && atomic_load(&lane->dirty))
-        lane_flush(&governor->lanes, lane);
+    struct tracked_stream *tracked_stream = tracked_stream_known(&governor->tracked_streams, key);
+    if (tracked_stream != NULL && atomic_load(&tracked_stream->dirty))
+        tracked_stream_flush(&governor->tracked_streams, tracked_stream);
     gate_unlock(governor);
 }
 
@@ -263,9 +263,9 @@ void governor_before_stream_ends(struct governor *governor, const struct stream_
 {
     if (!gate_lock(governor))
         return;
-    struct lane *lane = lanes_known(&governor->lanes, key);
-    if (lane != NULL)
-        lane_retire(&governor->lanes, lane);
+    struct tracked_stream *tracked_stream = tracked_stream_known(&governor->tracked_streams, key);
+    if (tracked_stream != NULL)
+        tracked_stream_retire(&governor->tracked_streams, tracked_stream);
     gate_unlock(governor);
 }
 
@@ -275,8 +275,8 @@ void governor_before_context_ends(struct governor *governor, void *context)
         return;
     /* Marks are passed oldest first; with a context gone the order no longer matters, so all are let go. */
     while (governor->backlog > 0)
-        pop_mark(governor);
-    lanes_forget_context(&governor->lanes, context);
+        pop_fence(governor);
+    tracked_streams_forget_context(&governor->tracked_streams, context);
     gate_unlock(governor);
 }
 
@@ -301,7 +301,7 @@ bool gate_settled(struct governor *governor)
     bool result = true;
     if (!atomic_load(&governors_retired)) {
         pop_passed(governor);
-        result = lanes_settled(&governor->lanes);
+        result = tracked_streams_settled(&governor->tracked_streams);
     }
     gate_unlock(governor);
     return result;

@@ -1,13 +1,13 @@
 /* What a pause costs a program: after one it launches slower until its caches are warm, which without a share it never
- * has to be again. Seen on an H200: decoders lose 0.4 to 0.9 ms of a turn of 10 to 20 ms, whether a token takes 1.7 ms
+ * has to be again. Seen on an H200: decoders lose 0.4 to 0.9 ms of a time slice of 10 to 20 ms, whether a token takes 1.7 ms
  * or 5.2.
  *
- * The loss is told from whole turns, of many lengths: their launches grow with the time they take, on a line that does
- * not begin at none but where the loss is over. What that line says of the last turns is not charged, if they are on a
+ * The loss is told from whole time slices, of many lengths: their launches grow with the time they take, on a line that does
+ * not begin at none but where the loss is over. What that line says of the last time slices is not charged, if they are on a
  * line at all: a program whose launches are of all sizes does not tell. A program may feign the loss; it is believed up
- * to a twenty-fifth of the turn.
+ * to a twenty-fifth of the time slice.
  *
- * How many launches a millisecond of a turn has, loss and all, tells a program's speed beside one neighbour of that beside
+ * How many launches a millisecond of a time slice has, loss and all, tells a program's speed beside one neighbour of that beside
  * another (power.h).
  */
 #ifndef HETERO_PACE_H
@@ -16,25 +16,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PACE_TURNS    64   /* the line is through about so many */
+#define PACE_SLICES    64   /* the line is through about so many */
 #define PACE_LINE     0.85 /* of the launches' variance, what it has to explain */
-#define PACE_BELIEVED 25   /* a part of the turn */
-#define PACE_RECENT   16   /* turns whose rate is told: soon after a neighbour changed */
+#define PACE_BELIEVED 25   /* a part of the time slice */
+#define PACE_RECENT   16   /* time slices whose rate is told: soon after a neighbour changed */
 #define PACE_ERROR    0.03 /* standard error of a rate that is known */
 
 struct pace {
     double lost_ms; /* what a pause costs, as far as is known */
-    double rate;    /* launches a millisecond of the last turns, whole; 0: not known */
+    double rate;    /* launches a millisecond of the last time slices, whole; 0: not known */
     double recent_ms, recent_launches;
-    double turns, ms, launches, ms_ms, ms_launches, launches_launches; /* sums, the older the fainter */
+    double slices, ms, launches, ms_ms, ms_launches, launches_launches; /* sums, the older the fainter */
 };
 
-/* A turn is over that had a program busy from its first launch until the device had done all, and let so many launches
+/* A time slice is over that had a program busy from its first launch until the device had done all, and let so many launches
  * in. Returns what of it is not charged. */
 static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t let_in)
 {
-    double ms = (double)took_ns / 1e6, launches = let_in, kept = 1 - 1.0 / PACE_TURNS;
-    pace->turns = kept * pace->turns + 1;
+    double ms = (double)took_ns / 1e6, launches = let_in, kept = 1 - 1.0 / PACE_SLICES;
+    pace->slices = kept * pace->slices + 1;
     pace->ms = kept * pace->ms + ms;
     pace->launches = kept * pace->launches + launches;
     pace->ms_ms = kept * pace->ms_ms + ms * ms;
@@ -43,19 +43,19 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t le
     pace->recent_ms = (1 - 1.0 / PACE_RECENT) * pace->recent_ms + ms;
     pace->recent_launches = (1 - 1.0 / PACE_RECENT) * pace->recent_launches + launches;
 
-    double mean_ms = pace->ms / pace->turns, mean_launches = pace->launches / pace->turns;
-    double spread_ms = pace->ms_ms / pace->turns - mean_ms * mean_ms;
-    double spread_launches = pace->launches_launches / pace->turns - mean_launches * mean_launches;
-    double together = pace->ms_launches / pace->turns - mean_ms * mean_launches;
-    bool told = pace->turns >= PACE_TURNS / 2.0 && together > 0 &&
+    double mean_ms = pace->ms / pace->slices, mean_launches = pace->launches / pace->slices;
+    double spread_ms = pace->ms_ms / pace->slices - mean_ms * mean_ms;
+    double spread_launches = pace->launches_launches / pace->slices - mean_launches * mean_launches;
+    double together = pace->ms_launches / pace->slices - mean_ms * mean_launches;
+    bool advertised = pace->slices >= PACE_SLICES / 2.0 && together > 0 &&
                 together * together >= PACE_LINE * spread_ms * spread_launches;
-    double lost_ms = told ? mean_ms - mean_launches * spread_ms / together : 0, most_ms = ms / PACE_BELIEVED;
+    double lost_ms = advertised ? mean_ms - mean_launches * spread_ms / together : 0, most_ms = ms / PACE_BELIEVED;
     pace->lost_ms = lost_ms > 0 ? lost_ms : 0;
 
     /* Off a line through none at all; in squares, of launches. */
     double rate = mean_launches / mean_ms, error = PACE_ERROR * mean_launches;
     double off = spread_launches - 2 * rate * together + rate * rate * spread_ms;
-    bool even = pace->turns >= PACE_RECENT && off <= PACE_RECENT * error * error;
+    bool even = pace->slices >= PACE_RECENT && off <= PACE_RECENT * error * error;
     pace->rate = even ? pace->recent_launches / pace->recent_ms : 0;
     return (uint64_t)((pace->lost_ms < most_ms ? pace->lost_ms : most_ms) * 1e6);
 }

@@ -1,4 +1,4 @@
-/* Whose power it was, and what that makes of the price of time (power.h). Measurements: docs/notes/limiter.md. */
+/* Whose power it was, and what that makes of the charge rate of time (power.h). Measurements: docs/notes/limiter.md. */
 #include "power.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@
  * are of the last two seconds. */
 #define FULL 8u
 
-/* Weight of the belief that everybody's work draws the same: it decides while turns are too alike to tell them apart,
+/* Weight of the belief that everybody's work draws the same: it decides while time slices are too alike to tell them apart,
  * and always where there is a mean alone. */
 #define BELIEF      0.03
 #define BELIEF_MEAN 1e4
@@ -33,7 +33,7 @@ static unsigned bin(uint64_t ms)
     return (unsigned)(ms % POWER_BINS);
 }
 
-/* Fitted to what programs had of the power they are given at the limit, and how much faster they ran in their turns
+/* Fitted to what programs had of the power they are given at the limit, and how much faster they ran in their time slices
  * than alone, on two H200s: 8192^3 bf16 products 1.23 and 1.080, 1.47 and 1.183; 2048^3 ones on four streams and
  * 16384^3 ones agree to two points. */
 double power_slowdown(double wanted, double available)
@@ -42,7 +42,7 @@ double power_slowdown(double wanted, double available)
     return more <= 0 ? 1 : 1 + 0.317 * more + 0.148 * more * more;
 }
 
-/* A busy neighbour would make the card look hungry at rest, and a sleeping card modest: between turns an H200 drew
+/* A busy neighbour would make the card look power-limited at rest, and a sleeping card unconstrained: between time slices an H200 drew
  * 0.17 to 0.185 of its limit. */
 void power_begin(struct power *power, uint64_t now_ns, const struct power_reading *reading)
 {
@@ -50,10 +50,10 @@ void power_begin(struct power *power, uint64_t now_ns, const struct power_readin
     uint32_t idle_mw = reading->mean_mw < least ? least : reading->mean_mw > most ? most : reading->mean_mw;
     *power = (struct power){
         .idle_mw = idle_mw,
-        .price = POWER_PAR,
+        .charge_rate = POWER_UNITY,
         .looked_ns = now_ns,
         .newest = now_ns / MS,
-        .clock = POWER_PAR,
+        .clock = POWER_UNITY,
     };
     power_unwatched(power, now_ns);
 }
@@ -168,7 +168,7 @@ static double drawn_by_us(const struct power_fit *fit, double belief, double *un
     return ours;
 }
 
-/* What of its speed alone a modest program has whose neighbours' hunger lowers the clocks. Alone its own would be full;
+/* What of its speed alone a unconstrained program has whose neighbours' power limit lowers the clocks. Alone its own would be full;
  * or, if it nearly draws what there is now that they are low, such that it drew that: power grows with the 2.7th power
  * of the clock, by which the slowdown above is what it is, too. Copies are not slowed down at all, resnet18 by the 0.8th
  * power of the clock: a program tells by its launches, once they are known at full clocks, and is believed as far as the
@@ -178,7 +178,7 @@ static double drawn_by_us(const struct power_fit *fit, double belief, double *un
 static double speed_left(const struct power *power, double rate, double drawn, double available)
 {
     double fourth = __builtin_sqrt(__builtin_sqrt(drawn > 0 ? drawn / available : 0));
-    double clock = power->clock / POWER_PAR, alone = fourth * __builtin_sqrt(fourth);
+    double clock = power->clock / POWER_UNITY, alone = fourth * __builtin_sqrt(fourth);
     double speed = power->usual_rate > 0 ? rate / power->usual_rate : 0;
     if (speed == 0)
         return __builtin_sqrt(clock > alone ? clock : alone);
@@ -194,7 +194,7 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
     power->looked_ns = now_ns;
     remember_until(power, now_ns / MS);
     power->clock = KEPT * power->clock + (1 - KEPT) * reading->clock;
-    power->full = reading->clock == POWER_PAR ? power->full + 1 : 0;
+    power->full = reading->clock == POWER_UNITY ? power->full + 1 : 0;
     if (power->full >= FULL && rate > 0)
         power->usual_rate = power->usual_rate > 0 ? KEPT * power->usual_rate + (1 - KEPT) * rate : rate;
     double belief = reading->count > 0 ? BELIEF : BELIEF_MEAN, drawn = 0, least = 0;
@@ -217,8 +217,8 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
     double available = reading->limit_mw * 0.98 - power->idle_mw;
     if (power->fits[0].oo < LEAST || available <= 0)
         return;
-    double price = power_slowdown(drawn, available) * POWER_PAR;
+    double charge_rate = power_slowdown(drawn, available) * POWER_UNITY;
     if (drawn < available)
-        price = speed_left(power, rate, drawn, available) * POWER_PAR;
-    power->price = price > POWER_MOST ? POWER_MOST : (uint32_t)price;
+        charge_rate = speed_left(power, rate, drawn, available) * POWER_UNITY;
+    power->charge_rate = charge_rate > POWER_MOST ? POWER_MOST : (uint32_t)charge_rate;
 }

@@ -1,11 +1,11 @@
 /* What a power limit does to a share: a card at its power limit runs slower the longer it is busy.
  *
- * Alone and without a share, a program that wants more power than the card may draw runs at lowered clocks. In turns it
+ * Alone and without a share, a program that wants more power than the card may draw runs at lowered clocks. In time slices it
  * runs at full clocks, because the card cools its budget between them, and so gets more done in 30 % of the time than
  * 30 % of what it does alone: 36 % for large bf16 products on an H200. A share is meant of what the card can do, so the
  * time of such a program is charged dearer, by how much slower it would run if it ran all the time.
  *
- * The power is the card's; what is ours of it comes of comparing its samples with whose turn it was (power_look).
+ * The power is the card's; what is ours of it comes of comparing its samples with whose time slice it was (power_look).
  */
 #ifndef HETERO_POWER_H
 #define HETERO_POWER_H
@@ -13,8 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define POWER_PAR  1024u /* time is charged as it passes */
-#define POWER_MOST (2 * POWER_PAR)
+#define POWER_UNITY  1024u /* time is charged as it passes */
+#define POWER_MOST (2 * POWER_UNITY)
 
 /* How often the driver is asked. It keeps samples of the last 2.4 s. */
 #define POWER_EVERY_NS UINT64_C(250000000)
@@ -26,7 +26,7 @@
 /* What the driver says of a device. */
 struct power_reading {
     uint32_t mean_mw, limit_mw; /* about the last second's mean; what it may draw at most */
-    uint32_t clock;             /* its clock now, of POWER_PAR when no power limit lowers it */
+    uint32_t clock;             /* its clock now, of POWER_UNITY when no power limit lowers it */
     unsigned count;             /* of samples, oldest first; 0: the driver keeps none */
     struct {
         uint64_t at_ns; /* CLOCK_MONOTONIC */
@@ -35,12 +35,12 @@ struct power_reading {
 };
 
 struct power {
-    uint32_t idle_mw;    /* what the card draws with contexts on it and nothing to do; 0: not known, time is at par */
-    uint32_t price;      /* what a nanosecond is charged at, of POWER_PAR */
+    uint32_t idle_mw;    /* what the card draws with contexts on it and nothing to do; 0: not known, time is at unity */
+    uint32_t charge_rate;      /* what a nanosecond is charged at, of POWER_UNITY */
     uint64_t looked_ns;  /* when the driver was asked last */
     uint64_t sampled_ns; /* samples up to here are not, or no longer, taken into account */
     uint64_t newest;     /* the last millisecond that has a bin */
-    uint16_t own[POWER_BINS], others[POWER_BINS]; /* microseconds of each millisecond that a turn was ours, theirs */
+    uint16_t own[POWER_BINS], others[POWER_BINS]; /* microseconds of each millisecond that a time slice was ours, theirs */
     /* Of the samples so far, newer ones weighing more: sums of squares and products of our activity (o), theirs (t) and
      * the power above idle in milliwatt (p); for each of the delays that their time stamps may have. */
     struct power_fit {
@@ -60,7 +60,7 @@ void power_begin(struct power *power, uint64_t now_ns, const struct power_readin
 /* The device worked for us, or for others, from `from_ns` to `to_ns`. */
 void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own);
 
-/* Nobody looked until now whose turn it was: what the card drew meanwhile says nothing. */
+/* Nobody looked until now whose time slice it was: what the card drew meanwhile says nothing. */
 void power_unwatched(struct power *power, uint64_t now_ns);
 
 /* Our share is another: what we drew at the limit beside others says little of what we shall draw. */
@@ -74,7 +74,7 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
 /* What device time is charged at. */
 static inline uint64_t power_charge(const struct power *power, uint64_t spent_ns)
 {
-    return power->idle_mw == 0 ? spent_ns : spent_ns * power->price / POWER_PAR;
+    return power->idle_mw == 0 ? spent_ns : spent_ns * power->charge_rate / POWER_UNITY;
 }
 
 #endif

@@ -11,12 +11,12 @@
 
 /* ------------------------------------------------------------------------------------------------------ the budget */
 
-static void a_balance_grows_at_the_share_and_no_further_than_a_turn_at_rest(void)
+static void a_balance_grows_at_the_share_and_no_further_than_a_slice_at_rest(void)
 {
     struct hetero_region_device account = {0};
     budget_settle(&account, 0, 1000 * MS, 3000, 0);
     EXPECT(3 * MS, budget_balance(&account, 1000 * MS, 1010 * MS, 3000));
-    EXPECT(BUDGET_TURN_NS, budget_balance(&account, 5000 * MS, 5000 * MS, 3000));
+    EXPECT(BUDGET_SLICE_NS, budget_balance(&account, 5000 * MS, 5000 * MS, 3000));
 }
 
 static void one_that_was_kept_waiting_keeps_what_it_is_owed(void)
@@ -50,8 +50,8 @@ static struct {
     uint64_t in_flight;  /* launches the program keeps queued */
     uint64_t free_at;    /* when the device has done everything */
     uint64_t host_until; /* when the program is ready to launch again */
-    uint64_t seen_ns;    /* how much later than its work a mark has passed */
-    uint64_t launched, busy_ns, marks;
+    uint64_t seen_ns;    /* how much later than its work a fence has passed */
+    uint64_t launched, busy_ns, fences;
     struct governor *governor;
     bool inside;
 } sim;
@@ -93,7 +93,7 @@ static void sim_pause(uint64_t ns)
     }
 }
 
-static void *sim_home(void *stream)
+static void *sim_stream_context(void *stream)
 {
     return stream;
 }
@@ -103,24 +103,24 @@ static void *sim_make(void *context)
     return context == NULL ? NULL : calloc(1, sizeof(uint64_t));
 }
 
-static bool sim_set(void *mark, void *stream)
+static bool sim_set(void *fence, void *stream)
 {
     EXPECT(true, stream == &sim);
-    *(uint64_t *)mark = sim.free_at + sim.seen_ns;
-    sim.marks++;
+    *(uint64_t *)fence = sim.free_at + sim.seen_ns;
+    sim.fences++;
     return true;
 }
 
-static bool sim_passed(void *mark)
+static bool sim_passed(void *fence)
 {
-    return *(uint64_t *)mark <= sim.clock;
+    return *(uint64_t *)fence <= sim.clock;
 }
 
 static void nothing(void)
 {
 }
 
-static uint64_t sim_price_permille; /* what the device draws while busy, of what it may draw; 0: it will not say */
+static uint64_t sim_power_permille; /* what the device draws while busy, of what it may draw; 0: it will not say */
 
 static bool sim_power(const char *uuid, struct power_reading *reading)
 {
@@ -130,17 +130,17 @@ static bool sim_power(const char *uuid, struct power_reading *reading)
     last_clock = sim.clock;
     last_busy = sim.busy_ns;
     reading->limit_mw = 600000;
-    reading->mean_mw = 100000 + (uint32_t)(busy * 500 * (double)sim_price_permille);
+    reading->mean_mw = 100000 + (uint32_t)(busy * 500 * (double)sim_power_permille);
     reading->clock = 1024;
     reading->count = 0;
-    return sim_price_permille > 0;
+    return sim_power_permille > 0;
 }
 
 static const struct engine simulated = {
     .now = sim_now,
     .pause = sim_pause,
     .begin = nothing,
-    .home = sim_home,
+    .stream_context = sim_stream_context,
     .make = sim_make,
     .drop = free,
     .set = sim_set,
@@ -188,7 +188,7 @@ static void a_share_of_a_busy_device_is_kept_whatever_the_kernels_take(void)
                 govern(cores[c], 6000 * MS);
                 double share = (double)sim.busy_ns * 10000 / 6000e6;
                 printf("core %u, %llu us: %.1f\n", cores[c], (unsigned long long)(kernels[k] / US), share / 100);
-                /* The last turn, with three kernels of 15 ms in flight, is a point of 6 s; a device kept waiting costs
+                /* The last time slice, with three kernels of 15 ms in flight, is a point of 6 s; a device kept waiting costs
                  * up to 3 % of the share. */
                 EXPECT_NEAR((double)cores[c], 170 + cores[c] * 0.03, share);
                 exit(0);
@@ -212,9 +212,9 @@ static unsigned stamped_late_ms = 4;
 static double usual_rate, late_rate; /* launches a millisecond, in the first half of the looks and in the second */
 static unsigned power_looks = 20, unwatched_ms; /* before the last look but one, the neighbour runs and nobody watches it */
 
-/* Two tenants in turns of changing length, one of which draws `own_mw` above idle, and what the price of its time is
+/* Two tenants in time slices of changing length, one of which draws `own_mw` above idle, and what the charge rate of its time is
  * after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped some ms late and more. */
-static double price_beside(double own_share, uint32_t own_mw, double others_share, uint32_t others_mw, bool samples,
+static double charge_rate_beside(double own_share, uint32_t own_mw, double others_share, uint32_t others_mw, bool samples,
                            uint32_t clock)
 {
     struct power power;
@@ -248,83 +248,83 @@ static double price_beside(double own_share, uint32_t own_mw, double others_shar
         reading.count *= samples;
         power_look(&power, ms * MS, &reading, look < 10 ? usual_rate : late_rate);
     }
-    return power.price / 1024.0;
+    return power.charge_rate / 1024.0;
 }
 
-static void time_on_a_card_at_its_power_limit_is_dearer(void)
+static void time_on_a_card_at_its_power_limit_is_charged_more(void)
 {
     /* Large products at 30 % of the time reach 36 % of the speed they have alone (one H200), whoever is beside. */
-    EXPECT_NEAR(36.0 / 30, 0.02, price_beside(0.3, 848000, 0, 0, true, 1024));
-    EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.3, 848000, 0, 0, false, 1024)); /* a mean that is late */
-    EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.5, 848000, 0.4, 180000, true, 1024));
-    EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.3, 848000, 0.6, 365000, true, 1024));
+    EXPECT_NEAR(36.0 / 30, 0.02, charge_rate_beside(0.3, 848000, 0, 0, true, 1024));
+    EXPECT_NEAR(36.0 / 30, 0.05, charge_rate_beside(0.3, 848000, 0, 0, false, 1024)); /* a mean that is late */
+    EXPECT_NEAR(36.0 / 30, 0.05, charge_rate_beside(0.5, 848000, 0.4, 180000, true, 1024));
+    EXPECT_NEAR(36.0 / 30, 0.05, charge_rate_beside(0.3, 848000, 0.6, 365000, true, 1024));
     for (stamped_late_ms = 0; stamped_late_ms <= 16; stamped_late_ms += 4)
-        EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.45, 848000, 0.5, 20000, true, 1024));
+        EXPECT_NEAR(36.0 / 30, 0.05, charge_rate_beside(0.45, 848000, 0.5, 20000, true, 1024));
     stamped_late_ms = 4;
-    /* A modest program is charged at par, whoever is beside. */
-    EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0, 0, true, 1024));
-    EXPECT_NEAR(1, 0, price_beside(0.4, 180000, 0.5, 848000, true, 1024));
-    EXPECT_NEAR(1, 0, price_beside(0.3, 365000, 0.6, 848000, true, 1024));
-    /* Nor for what its neighbour's hunger does to its speed: as its launches tell, down to the 1.5th power of the clock or,
+    /* A unconstrained program is charged at unity, whoever is beside. */
+    EXPECT_NEAR(1, 0, charge_rate_beside(0.3, 365000, 0, 0, true, 1024));
+    EXPECT_NEAR(1, 0, charge_rate_beside(0.4, 180000, 0.5, 848000, true, 1024));
+    EXPECT_NEAR(1, 0, charge_rate_beside(0.3, 365000, 0.6, 848000, true, 1024));
+    /* Nor for what its neighbour's power limit does to its speed: as its launches tell, down to the 1.5th power of the clock or,
      * as here, to the clock at which it would draw all there is itself. */
-    EXPECT_NEAR(0.95, 0.01, price_beside(0.3, 365000, 0.6, 848000, true, 924));
+    EXPECT_NEAR(0.95, 0.01, charge_rate_beside(0.3, 365000, 0.6, 848000, true, 924));
     static const double rates[][2] = {{10, 1}, {9.2, 0.92}, {5, 0.864}, {20, 1}};
     for (unsigned r = 0; r < 4; r++) {
         usual_rate = 10;
         late_rate = rates[r][0];
-        EXPECT_NEAR(rates[r][1], 0.015, price_beside(0.3, 365000, 0.6, 848000, true, 924));
+        EXPECT_NEAR(rates[r][1], 0.015, charge_rate_beside(0.3, 365000, 0.6, 848000, true, 924));
     }
     usual_rate = late_rate = 0;
     /* Two that reach the limit together would do so alone, at the same clocks. */
     for (uint32_t clock = 700; clock < 1024; clock += 100)
-        EXPECT_NEAR(1, 0.035, price_beside(0.5, 560000, 0.5, 570000, true, clock));
+        EXPECT_NEAR(1, 0.035, charge_rate_beside(0.5, 560000, 0.5, 570000, true, clock));
     /* What a neighbour drew while nobody watched is not taken for ours. */
     power_looks = 2;
     for (unwatched_ms = 0; unwatched_ms <= 2000; unwatched_ms += 500) {
-        EXPECT_NEAR(1, 0.01, price_beside(0.5, 365000, 0.4, 848000, true, 1024));
-        EXPECT_NEAR(36.0 / 30, 0.05, price_beside(0.5, 848000, 0.4, 100000, true, 1024));
+        EXPECT_NEAR(1, 0.01, charge_rate_beside(0.5, 365000, 0.4, 848000, true, 1024));
+        EXPECT_NEAR(36.0 / 30, 0.05, charge_rate_beside(0.5, 848000, 0.4, 100000, true, 1024));
     }
     power_looks = 20;
     unwatched_ms = 0;
     /* Without samples nobody can tell, and both are charged for the mean. */
-    double blended = price_beside(0.3, 365000, 0.6, 848000, false, 1024);
+    double blended = charge_rate_beside(0.3, 365000, 0.6, 848000, false, 1024);
     EXPECT(true, blended > 1.02 && blended < 1.15);
 }
 
-static void a_hungry_program_gets_its_share_of_its_speed_alone(void)
+static void a_power_limited_program_gets_its_share_of_its_speed_alone(void)
 {
     sim.kernel_ns = 1600 * US;
     sim.host_ns = 2 * US;
     sim.in_flight = 8;
-    sim_price_permille = 1500;
+    sim_power_permille = 1500;
     govern(3000, 40000 * MS); /* in the first second nothing is known */
     EXPECT_NEAR(30.0 / power_slowdown(1.5, 1), 0.7, (double)sim.busy_ns * 100 / 40000e6);
 }
 
-/* So many turns, 5 to 25 ms long, in which nothing happens for so long and then a launch every 100 us, of which so many
+/* So many time slices, 5 to 25 ms long, in which nothing happens for so long and then a launch every 100 us, of which so many
  * come and stay away at random; what is not charged of the last. */
-static uint64_t turns_of(struct pace *pace, unsigned turns, double lost_ms, double at_random)
+static uint64_t slices_of(struct pace *pace, unsigned slices, double lost_ms, double at_random)
 {
-    uint64_t waived = 0, dice = 1;
+    uint64_t waived = 0, rng = 1;
     *pace = (struct pace){0};
-    for (unsigned turn = 0; turn < turns; turn++) {
-        dice = dice * UINT64_C(6364136223846793005) + 1442695040888963407;
-        double ms = 5 + (double)(dice >> 33) / 0x1p31 * 20, chance = (double)(dice >> 10 & 1023) / 511.5 - 1;
+    for (unsigned slice = 0; slice < slices; slice++) {
+        rng = rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+        double ms = 5 + (double)(rng >> 33) / 0x1p31 * 20, chance = (double)(rng >> 10 & 1023) / 511.5 - 1;
         waived = pace_end(pace, (uint64_t)(ms * 1e6), (uint32_t)((ms - lost_ms) * 10 * (1 + chance * at_random)));
     }
     return waived;
 }
 
-static double waived_us(unsigned turns, double lost_ms, double at_random)
+static double waived_us(unsigned slices, double lost_ms, double at_random)
 {
     struct pace pace;
-    return (double)turns_of(&pace, turns, lost_ms, at_random) / (double)US;
+    return (double)slices_of(&pace, slices, lost_ms, at_random) / (double)US;
 }
 
-static double rate_of(unsigned turns, double lost_ms, double at_random)
+static double rate_of(unsigned slices, double lost_ms, double at_random)
 {
     struct pace pace;
-    turns_of(&pace, turns, lost_ms, at_random);
+    slices_of(&pace, slices, lost_ms, at_random);
     return pace.rate;
 }
 
@@ -334,25 +334,25 @@ static void the_launches_a_millisecond_are_known_of_programs_that_launch_evenly(
     EXPECT_NEAR(10, 0.5, rate_of(24, 0, 0.15));
     EXPECT_NEAR(9, 0.3, rate_of(64, 1.5, 0.05)); /* what a pause costs is in it */
     EXPECT_NEAR(0, 0, rate_of(64, 0, 0.8));
-    EXPECT_NEAR(0, 0, rate_of(12, 0, 0)); /* a few turns do not tell */
+    EXPECT_NEAR(0, 0, rate_of(12, 0, 0)); /* a few time slices do not tell */
     /* Beside another neighbour they are others soon. */
     struct pace pace;
-    turns_of(&pace, 200, 0, 0);
-    for (unsigned turn = 0; turn < 32; turn++)
-        pace_end(&pace, (10 + turn % 7) * MS, (10 + turn % 7) * 9);
+    slices_of(&pace, 200, 0, 0);
+    for (unsigned slice = 0; slice < 32; slice++)
+        pace_end(&pace, (10 + slice % 7) * MS, (10 + slice % 7) * 9);
     EXPECT_NEAR(9, 0.2, pace.rate);
 }
 
 static void what_a_pause_costs_a_program_is_not_charged(void)
 {
     double believed_us = waived_us(201, 4, 0);
-    EXPECT_NEAR(600, 400, believed_us); /* a twenty-fifth of whatever the last turn was, and no more can be feigned */
+    EXPECT_NEAR(600, 400, believed_us); /* a twenty-fifth of whatever the last time slice was, and no more can be feigned */
     EXPECT_NEAR(150, 60, waived_us(201, 0.15, 0));
     EXPECT_NEAR(150, 60, waived_us(201, 0.15, 0.02));
     EXPECT_NEAR(0, 60, waived_us(201, 0, 0)); /* a launch is counted when it is over */
     EXPECT_NEAR(0, 0, waived_us(201, -1, 0)); /* a queue that fills at first is no loss */
     EXPECT_NEAR(0, 0, waived_us(201, 0.5, 0.5)); /* launches of all sizes do not tell */
-    EXPECT_NEAR(0, 0, waived_us(5, 0.5, 0));     /* nor do a few turns */
+    EXPECT_NEAR(0, 0, waived_us(5, 0.5, 0));     /* nor do a few time slices */
 }
 
 static void a_forged_balance_buys_a_second_and_no_more(void)
@@ -387,7 +387,7 @@ static void a_program_that_rests_is_not_slowed(void)
     EXPECT_NEAR(500, 25, (double)sim.launched);
 }
 
-static void tiny_kernels_are_marked_now_and_then_however_late_the_device_says_that_they_are_done(void)
+static void tiny_kernels_are_fenced_now_and_then_however_late_the_device_says_that_they_are_done(void)
 {
     for (uint64_t late = 0; late <= 16; late += 4) {
         pid_t child = fork();
@@ -397,8 +397,8 @@ static void tiny_kernels_are_marked_now_and_then_however_late_the_device_says_th
             sim.in_flight = 1000;
             sim.seen_ns = late * US;
             govern(5000, 300 * MS);
-            printf("%llu us late: %llu marks\n", (unsigned long long)late, (unsigned long long)sim.marks);
-            EXPECT_NEAR(55, 10, (double)sim.launched / (double)sim.marks);
+            printf("%llu us late: %llu fences\n", (unsigned long long)late, (unsigned long long)sim.fences);
+            EXPECT_NEAR(55, 10, (double)sim.launched / (double)sim.fences);
             exit(0);
         }
         int status;
@@ -407,7 +407,7 @@ static void tiny_kernels_are_marked_now_and_then_however_late_the_device_says_th
     }
 }
 
-static void what_is_in_flight_at_the_end_of_a_turn_is_bounded(void)
+static void what_is_in_flight_at_the_end_of_a_slice_is_bounded(void)
 {
     sim.kernel_ns = 20 * US;
     sim.host_ns = 2 * US;
@@ -435,16 +435,16 @@ static uint64_t real_now(void)
 
 static _Atomic uint64_t device_free_at;
 
-static bool real_set(void *mark, void *stream)
+static bool real_set(void *fence, void *stream)
 {
     (void)stream;
-    *(uint64_t *)mark = atomic_load(&device_free_at);
+    *(uint64_t *)fence = atomic_load(&device_free_at);
     return true;
 }
 
-static bool real_passed(void *mark)
+static bool real_passed(void *fence)
 {
-    return *(uint64_t *)mark <= real_now();
+    return *(uint64_t *)fence <= real_now();
 }
 
 static bool no_power(const char *uuid, struct power_reading *reading)
@@ -457,7 +457,7 @@ static const struct engine in_real_time = {
     .now = real_now,
     .pause = real_pause,
     .begin = nothing,
-    .home = sim_home,
+    .stream_context = sim_stream_context,
     .make = sim_make,
     .drop = free,
     .set = real_set,
@@ -492,7 +492,7 @@ static void threads_pass_the_gate_of_a_governor_in_real_time(void)
         EXPECT(0, pthread_create(&threads[t], NULL, launch_through_the_gate, (void *)t));
     for (int t = 0; t < GATE_THREADS; t++)
         pthread_join(threads[t], NULL);
-    /* 120 ms of device time at a half, less the turns at either end; and prompt, on whatever machine. */
+    /* 120 ms of device time at a half, less the time slices at either end; and prompt, on whatever machine. */
     EXPECT(true, real_now() - since > 200 * MS && real_now() - since < 5000 * MS);
     governor_retire(sim.governor);
     EXPECT(GATE_THREADS * GATE_LAUNCHES, atomic_load(&sim.governor->traffic) >> 32);
@@ -556,7 +556,7 @@ static void a_thread_that_cannot_be_started_is_told_of_once_a_minute(void)
 /* --------------------------------------------------------------------------------------------------------- the list */
 
 static const struct test tests[] = {
-    TEST(a_balance_grows_at_the_share_and_no_further_than_a_turn_at_rest),
+    TEST(a_balance_grows_at_the_share_and_no_further_than_a_slice_at_rest),
     TEST(one_that_was_kept_waiting_keeps_what_it_is_owed),
     TEST(debt_is_carried_in_full),
     TEST(a_share_of_a_busy_device_is_kept_whatever_the_kernels_take),
@@ -566,10 +566,10 @@ static const struct test tests[] = {
     TEST(a_forged_balance_buys_a_second_and_no_more),
     TEST(an_account_of_garbage_is_bounded),
     TEST(a_program_that_rests_is_not_slowed),
-    TEST(time_on_a_card_at_its_power_limit_is_dearer),
-    TEST(a_hungry_program_gets_its_share_of_its_speed_alone),
-    TEST(tiny_kernels_are_marked_now_and_then_however_late_the_device_says_that_they_are_done),
-    TEST(what_is_in_flight_at_the_end_of_a_turn_is_bounded),
+    TEST(time_on_a_card_at_its_power_limit_is_charged_more),
+    TEST(a_power_limited_program_gets_its_share_of_its_speed_alone),
+    TEST(tiny_kernels_are_fenced_now_and_then_however_late_the_device_says_that_they_are_done),
+    TEST(what_is_in_flight_at_the_end_of_a_slice_is_bounded),
     TEST(threads_pass_the_gate_of_a_governor_in_real_time),
     TEST(a_thread_that_cannot_be_started_is_told_of_once_a_minute),
 };

@@ -50,8 +50,8 @@ static char tenants_directory[] = "/tmp/hetero-fuzz-XXXXXX";
 
 static void remove_directory(void)
 {
-    char file[sizeof tenants_directory + sizeof "/turn.0"];
-    snprintf(file, sizeof file, "%s/turn.0", tenants_directory);
+    char file[sizeof tenants_directory + sizeof "/time slice.0"];
+    snprintf(file, sizeof file, "%s/time slice.0", tenants_directory);
     unlink(file);
     rmdir(tenants_directory);
 }
@@ -61,9 +61,9 @@ static const char *directory(void)
 {
     static bool made;
     if (!made) {
-        char file[sizeof tenants_directory + sizeof "/turn.0"];
+        char file[sizeof tenants_directory + sizeof "/time slice.0"];
         made = mkdtemp(tenants_directory) != NULL && atexit(remove_directory) == 0;
-        snprintf(file, sizeof file, "%s/turn.0", tenants_directory);
+        snprintf(file, sizeof file, "%s/time slice.0", tenants_directory);
         int opened = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         REQUIRE(made && opened >= 0);
         close(opened);
@@ -186,7 +186,7 @@ static void live(const uint8_t *bytes, size_t size)
         neighbour_ran_ns += neighbour.busy_ns[s];
     }
     /* Never more than a second ahead of its share, and that second is all that a neighbour can lose; and what is in
-     * flight at the end, and a turn. */
+     * flight at the end, and a time slice. */
     REQUIRE(ran_ns <= SECONDS_RUN * TENTH_NS + BUDGET_ARREARS_NS + TENTH_NS / 2);
     REQUIRE(neighbour_ran_ns + BUDGET_ARREARS_NS + TENTH_NS / 2 >= SECONDS_RUN * 8ULL * TENTH_NS);
     machine_end();
@@ -206,14 +206,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 
 #ifndef HETERO_LIBFUZZER
 
-static uint64_t dice = UINT64_C(0x9e3779b97f4a7c15);
+static uint64_t rng = UINT64_C(0x9e3779b97f4a7c15);
 
 static uint64_t roll(uint64_t sides)
 {
-    dice ^= dice << 13;
-    dice ^= dice >> 7;
-    dice ^= dice << 17;
-    return dice % sides;
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return rng % sides;
 }
 
 /* Change a few places after the first byte. */

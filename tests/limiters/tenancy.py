@@ -71,7 +71,7 @@ class Rack:
         card = f"[device]\nvendor = nvidia\nmodel = Card\nmemory = 1024 MiB\n{more}\nuuid = "
         text = "".join(f"{card}{UUIDS[each]}\n" for each in range(cards)) + kernel
         for each in range(cards):
-            (directory / f"turn.{UUIDS[each]}").touch()
+            (directory / f"slice.{UUIDS[each]}").touch()
         return cls(directory, Machine(directory, text))
 
     def grant(self, *terms: Terms, name: str = "grant", turns: bool = True) -> "Grant":
@@ -81,7 +81,7 @@ class Rack:
         (directory / "usage").write_bytes(bytes(REGION_BYTES))
         for index, each in enumerate(terms):
             if turns:
-                (directory / f"turn.{index}").hardlink_to(self.directory / f"turn.{each.uuid}")
+                (directory / f"slice.{index}").hardlink_to(self.directory / f"slice.{each.uuid}")
         return Grant(self, directory)
 
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":

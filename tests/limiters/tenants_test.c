@@ -1,4 +1,4 @@
-/* What tenants of one card get beside each other: whole governors, their turns and budgets, in virtual time. */
+/* What tenants of one card get beside each other: whole governors, their time slices and budgets, in virtual time. */
 #include "check.h"
 #include "h200.h"
 #include "virtual.h"
@@ -14,7 +14,7 @@ static struct hetero_region_device accounts[TENANTS];
 
 /* Kernels of half a millisecond, eight of them queued. */
 static const struct tenant KERNELS = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8};
-/* Ones that a turn of ten milliseconds ends in the middle of. */
+/* Ones that a time slice of ten milliseconds ends in the middle of. */
 static const struct tenant LONG_KERNELS = {.kernel_ns = 13 * MS, .host_ns = 3 * US, .in_flight = 4};
 /* A decoder: 118 launches a token, and the token is read before the next one is begun. */
 static const struct tenant DECODER = {.kernel_ns = 14 * US, .host_ns = 3 * US, .batch = 118, .in_flight = 1000};
@@ -152,7 +152,7 @@ static void what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_f
 }
 
 /* Three busy tenants, one of which is killed at a random moment, and another comes in its place; whether the one that
- * was killed had the turn or not, some neighbour that waits for it has it soon. */
+ * was killed had the time slice or not, some neighbour that waits for it has it soon. */
 static void after_a_kill_the_next_owner_is_there_within_5_ms(unsigned kills)
 {
     uint64_t last_ns = 0, sum_ns = 0;
@@ -186,7 +186,7 @@ static void after_a_kill_the_next_owner_is_there_within_5_ms(unsigned kills)
         EXPECT(true, took_ns <= 5 * MS);
         tenant_start(&tenants[victim]);
     }
-    printf("%u kills, %u of them of whoever had the turn while another waited: the next owner after %.3f ms on "
+    printf("%u kills, %u of them of whoever had the time slice while another waited: the next owner after %.3f ms on "
            "average, %.3f ms at most\n",
            kills, owners, (double)sum_ns / 1e6 / owners, (double)last_ns / 1e6);
     EXPECT(true, owners > kills / 10);
@@ -208,8 +208,8 @@ static void a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms(void
     after_a_kill_the_next_owner_is_there_within_5_ms(100000);
 }
 
-/* SIGSTOP, a debugger, a paused container: at whatever point of its turn. */
-static void a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_again(void)
+/* SIGSTOP, a debugger, a paused container: at whatever point of its time slice. */
+static void a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_again(void)
 {
     usage_file();
     for (unsigned moment = 0; moment < 12; moment++) {
@@ -306,9 +306,9 @@ static const struct tenant COLD_DECODER = {.kernel_ns = 87 * US,
                                            .host_ns = 20 * US,
                                            .batch = 64,
                                            .in_flight = 1000,
-                                           .cold_ns = 600 * US};
+                                           .warmup_ns = 600 * US};
 static const struct tenant COLD_LOOP = {
-    .kernel_ns = 12 * US, .host_ns = 17 * US, .batch = 60, .in_flight = 1000, .cold_ns = 500 * US};
+    .kernel_ns = 12 * US, .host_ns = 17 * US, .batch = 60, .in_flight = 1000, .warmup_ns = 500 * US};
 static const uint16_t MIXED_US[] = {[0 ... 24] = 1000, [25 ... 249] = 100};
 static const struct tenant MIXED = {
     .kernel_ns = 190 * US, .pattern_us = MIXED_US, .pattern = 250, .host_ns = 5 * US, .in_flight = 1000};
@@ -390,8 +390,8 @@ static void processes_of_a_grant_get_their_share_of_what_they_have_alone(void)
     }
 }
 
-/* Whoever of them has waited longest goes first: none waits for much longer than a turn of each takes. */
-static void processes_of_a_grant_have_their_turns_one_after_the_other(void)
+/* Whoever of them has waited longest goes first: none waits for much longer than a time slice of each takes. */
+static void processes_of_a_grant_have_their_slices_one_after_the_other(void)
 {
     static const struct tenant SERVER = {.kernel_ns = 500 * US, .host_ns = 3 * US, .batch = 8, .in_flight = 8};
     static const unsigned percents[] = {20, 50, 90};
@@ -435,7 +435,7 @@ static void a_process_that_is_stopped_while_it_waits_costs_its_grant_little(void
         tenant_stop(&tenants[0]);
         EXPECT(true, machine_run(8 * SECOND));
         double got = tenant_got(&tenants[1], 4, 9) + tenant_got(&tenants[2], 4, 9);
-        double due = percents[p] * 14 / 15.0; /* of the card's time, which turns make the most of */
+        double due = percents[p] * 14 / 15.0; /* of the card's time, which time slices make the most of */
         printf("%.2f of %.2f\n", got, due);
         EXPECT_NEAR(due, 1, got);
         machine_end();
@@ -466,10 +466,10 @@ static void processes_of_a_grant_share_what_is_lent_to_it(void)
     }
 }
 
-static unsigned roll(uint64_t *dice, unsigned sides)
+static unsigned roll(uint64_t *rng, unsigned sides)
 {
-    *dice = *dice * UINT64_C(6364136223846793005) + 1442695040888963407;
-    return (unsigned)((*dice >> 33) % sides);
+    *rng = *rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (unsigned)((*rng >> 33) % sides);
 }
 
 /* One to three grants of 5 % and more, nine tenths of the card at most, of one to three programs each. */
@@ -478,17 +478,17 @@ static void mix(uint64_t seed)
     static const struct tenant *const programs[] = {&KERNELS, &GRAPHS, &TRAINING, &DECODER, &LONG_KERNELS};
     enum { WATCHED_S = 6 };
     unsigned count = 0, first[4] = {0}, percent[3], left = 90, grants;
-    uint64_t dice = seed, launched[TENANTS], since_ns[TENANTS], done_ns[TENANTS];
+    uint64_t rng = seed, launched[TENANTS], since_ns[TENANTS], done_ns[TENANTS];
     double waited_ms[TENANTS] = {0};
     machine_begin(directory, seed);
-    grants = 1 + roll(&dice, 3);
+    grants = 1 + roll(&rng, 3);
     for (unsigned g = 0; g < grants; g++) {
-        percent[g] = 5 + roll(&dice, left - (grants - 1 - g) * 5 - 4);
+        percent[g] = 5 + roll(&rng, left - (grants - 1 - g) * 5 - 4);
         left -= percent[g];
-        bool elastic = roll(&dice, 2) == 1;
-        first[g + 1] = count + 1 + (g < 2 ? roll(&dice, 3) : roll(&dice, 2));
+        bool elastic = roll(&rng, 2) == 1;
+        first[g + 1] = count + 1 + (g < 2 ? roll(&rng, 3) : roll(&rng, 2));
         for (; count < first[g + 1]; count++) {
-            add(count, programs[roll(&dice, 5)], percent[g])->account = &accounts[first[g]];
+            add(count, programs[roll(&rng, 5)], percent[g])->account = &accounts[first[g]];
             tenants[count].terms.policy = elastic ? HETERO_POLICY_ELASTIC : HETERO_POLICY_FIXED;
         }
     }
@@ -540,7 +540,7 @@ static const struct tenant PRODUCTS = {.kernel_ns = 500 * US, .host_ns = 3 * US,
 static const struct tenant LITTLE = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 60000};
 #define AVAILABLE_MW (LIMIT_MW * 0.98 - IDLE_MW)
 
-static void a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alone(void)
+static void a_power_limited_program_beside_a_unconstrained_one_gets_its_share_of_its_speed_alone(void)
 {
     begin();
     double native = alone(&PRODUCTS) / power_slowdown(PRODUCTS.draws_mw, AVAILABLE_MW), natives = alone(&LITTLE);
@@ -571,7 +571,7 @@ static void a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_
     machine_end();
 }
 
-static void turns_at_another_clock_do_not_make_pauses_look_dear(void)
+static void slices_at_another_clock_do_not_make_pauses_look_dear(void)
 {
     begin();
     struct tenant *products = add(0, &PRODUCTS, 50);
@@ -653,7 +653,7 @@ static const struct test tests[] = {
     TEST(what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_first_launch),
     TEST(a_killed_tenant_is_followed_by_the_next_within_5_ms),
     TEST(a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms),
-    TEST(a_tenant_stopped_in_its_turn_is_waited_for_once_and_has_its_share_again),
+    TEST(a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_again),
     TEST(a_tenant_stopped_while_it_waits_holds_nobody_up_for_long),
     TEST(a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer),
     TEST(shares_beside_high_priority_are_shares),
@@ -662,13 +662,13 @@ static const struct test tests[] = {
     TEST(a_program_whose_launches_are_of_all_sizes_is_given_nothing),
     TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more),
     TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone),
-    TEST(processes_of_a_grant_have_their_turns_one_after_the_other),
+    TEST(processes_of_a_grant_have_their_slices_one_after_the_other),
     TEST(a_process_that_is_stopped_while_it_waits_costs_its_grant_little),
     TEST(processes_of_a_grant_share_what_is_lent_to_it),
     TEST(whoever_shares_a_card_has_its_share_and_none_of_its_processes_starves),
-    TEST(a_hungry_program_beside_a_modest_one_gets_its_share_of_its_speed_alone),
+    TEST(a_power_limited_program_beside_a_unconstrained_one_gets_its_share_of_its_speed_alone),
     TEST(a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it),
-    TEST(turns_at_another_clock_do_not_make_pauses_look_dear),
+    TEST(slices_at_another_clock_do_not_make_pauses_look_dear),
     TEST(what_the_card_drew_while_both_rested_is_charged_to_none),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),

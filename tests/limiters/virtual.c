@@ -54,7 +54,7 @@ static struct {
     struct tenant *tenants[TENANTS]; /* all that were ever started */
     struct tenant *runs;                /* whose slice it is */
     unsigned tenant_count;
-    uint64_t dice;
+    uint64_t rng;
     const char *directory;
     double drawn, filtered; /* milliwatt: on average of this millisecond, and what a sample would be */
     struct power_reading power;
@@ -65,10 +65,10 @@ static struct {
         short type;
         struct tenant *tenant;
     } lock[LOCKS];
-    struct mark {
+    struct fence {
         uint64_t at_ns; /* of its tenant's work */
         struct tenant *tenant; /* NULL: to be had */
-    } mark[MARKS];
+    } fence[MARKS];
 } machine;
 
 static void demand(bool truth, const char *what)
@@ -82,8 +82,8 @@ static void demand(bool truth, const char *what)
 /* Waking a thread takes 50 to 200 us where many virtual machines share a host. */
 static uint64_t wake_latency_ns(void)
 {
-    machine.dice = machine.dice * UINT64_C(6364136223846793005) + 1442695040888963407;
-    return 50 * US + (machine.dice >> 33) % (150 * US);
+    machine.rng = machine.rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return 50 * US + (machine.rng >> 33) % (150 * US);
 }
 
 /* ----------------------------------------------------------------------------------------------------- the tasks */
@@ -255,10 +255,10 @@ long virtual_syscall(long number, ...)
     return failed ? -1 : 0;
 }
 
-/* The grant's own bytes (turn.h), which processes of other grants have in a file of theirs. */
+/* The grant's own bytes (time slice.h), which processes of other grants have in a file of theirs. */
 static bool is_own(int byte)
 {
-    return byte >= machine.task->tenant->governor->turn.own_at + 14;
+    return byte >= machine.task->tenant->governor->slice.own_at + 14;
 }
 
 static bool conflicts(unsigned held, int file, int byte, short type)
@@ -294,7 +294,7 @@ static bool set_lock(int file, int byte, short type)
     return true;
 }
 
-/* All files that tasks lock are one: the one that keeps the card's turn. */
+/* All files that tasks lock are one: the one that keeps the card's time slice. */
 int virtual_fcntl(int file, int command, ...)
 {
     va_list arguments;
@@ -349,7 +349,7 @@ static void draw(uint64_t at_ns, uint64_t to_ns, uint32_t mw)
     }
 }
 
-/* Another than `tenant` that has work, the next in turn. */
+/* Another than `tenant` that has work, the next in time slice. */
 static struct tenant *next_beside(const struct tenant *tenant)
 {
     unsigned from = 0;
@@ -406,7 +406,7 @@ static void card_work(void)
 /* From the first launch of whoever draws too much. */
 static uint32_t card_clock(void)
 {
-    uint32_t clock = POWER_PAR;
+    uint32_t clock = POWER_UNITY;
     for (unsigned i = 0; i < machine.tenant_count; i++) {
         const struct tenant *tenant = machine.tenants[i];
         if (tenant->launched > 0 && tenant->clock > 0 && tenant->clock < clock)
@@ -422,7 +422,7 @@ static void card_launch(struct tenant *tenant)
     if (tenant->pattern > 0)
         kernel_ns = tenant->pattern_us[tenant->launched % tenant->pattern] * US;
     if (tenant->clocked)
-        kernel_ns = kernel_ns * POWER_PAR / card_clock();
+        kernel_ns = kernel_ns * POWER_UNITY / card_clock();
     tenant->asked_ns += kernel_ns;
     if (tenant->launched++ == 0)
         tenant->first_ns = machine.now_ns;
@@ -453,29 +453,29 @@ static void *engine_home(void *stream)
 /* A context is its tenant. */
 static void *engine_make(void *context)
 {
-    for (struct mark *mark = machine.mark; mark < machine.mark + MARKS; mark++)
-        if (mark->tenant == NULL) {
-            mark->tenant = context;
-            return mark;
+    for (struct fence *fence = machine.fence; fence < machine.fence + MARKS; fence++)
+        if (fence->tenant == NULL) {
+            fence->tenant = context;
+            return fence;
         }
     return NULL;
 }
 
-static void engine_drop(void *mark)
+static void engine_drop(void *fence)
 {
-    ((struct mark *)mark)->tenant = NULL;
+    ((struct fence *)fence)->tenant = NULL;
 }
 
-static bool engine_set(void *mark, void *stream)
+static bool engine_set(void *fence, void *stream)
 {
-    ((struct mark *)mark)->at_ns = ((const struct tenant *)stream)->asked_ns;
+    ((struct fence *)fence)->at_ns = ((const struct tenant *)stream)->asked_ns;
     return true;
 }
 
-static bool engine_passed(void *mark)
+static bool engine_passed(void *fence)
 {
     card_work();
-    const struct mark *set = mark;
+    const struct fence *set = fence;
     return set->at_ns <= set->tenant->done_ns;
 }
 
@@ -502,7 +502,7 @@ static const struct engine engine = {
     .now = task_now,
     .pause = engine_pause,
     .begin = engine_begin,
-    .home = engine_home,
+    .stream_context = engine_home,
     .make = engine_make,
     .drop = engine_drop,
     .set = engine_set,
@@ -528,15 +528,15 @@ static void *program(void *tenant_)
     struct stream_key stream = {.stream = tenant};
     uint64_t batch_ns = machine.now_ns;
     for (;;) {
-        struct turn lie = {.file = tenant->lies ? tenant->governor->turn.file : -1};
-        turn_owe(&lie, INT64_MAX);
+        struct slice lie = {.file = tenant->lies ? tenant->governor->slice.file : -1};
+        slice_owe(&lie, INT64_MAX);
         uint64_t came_ns = machine.now_ns;
         bool gated = terms_limit_core(&tenant->terms) && governor_enter(tenant->governor);
         card_launch(tenant);
         if (gated)
             governor_leave(tenant->governor, &stream);
-        uint64_t cold_ns = machine.now_ns - came_ns > COLD_AFTER_NS ? tenant->cold_ns : 0;
-        task_wait(machine.now_ns + tenant->host_ns + cold_ns + 1);
+        uint64_t warmup_ns = machine.now_ns - came_ns > COLD_AFTER_NS ? tenant->warmup_ns : 0;
+        task_wait(machine.now_ns + tenant->host_ns + warmup_ns + 1);
         if (tenant->batch > 0 && tenant->launched % tenant->batch == 0) {
             wait_for_card(tenant, 0);
             uint64_t took_ns = machine.now_ns - batch_ns;
@@ -557,13 +557,13 @@ void machine_begin(const char *directory, uint64_t seed)
     memset(&machine, 0, sizeof machine);
     machine.now_ns = machine.card_ns = 1000000000;
     machine.directory = directory;
-    machine.dice = seed;
+    machine.rng = seed;
 }
 
 void tenant_start(struct tenant *tenant)
 {
     tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, machine.directory, 0);
-    demand(tenant->governor != NULL && tenant->governor->turn.file >= 0, "no file to lock");
+    demand(tenant->governor != NULL && tenant->governor->slice.file >= 0, "no file to lock");
     tenant->launched = tenant->asked_ns = tenant->done_ns = 0;
     tenant->batches = tenant->batches_ns = tenant->longest_ns = 0;
     memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
@@ -593,9 +593,9 @@ static void forget_governor(struct tenant *tenant)
     governor_after_fork(tenant->governor); /* lets go of its descriptor */
     free(tenant->governor);
     tenant->governor = NULL;
-    for (struct mark *mark = machine.mark; mark < machine.mark + MARKS; mark++)
-        if (mark->tenant == tenant)
-            mark->tenant = NULL;
+    for (struct fence *fence = machine.fence; fence < machine.fence + MARKS; fence++)
+        if (fence->tenant == tenant)
+            fence->tenant = NULL;
 }
 
 void tenant_kill(struct tenant *tenant)
@@ -628,7 +628,7 @@ bool tenant_waits(const struct tenant *tenant)
     bool waits = false, runs = false;
     for (unsigned i = 0; i < machine.locks; i++)
         if (machine.lock[i].tenant == tenant) {
-            int byte = machine.lock[i].byte - tenant->governor->turn.at; /* turn.h */
+            int byte = machine.lock[i].byte - tenant->governor->slice.at; /* time slice.h */
             waits = waits || byte == 1 || byte == 2;
             runs = runs || byte == 4;
         }

@@ -26,9 +26,9 @@ struct tenant {
     unsigned in_flight; /* launches it keeps queued at most */
     uint64_t rest_ns;   /* what it does elsewhere after a batch */
     uint32_t draws_mw;  /* what the card draws above idle while it works for it */
-    uint32_t clock;     /* what that lowers the clock to for all, of POWER_PAR; 0: it does not */
+    uint32_t clock;     /* what that lowers the clock to for all, of POWER_UNITY; 0: it does not */
     bool clocked;       /* whether its kernels are as fast as the clock */
-    uint64_t cold_ns;   /* how long it is slow to launch more once it was kept waiting */
+    uint64_t warmup_ns;   /* how long it is slow to launch more once it was kept waiting */
     const uint16_t *pattern_us; /* how long the card takes for one launch after the other, in place of kernel_ns */
     unsigned pattern;           /* of so many, over and over */
     uint64_t from_ns;   /* when it begins */
