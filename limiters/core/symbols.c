@@ -11,6 +11,7 @@
 #include <elf.h>
 #include <link.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
@@ -116,28 +117,45 @@ static void *real_dlsym(void *handle, const char *name)
 
 /* ----------------------------------------------------------------------------------------------------- our tables */
 
-void *symbol_resolve(const struct symbols *table, struct symbol *row)
+/* What the linker puts around this library and around the section of its tables (SYMBOLS). */
+#define HIDDEN __attribute__((visibility("hidden")))
+extern const char __ehdr_start[] HIDDEN, _end[] HIDDEN;
+extern const struct symbols *const __start_hetero_symbols[] HIDDEN;
+extern const struct symbols *const __stop_hetero_symbols[] HIDDEN;
+
+static bool is_of_this_library(const void *function)
+{
+    return (uintptr_t)function >= (uintptr_t)__ehdr_start && (uintptr_t)function < (uintptr_t)_end;
+}
+
+void *symbol_resolve(const char *library, struct symbol *row)
 {
     /* No lock of ours around the loader's: whoever comes second finds the same. The handle is kept for good. */
-    void *handle = dlopen(table->library, RTLD_LAZY | RTLD_NOLOAD);
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
     if (handle == NULL)
-        handle = dlopen(table->library, RTLD_LAZY);
+        handle = dlopen(library, RTLD_LAZY);
     void *real = handle == NULL ? NULL : real_dlsym(handle, row->name);
-    if (real == row->ours)
+    if (is_of_this_library(real))
         real = NULL; /* the name is ours alone: never call ourselves */
     atomic_store_explicit(&row->real, real, memory_order_release);
     return real;
 }
 
-static struct symbol *row_of(const char *name, const struct symbols **table)
+/* The table and the row of what we answer under this name. */
+struct place {
+    const struct symbols *table;
+    size_t row;
+};
+
+static bool find_ours(const char *name, struct place *place)
 {
-    for (const struct symbols *const *at = symbols_tables; *at != NULL; at++)
-        for (size_t i = 0; i < (*at)->count; i++)
-            if ((*at)->rows[i].ours != NULL && same((*at)->rows[i].name, name)) {
-                *table = *at;
-                return &(*at)->rows[i];
+    for (const struct symbols *const *at = __start_hetero_symbols; at < __stop_hetero_symbols; at++)
+        for (size_t row = 0; row < (*at)->count; row++)
+            if ((*at)->ours[row] != NULL && same((*at)->rows[row].name, name)) {
+                *place = (struct place){*at, row};
+                return true;
             }
-    return NULL;
+    return false;
 }
 
 /* ----------------------------------------------------------------------------------------------------- the doors */
@@ -152,20 +170,22 @@ __attribute__((used, visibility("hidden"))) struct verdict hetero_judge(void *ha
                                                                         const char *version, long versioned)
 {
     void *pass = versioned ? libc_function(&libc_dlvsym, "dlvsym") : libc_function(&libc_dlsym, "dlsym");
-    const struct symbols *table;
-    struct symbol *row = name == NULL ? NULL : row_of(name, &table);
-    if (row == NULL || tenancy() == TENANCY_FREE)
+    struct place place;
+    if (name == NULL || !find_ours(name, &place) || tenancy() == TENANCY_FREE)
         return (struct verdict){NULL, pass};
+    const char *library = place.table->library;
+    struct symbol *row = &place.table->rows[place.row];
+    void *ours = place.table->ours[place.row];
     if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
         /* Everybody finds us there; whether the driver is loaded is what the caller wants to know. */
-        if (dlopen(table->library, RTLD_LAZY | RTLD_NOLOAD) != NULL && symbol_real(table, row) != NULL)
-            return (struct verdict){row->ours, NULL};
+        if (dlopen(library, RTLD_LAZY | RTLD_NOLOAD) != NULL && symbol_real(library, row) != NULL)
+            return (struct verdict){ours, NULL};
         return (struct verdict){real_dlsym(RTLD_NEXT, name), NULL};
     }
     void *found = versioned ? ((dlvsym_function)pass)(handle, name, version) : ((dlsym_function)pass)(handle, name);
-    if (found == row->ours && symbol_real(table, row) == NULL)
+    if (found == ours && symbol_real(library, row) == NULL)
         found = NULL;
-    return (struct verdict){found == NULL ? NULL : row->ours, NULL};
+    return (struct verdict){found == NULL ? NULL : ours, NULL};
 }
 
 /* What dlopen's stub does next: jump to `pass`, with the caller's flags but for those not in `flags`. */

@@ -1,5 +1,7 @@
 /* Arrays: memory without an address, charged by its shape. */
-#include "shim.h"
+#include "bodies.h"
+#include "charge.h"
+#include "device.h"
 
 static uint64_t element_bytes(CUarray_format format)
 {

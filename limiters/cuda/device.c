@@ -1,5 +1,8 @@
 /* Which of the grant's devices a call means. Ordinals move with CUDA_VISIBLE_DEVICES, so only UUIDs decide. */
-#include "shim.h"
+#include "device.h"
+
+#include "driver.h"
+#include "held.h"
 
 #include <string.h>
 

@@ -1,7 +1,11 @@
 /* Graphs: the memory their allocation nodes will take is charged when they are instantiated, for nobody can be refused
  * at a launch, and given back after the executable graph is destroyed, as far as the device has it again.
  */
-#include "shim.h"
+#include "bodies.h"
+#include "device.h"
+#include "driver.h"
+#include "held.h"
+#include "pool.h"
 
 #include <stdlib.h>
 

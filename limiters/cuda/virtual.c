@@ -1,7 +1,10 @@
 /* Virtual memory management: a block of physical memory lives while a handle or a mapping refers to it, so it is
  * charged when it is created and given back with the last of either.
  */
-#include "shim.h"
+#include "bodies.h"
+#include "charge.h"
+#include "device.h"
+#include "driver.h"
 
 #include <pthread.h>
 #include <stdlib.h>

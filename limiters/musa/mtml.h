@@ -3,12 +3,9 @@
 #define HETERO_MUSA_MTML_H
 
 #include "../timeshare/power.h"
-#include "../core/symbols.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-extern const struct symbols mtml_symbols;
 
 /* The power of a device (engine.h), and what the driver counts for this process on it. */
 bool mtml_power(const char *uuid, struct power_reading *reading);

@@ -5,6 +5,7 @@
 #include "shim.h"
 
 #include "../core/ledger.h"
+#include "../core/symbols.h"
 #include "../core/tenant.h"
 
 #include <stdlib.h>
@@ -18,9 +19,15 @@ enum {
     ROWS
 };
 
-static struct symbol rows[ROWS];
+#define NVML_LIBRARY "libnvidia-ml.so.1"
 
-#define REAL(name) ((typeof(&name))symbol_real(&nvml_symbols, &rows[ROW_##name]))
+static struct symbol rows[ROWS] = {
+#define OWN(name_, ...) [ROW_##name_] = {.name = #name_},
+#define USED(name_)     [ROW_##name_] = {.name = #name_},
+#include "api.def"
+};
+
+#define REAL(name) ((typeof(&name))symbol_real(NVML_LIBRARY, &rows[ROW_##name]))
 
 /* The grant's view of a device: false where the driver's own answer stands. */
 static bool granted(nvmlDevice_t device, uint64_t *limit, uint64_t *used, bool *beyond)
@@ -173,10 +180,10 @@ bool nvml_process_memory(const char *uuid, uint64_t *bytes)
 #define USED(name)
 #include "api.def"
 
-static struct symbol rows[ROWS] = {
-#define OWN(name_, ...) [ROW_##name_] = {.name = #name_, .ours = (void *)name_},
-#define USED(name_)     [ROW_##name_] = {.name = #name_},
+static void *const ours[ROWS] = {
+#define OWN(name, ...) [ROW_##name] = (void *)name,
+#define USED(name)
 #include "api.def"
 };
 
-const struct symbols nvml_symbols = {"libnvidia-ml.so.1", rows, ROWS};
+SYMBOLS(nvml, NVML_LIBRARY, rows, ours, ROWS);

@@ -1,22 +1,22 @@
 /* The arithmetic of a share: a balance of device time that grows at the share's rate of wall time and is spent by use.
  *
- * Debt is carried without bound, so whatever one time slice runs over is taken off the next and the error of the long run
- * goes to zero. Credit is not saved up: a grant that did not ask is owed one time slice at most, while one that asked and
- * was kept waiting by its neighbours keeps what it is owed (up to a second).
+ * Debt is carried without bound: what one time slice runs over is taken off the next, and the error of the long run
+ * goes to zero. Credit is not saved up: a grant that did not ask is owed one time slice at most, while one that asked
+ * and was kept waiting by its neighbours keeps what it is owed (up to a second).
  */
 #ifndef HETERO_BUDGET_H
 #define HETERO_BUDGET_H
 
 #include "../core/region.h"
 
-/* How long a grant runs before another may: two busy tenants handing a card over every 10 ms reach together 97.8 % of
- * one alone, every 5 ms 94.8 %, every 2 ms 89.4 % (100 us kernels, measured on one H200); longer time slices cost latency.
- * With nobody waiting it runs longer by its share of twice that: what a pause takes of a program (its caches, the
- * card's clocks) is paid for once a time slice. */
+/* How long a grant runs before another may. Two busy tenants that hand a card over every 10 ms reach together 97.8 % of
+ * one alone, every 5 ms 94.8 %, every 2 ms 89.4 % (100 us kernels, measured on one H200); longer time slices cost
+ * latency. With nobody waiting it runs longer by its share of twice that: what a pause costs a program (its caches, the
+ * card's clocks) is then paid once for a longer time. */
 #define BUDGET_SLICE_NS    INT64_C(10000000)
 
-/* The most that anybody is owed; and in how long what is owed beyond a time slice fades: long beside the 20 to 50 ms in which
- * neighbours meet again, short beside what a person would call unfair. */
+/* The most that anybody is owed; and in how long what is owed beyond a time slice fades: long against the 20 to 50 ms
+ * after which neighbours run again, short against what a person would call unfair. */
 #define BUDGET_ARREARS_NS INT64_C(1000000000)
 #define BUDGET_FADE_NS    INT64_C(2000000000)
 
@@ -57,8 +57,8 @@ static inline int64_t budget_balance(const struct hetero_region_device *account,
         balance = rested < most ? rested : most;
         since = asked < now ? asked : now;
     }
-    /* What passes from time slice to time slice takes some of the device's time. Where the shares add up to all of it, everybody is
-     * owed ever more, and soon nothing would tell who is owed most; so what is owed beyond a time slice fades. */
+    /* Hand-overs take some of the device's time. Where the shares add up to all of it, everybody would be owed ever
+     * more, and the balances would no longer say who is owed most; so what is owed beyond a time slice fades. */
     if (balance > BUDGET_SLICE_NS)
         balance -= (int64_t)((double)(balance - BUDGET_SLICE_NS) * budget_faded(now - since));
     balance += budget_share(now - since, core);

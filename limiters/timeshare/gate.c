@@ -1,308 +1,322 @@
-/* The launchers' side of the gate (gate.h): they pass it, fence how far the device has come, and wait for it. */
+/* The gate (gate.h): launchers pass it, set fences to see how far the device has come, and wait for it. */
 #include "gate.h"
+
+#include "futex.h"
 
 #include "../core/log.h"
 #include "../core/tenant.h"
 
-#include <limits.h>
-#include <linux/futex.h>
 #include <signal.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
-/* What is in flight when a time slice ends runs into the neighbour's time, and what is not keeps the device waiting: three
- * fences a millisecond of device time apart. Tiny kernels get a fence every 64 at most, because the next ones may be
- * long. */
-#define IN_FLIGHT     3u
+/* What is in flight when a time slice ends delays the next tenant, and too little in flight leaves the device idle:
+ * three fences a millisecond of device time apart. Short kernels get a fence every 64 at most, because the next ones
+ * may be long. */
+#define IN_FLIGHT      3u
 #define FENCE_EVERY_NS MS
-#define STRIDE_MOST   64u
+#define STRIDE_MOST    64u
 
-/* Beside a grant of high priority, which waits for all of it at any time: one fence after a tenth of that, or after one
- * kernel that is longer. What it costs is what the device waits for launchers then. */
-#define IN_FLIGHT_LOW_LATENCY     1u
+/* Beside a grant of high priority, which may have to wait for all of it: one fence after a tenth of that, or after one
+ * kernel that is longer. The cost is the time that the device then waits for launchers. */
+#define IN_FLIGHT_LOW_LATENCY      1u
 #define FENCE_EVERY_LOW_LATENCY_NS (MS / 10)
 
 /* A launcher waits awake for so long when the gate is about to be open, and one of high priority at first: its governor
- * opens it sooner than it could wake up. */
+ * opens the gate sooner than a sleeping thread wakes up. */
 #define AWAKE_NS      (2 * MS)
 #define AWAKE_HIGH_NS (200 * US)
-
-/* A process that exits waits so long for a driver that is being asked for its power, which it would pull away. */
-#define EXIT_NS (1000 * MS)
 
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THROTTLE_NS (50 * MS)
 
 #define ONE_LAUNCH (UINT64_C(1) << 32)
 
-atomic_bool governors_retired;
+atomic_bool gates_retired;
 
-void gate_sleep(_Atomic uint32_t *word, uint32_t value, uint64_t ns)
+void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
+               void *(*thread)(void *owner), void *owner)
 {
-    struct timespec timeout = {.tv_sec = (time_t)(ns / (1000 * MS)), .tv_nsec = (long)(ns % (1000 * MS))};
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &timeout, NULL, 0);
+    gate->engine = gate->streams.engine = engine;
+    gate->terms = terms;
+    gate->thread = thread;
+    gate->owner = owner;
+    gate->stride = 1;
+    pthread_mutex_init(&gate->lock, NULL);
 }
 
-void gate_wake(_Atomic uint32_t *word)
+/* The lock around the engine. False once the process exits: the driver may be gone. */
+static bool lock(struct gate *gate)
 {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
-
-bool gate_lock(struct governor *governor)
-{
-    pthread_mutex_lock(&governor->lock);
-    if (!atomic_load(&governors_retired))
+    pthread_mutex_lock(&gate->lock);
+    if (!atomic_load(&gates_retired))
         return true;
-    pthread_mutex_unlock(&governor->lock);
+    pthread_mutex_unlock(&gate->lock);
     return false;
 }
 
-void gate_unlock(struct governor *governor)
+static void unlock(struct gate *gate)
 {
-    pthread_mutex_unlock(&governor->lock);
+    pthread_mutex_unlock(&gate->lock);
 }
 
-static uint32_t most_in_flight(struct governor *governor)
+/* ---------------------------------------------------------------------------------------------------------- fences */
+
+static uint32_t most_in_flight(struct gate *gate)
 {
-    return atomic_load_explicit(&governor->low_latency, memory_order_relaxed) ? IN_FLIGHT_LOW_LATENCY : IN_FLIGHT;
+    return atomic_load_explicit(&gate->low_latency, memory_order_relaxed) ? IN_FLIGHT_LOW_LATENCY : IN_FLIGHT;
 }
 
-static void pop_fence(struct governor *governor)
+static void pop_fence(struct gate *gate)
 {
-    unsigned at = governor->oldest;
-    governor->oldest = (at + 1) % GATE_FENCES;
-    governor->passed++;
-    atomic_fetch_sub(&governor->backlog, 1);
-    tracked_stream_return_fence(&governor->tracked_streams, governor->fences[at].tracked_stream, governor->fences[at].generation, governor->fences[at].fence);
+    unsigned at = gate->oldest;
+    gate->oldest = (at + 1) % GATE_FENCES;
+    gate->passed++;
+    atomic_fetch_sub(&gate->backlog, 1);
+    tracked_stream_return_fence(&gate->streams, gate->fences[at].stream, gate->fences[at].generation,
+                                gate->fences[at].fence);
 }
 
-static void pop_passed(struct governor *governor)
+static void pop_passed(struct gate *gate)
 {
-    while (governor->backlog > 0 && governor->engine->passed(governor->fences[governor->oldest].fence))
-        pop_fence(governor);
+    while (gate->backlog > 0 && gate->engine->passed(gate->fences[gate->oldest].fence))
+        pop_fence(gate);
 }
 
 /* Wait until less is in flight. */
-static void throttle(struct governor *governor)
+static void throttle(struct gate *gate)
 {
-    uint64_t since = governor->engine->now();
-    while (gate_lock(governor)) {
-        pop_passed(governor);
-        if (governor->backlog >= most_in_flight(governor) && governor->engine->now() - since > THROTTLE_NS)
-            pop_fence(governor);
-        bool enough = governor->backlog < most_in_flight(governor);
-        gate_unlock(governor);
+    uint64_t since = gate->engine->now();
+    while (lock(gate)) {
+        pop_passed(gate);
+        if (gate->backlog >= most_in_flight(gate) && gate->engine->now() - since > THROTTLE_NS)
+            pop_fence(gate);
+        bool enough = gate->backlog < most_in_flight(gate);
+        unlock(gate);
         if (enough)
             return;
-        /* What is in flight beside a grant of high priority is soon done: before a sleeping thread would be there. */
-        bool low_latency = atomic_load_explicit(&governor->low_latency, memory_order_relaxed);
-        governor->engine->pause(low_latency ? 4 * US : 20 * US);
+        /* What is in flight beside a grant of high priority is done before a sleeping thread would wake up. */
+        bool low_latency = atomic_load_explicit(&gate->low_latency, memory_order_relaxed);
+        gate->engine->pause(low_latency ? 4 * US : 20 * US);
     }
 }
 
-/* Let a fence stand for FENCE_EVERY_NS, or its brief form: fences pass as fast as the device works, or as fast as they come
- * if it is faster than the program. While none passes, because a queue fills, time adds up. */
-static void adapt(struct governor *governor, uint64_t now)
+/* Adapt the stride so that a fence stands for FENCE_EVERY_NS, or its low-latency form. Fences pass at the device's
+ * speed, or at the speed of launches if the device is faster. While none passes, because a queue fills, time adds up. */
+static void adapt(struct gate *gate, uint64_t now)
 {
-    uint64_t since = governor->timed_ns, passed = governor->passed;
+    uint64_t since = gate->timed_ns, passed = gate->passed;
     if (since != 0 && passed == 0)
         return;
-    governor->timed_ns = now;
-    governor->passed = 0;
+    gate->timed_ns = now;
+    gate->passed = 0;
     if (since == 0)
         return;
     uint64_t elapsed = now > since + passed ? (now - since) / passed : 1;
-    uint64_t every = governor->low_latency ? FENCE_EVERY_LOW_LATENCY_NS : FENCE_EVERY_NS;
-    uint64_t fitting = (governor->stride * every + elapsed / 2) / elapsed;
-    if (fitting > governor->stride * UINT64_C(2))
-        fitting = governor->stride * UINT64_C(2);
-    governor->stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
+    uint64_t every = gate->low_latency ? FENCE_EVERY_LOW_LATENCY_NS : FENCE_EVERY_NS;
+    uint64_t fitting = (gate->stride * every + elapsed / 2) / elapsed;
+    if (fitting > gate->stride * UINT64_C(2))
+        fitting = gate->stride * UINT64_C(2);
+    gate->stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
 }
 
-static void fence(struct governor *governor, struct tracked_stream *tracked_stream)
+static void set_fence(struct gate *gate, struct tracked_stream *stream)
 {
-    if (!gate_lock(governor))
+    if (!lock(gate))
         return;
-    uint32_t count = gate_launches(governor);
-    if (count - governor->fenced >= governor->stride) {
-        pop_passed(governor);
-        adapt(governor, governor->engine->now());
-        governor->fenced = count;
-        void *fresh = governor->backlog < GATE_FENCES ? tracked_stream_take_fence(&governor->tracked_streams, tracked_stream) : NULL;
-        if (fresh != NULL && governor->engine->set(fresh, tracked_stream->key.stream)) {
-            unsigned at = (governor->oldest + governor->backlog) % GATE_FENCES;
-            governor->fences[at].fence = fresh;
-            governor->fences[at].tracked_stream = tracked_stream;
-            governor->fences[at].generation = tracked_stream->generation;
-            atomic_fetch_add(&governor->backlog, 1);
-        } else if (fresh != NULL) {
-            governor->engine->drop(fresh);
+    uint32_t count = gate_launches(gate);
+    if (count - gate->fenced >= gate->stride) {
+        pop_passed(gate);
+        adapt(gate, gate->engine->now());
+        gate->fenced = count;
+        void *fence = gate->backlog < GATE_FENCES ? tracked_stream_take_fence(&gate->streams, stream) : NULL;
+        if (fence != NULL && gate->engine->set(fence, stream->key.stream)) {
+            unsigned at = (gate->oldest + gate->backlog) % GATE_FENCES;
+            gate->fences[at].fence = fence;
+            gate->fences[at].stream = stream;
+            gate->fences[at].generation = stream->generation;
+            atomic_fetch_add(&gate->backlog, 1);
+        } else if (fence != NULL) {
+            gate->engine->drop(fence);
         }
     }
-    gate_unlock(governor);
+    unlock(gate);
 }
 
-static void start(struct governor *governor)
+/* -------------------------------------------------------------------------------------------------- the closed gate */
+
+static void start(struct gate *gate)
 {
-    if (!gate_lock(governor))
+    if (!lock(gate))
         return;
-    if (!governor->started) {
+    if (!gate->started) {
         /* The program's signals are for the program's threads. */
         sigset_t all, before;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         pthread_t thread;
-        governor->started = pthread_create(&thread, NULL, governor_work, governor) == 0;
-        if (governor->started)
+        gate->started = pthread_create(&thread, NULL, gate->thread, gate->owner) == 0;
+        if (gate->started)
             pthread_detach(thread);
-        else if (log_due(&governor->logged_ns, governor->engine->now()))
+        else if (log_due(&gate->logged_ns, gate->engine->now()))
             log_line(LOG_ERROR, "governor: no thread could be started, launches wait");
-        if (governor->started && governor->logged_ns != 0)
+        if (gate->started && gate->logged_ns != 0)
             log_line(LOG_INFO, "governor: its thread could be started now, launches go on");
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
-    gate_unlock(governor);
+    unlock(gate);
 }
 
 /* At the closed gate. False: no limit holds any more. */
-static bool wait_at_gate(struct governor *governor)
+static bool wait_until_open(struct gate *gate)
 {
-    atomic_fetch_add(&governor->waiting, 1);
-    gate_wake(&governor->waiting);
-    bool limited = true, high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
-    for (uint32_t seen = atomic_load(&governor->gate); limited && seen != GATE_OPEN;
-         seen = atomic_load(&governor->gate)) {
-        start(governor); /* which may have failed before */
-        uint64_t since = governor->engine->now(), awake_ns = seen == GATE_READY ? AWAKE_NS : high ? AWAKE_HIGH_NS : 0;
-        while (atomic_load(&governor->gate) == seen && governor->engine->now() - since < awake_ns)
-            governor->engine->pause(2 * US);
+    atomic_fetch_add(&gate->waiting, 1);
+    futex_wake(&gate->waiting);
+    bool limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
+    for (uint32_t seen = atomic_load(&gate->state); limited && seen != GATE_OPEN; seen = atomic_load(&gate->state)) {
+        start(gate); /* which may have failed before */
+        uint64_t since = gate->engine->now(), awake_ns = seen == GATE_READY ? AWAKE_NS : high ? AWAKE_HIGH_NS : 0;
+        while (atomic_load(&gate->state) == seen && gate->engine->now() - since < awake_ns)
+            gate->engine->pause(2 * US);
         high = false;
-        gate_sleep(&governor->gate, seen, GATE_LOOK_NS);
-        limited = terms_limit_core(governor->terms) && !atomic_load(&governors_retired);
+        futex_sleep(&gate->state, seen, GATE_LOOK_NS);
+        limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
     }
-    atomic_fetch_sub(&governor->waiting, 1);
+    atomic_fetch_sub(&gate->waiting, 1);
     return limited;
 }
 
-bool governor_enter(struct governor *governor)
+/* ---------------------------------------------------------------------------------------------------- for launchers */
+
+bool gate_enter(struct gate *gate)
 {
     for (;;) {
-        uint32_t backlog = atomic_load_explicit(&governor->backlog, memory_order_relaxed);
-        if (__builtin_expect(backlog >= most_in_flight(governor), 0))
-            throttle(governor);
+        uint32_t backlog = atomic_load_explicit(&gate->backlog, memory_order_relaxed);
+        if (__builtin_expect(backlog >= most_in_flight(gate), 0))
+            throttle(gate);
         /* First inside, then the gate: the thread closes the gate, then looks who is inside. */
-        atomic_fetch_add(&governor->traffic, ONE_LAUNCH + 1);
-        if (__builtin_expect(atomic_load(&governor->gate) == GATE_OPEN, 1))
+        atomic_fetch_add(&gate->traffic, ONE_LAUNCH + 1);
+        if (__builtin_expect(atomic_load(&gate->state) == GATE_OPEN, 1))
             break;
-        atomic_fetch_sub(&governor->traffic, ONE_LAUNCH + 1);
-        if (!wait_at_gate(governor))
+        atomic_fetch_sub(&gate->traffic, ONE_LAUNCH + 1);
+        if (!wait_until_open(gate))
             return false;
     }
-    if (__builtin_expect(atomic_load_explicit(&governor->first_ns, memory_order_relaxed) == 0, 0))
-        atomic_store_explicit(&governor->first_ns, governor->engine->now(), memory_order_relaxed);
+    if (__builtin_expect(atomic_load_explicit(&gate->first_ns, memory_order_relaxed) == 0, 0))
+        atomic_store_explicit(&gate->first_ns, gate->engine->now(), memory_order_relaxed);
     return true;
 }
 
-/* The tracked stream of the stream this thread used last: most threads use one for long. */
+/* The stream this thread used last: most threads use one for long. */
 static __thread struct {
-    struct governor *governor;
+    struct gate *gate;
     struct stream_key key;
-    struct tracked_stream *tracked_stream;
+    struct tracked_stream *stream;
     unsigned generation;
 } last;
 
-static struct tracked_stream *stream_of(struct governor *governor, const struct stream_key *key)
+static struct tracked_stream *stream_of(struct gate *gate, const struct stream_key *key)
 {
-    if (last.governor == governor && same_stream(&last.key, key) &&
-        last.generation == atomic_load_explicit(&last.tracked_stream->generation, memory_order_relaxed))
-        return last.tracked_stream;
-    if (!gate_lock(governor))
+    if (last.gate == gate && same_stream(&last.key, key) &&
+        last.generation == atomic_load_explicit(&last.stream->generation, memory_order_relaxed))
+        return last.stream;
+    if (!lock(gate))
         return NULL;
-    struct tracked_stream *tracked_stream = tracked_stream_of(&governor->tracked_streams, key);
-    if (tracked_stream != NULL) {
-        last.governor = governor;
+    struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
+    if (stream != NULL) {
+        last.gate = gate;
         last.key = *key;
-        last.tracked_stream = tracked_stream;
-        last.generation = tracked_stream->generation;
+        last.stream = stream;
+        last.generation = stream->generation;
     }
-    gate_unlock(governor);
-    return tracked_stream;
+    unlock(gate);
+    return stream;
 }
 
-void governor_leave(struct governor *governor, const struct stream_key *key)
+void gate_leave(struct gate *gate, const struct stream_key *key)
 {
-    struct tracked_stream *tracked_stream = stream_of(governor, key);
-    if (tracked_stream != NULL) {
+    struct tracked_stream *stream = stream_of(gate, key);
+    if (stream != NULL) {
         if (key->thread != NULL) {
-            if (gate_lock(governor)) {
-                tracked_stream_flush(&governor->tracked_streams, tracked_stream);
-                gate_unlock(governor);
+            if (lock(gate)) {
+                tracked_stream_flush(&gate->streams, stream);
+                unlock(gate);
             }
-        } else if (!atomic_load_explicit(&tracked_stream->dirty, memory_order_relaxed)) {
-            atomic_store(&tracked_stream->dirty, true);
+        } else if (!atomic_load_explicit(&stream->dirty, memory_order_relaxed)) {
+            atomic_store(&stream->dirty, true);
         }
-        if (gate_launches(governor) - atomic_load_explicit(&governor->fenced, memory_order_relaxed) >=
-            atomic_load_explicit(&governor->stride, memory_order_relaxed))
-            fence(governor, tracked_stream);
+        if (gate_launches(gate) - atomic_load_explicit(&gate->fenced, memory_order_relaxed) >=
+            atomic_load_explicit(&gate->stride, memory_order_relaxed))
+            set_fence(gate, stream);
     }
-    atomic_fetch_sub(&governor->traffic, 1);
+    atomic_fetch_sub(&gate->traffic, 1);
 }
 
-void governor_before_capture(struct governor *governor, const struct stream_key *key)
+void gate_before_capture(struct gate *gate, const struct stream_key *key)
 {
-    if (!gate_lock(governor))
+    if (!lock(gate))
         return;
-    struct tracked_stream *tracked_stream = tracked_stream_known(&governor->tracked_streams, key);
-    if (tracked_stream != NULL && atomic_load(&tracked_stream->dirty))
-        tracked_stream_flush(&governor->tracked_streams, tracked_stream);
-    gate_unlock(governor);
+    struct tracked_stream *stream = tracked_streams_find(&gate->streams, key);
+    if (stream != NULL && atomic_load(&stream->dirty))
+        tracked_stream_flush(&gate->streams, stream);
+    unlock(gate);
 }
 
-void governor_before_stream_ends(struct governor *governor, const struct stream_key *key)
+void gate_before_stream_ends(struct gate *gate, const struct stream_key *key)
 {
-    if (!gate_lock(governor))
+    if (!lock(gate))
         return;
-    struct tracked_stream *tracked_stream = tracked_stream_known(&governor->tracked_streams, key);
-    if (tracked_stream != NULL)
-        tracked_stream_retire(&governor->tracked_streams, tracked_stream);
-    gate_unlock(governor);
+    struct tracked_stream *stream = tracked_streams_find(&gate->streams, key);
+    if (stream != NULL)
+        tracked_stream_retire(&gate->streams, stream);
+    unlock(gate);
 }
 
-void governor_before_context_ends(struct governor *governor, void *context)
+void gate_before_context_ends(struct gate *gate, void *context)
 {
-    if (!gate_lock(governor))
+    if (!lock(gate))
         return;
-    /* Marks are passed oldest first; with a context gone the order no longer matters, so all are let go. */
-    while (governor->backlog > 0)
-        pop_fence(governor);
-    tracked_streams_forget_context(&governor->tracked_streams, context);
-    gate_unlock(governor);
+    /* Fences are popped oldest first; with a context gone the order no longer matters, so all are given back. */
+    while (gate->backlog > 0)
+        pop_fence(gate);
+    tracked_streams_forget_context(&gate->streams, context);
+    unlock(gate);
 }
 
-void governor_retire(struct governor *governor)
+/* --------------------------------------------------------------------------------------------------- for the thread */
+
+void gate_set(struct gate *gate, uint32_t state)
 {
-    atomic_store(&governors_retired, true);
-    pthread_mutex_lock(&governor->lock); /* whoever was calling the engine has finished */
-    pthread_mutex_unlock(&governor->lock);
-    gate_wake(&governor->gate);
-    uint64_t since = governor->engine->now(), waited_ns = 0;
-    for (; atomic_load(&governor->watch) == WATCHER_ASKS && waited_ns < EXIT_NS;
-         waited_ns = governor->engine->now() - since)
-        gate_sleep(&governor->watch, WATCHER_ASKS, EXIT_NS - waited_ns);
+    atomic_store(&gate->state, state);
+    if (state != GATE_CLOSED)
+        futex_wake(&gate->state);
 }
 
-bool gate_settled(struct governor *governor)
+bool gate_settled(struct gate *gate)
 {
-    /* One that has the lock all the time, waiting awake for the device, would keep it from a thread that has to be
-     * woken; and then it is not settled. */
-    if (pthread_mutex_trylock(&governor->lock) != 0)
+    /* A launcher that waits awake for the device takes the lock again and again, and would keep it from a thread that
+     * has to be woken; while one has it, the device has not passed everything. */
+    if (pthread_mutex_trylock(&gate->lock) != 0)
         return false;
-    bool result = true;
-    if (!atomic_load(&governors_retired)) {
-        pop_passed(governor);
-        result = tracked_streams_settled(&governor->tracked_streams);
+    bool settled = true;
+    if (!atomic_load(&gates_retired)) {
+        pop_passed(gate);
+        settled = tracked_streams_settled(&gate->streams);
     }
-    gate_unlock(governor);
-    return result;
+    unlock(gate);
+    return settled;
+}
+
+void gate_forget_timing(struct gate *gate)
+{
+    if (!lock(gate))
+        return;
+    gate->timed_ns = 0;
+    unlock(gate);
+}
+
+void gate_retire(struct gate *gate)
+{
+    atomic_store(&gates_retired, true);
+    pthread_mutex_lock(&gate->lock); /* whoever was calling the engine has finished */
+    pthread_mutex_unlock(&gate->lock);
+    futex_wake(&gate->state);
 }

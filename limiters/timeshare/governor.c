@@ -1,6 +1,9 @@
 /* The governor's thread (governor.h): it waits out debt, takes the time slice, opens the gate, closes it and charges. */
+#include "governor.h"
+
 #include "budget.h"
-#include "gate.h"
+#include "futex.h"
+
 #include "../core/log.h"
 #include "../core/tenant.h"
 
@@ -9,48 +12,56 @@
 
 /* How often a running time slice is looked at: a neighbour with a higher claim waits no longer than this and what is in
  * flight. */
-#define TICK_NS       (MS / 2)
+#define TICK_NS             (MS / 2)
 #define TICK_LOW_LATENCY_NS (MS / 10)
 
-/* While a neighbour that makes way for a high-priority time slice drains, both run, and each is charged half of the time: the
- * driver gives contexts slices of one length. Longer than this the neighbour's kernels are its own affair. */
+/* While a low-priority neighbour drains into a high-priority time slice, both run, and each is charged half of the
+ * time: the driver gives contexts slices of one length. What the neighbour's kernels take beyond this is not ours. */
 #define YIELD_NS (10 * MS)
 
-/* With nothing in flight for so long the time slice ends. Shorter gaps are charged: a program that launches one small kernel
- * after the other keeps the device from others as surely as a long kernel does. */
-#define GAP_NS       MS
-#define GAP_HIGH_NS (MS / 2) /* of high priority: it is back at once when it wants to */
+/* With nothing in flight for so long the time slice ends. Shorter gaps are charged: a program that launches one small
+ * kernel after the other keeps the device from others as a long kernel does. */
+#define GAP_NS      MS
+#define GAP_HIGH_NS (MS / 2) /* of high priority, which gets the device back at once */
 
 /* How long a time slice is kept for launchers that have been woken and have not come yet. */
 #define WAKE_NS (10 * MS)
 
-/* A time slice is given up after so long even if its work is not done. A kernel that waits for one of another process (a
- * collective) would otherwise wait for ever when both want the same device. */
+/* A time slice is given up after so long even if its work is not done. A kernel that waits for one of another process
+ * (a collective) would otherwise wait for ever when both want the same device. */
 #define DRAIN_NS (100 * MS)
 
-/* Alone and without a share, processes of a grant that are busy at once lose this part of the device to the driver's
- * going over from one to another, every 2 ms: four got 1872 of the 2004 kernels a second that one got (H200). In time slices
- * they do not, so that their time is dearer by it. */
-#define SWITCHING 14u
-
-/* How often somebody who waits out its debt looks whether others run: their power is told from ours by that. Who rested
- * for longer than the second does not know who ran meanwhile. */
+/* How often a governor that waits out its debt looks whether others run: their power is told from ours by that. After a
+ * rest longer than the second it does not know who ran meanwhile. */
 #define WATCH_NS     (2 * MS)
 #define UNWATCHED_NS (100 * MS)
+
+static void *work(void *governor);
 
 struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,
                               struct hetero_region_device *account, const char *directory, unsigned device)
 {
     struct governor *governor = calloc(1, sizeof *governor);
+    char name[96] = "";
     if (governor == NULL)
         return NULL;
-    governor->engine = governor->tracked_streams.engine = engine;
+    governor->engine = engine;
     governor->terms = terms;
-    governor->account = account;
-    governor->stride = 1;
-    pthread_mutex_init(&governor->lock, NULL);
+    governor->account = (struct account){.terms = terms, .shared = account};
+    gate_make(&governor->gate, engine, terms, work, governor);
     slice_open(&governor->slice, directory, device);
+    bool named = engine->device_name(terms->uuid, name, sizeof name);
+    governor->power.model = named ? power_model_of(name) : &power_model_neutral;
+    power_watch_make(&governor->watch, engine, terms->uuid, governor->power.model);
+    log_line(LOG_DEBUG, "governor: \"%s\" is %s", name,
+             governor->power.model == &power_model_neutral ? "neutral to power" : "a known power model");
     return governor;
+}
+
+void governor_retire(struct governor *governor)
+{
+    gate_retire(&governor->gate);
+    power_watch_retire(&governor->watch);
 }
 
 void governor_after_fork(struct governor *governor)
@@ -58,16 +69,7 @@ void governor_after_fork(struct governor *governor)
     slice_close(&governor->slice);
 }
 
-static void spend(struct governor *governor, struct hetero_region_device *account, uint64_t now, uint64_t spent_ns)
-{
-    budget_settle(account, governor->asked_ns, now, terms_core(governor->terms), spent_ns);
-    /* Time lent by nobody's loss is not paid back: an elastic grant owes one time slice at most, and what it took while
-     * another waited. */
-    if (terms_policy(governor->terms) == HETERO_POLICY_ELASTIC &&
-        atomic_load_explicit(&account->balance_ns, memory_order_relaxed) < -BUDGET_SLICE_NS &&
-        !slice_wanted(&governor->slice))
-        atomic_store_explicit(&account->balance_ns, -BUDGET_SLICE_NS, memory_order_relaxed);
-}
+/* --------------------------------------------------------------------------------------------------------- charging */
 
 /* The device was ours from `from` to `to`; or, when the process was stopped meanwhile (a signal, a debugger, a paused
  * container), for as long as its co-tenants waited for it. */
@@ -78,88 +80,50 @@ static void charge(struct governor *governor, uint64_t from, uint64_t to)
     uint64_t waived_ns = governor->waived_ns < ran_ns ? governor->waived_ns : ran_ns;
     governor->waived_ns -= waived_ns;
     uint64_t charged_ns = power_charge(&governor->power, ran_ns - waived_ns);
-    if (slice_wanted_by_siblings(&governor->slice))
-        charged_ns += charged_ns / SWITCHING;
-    spend(governor, governor->account, to, charged_ns);
-    spend(governor, &governor->own, to, charged_ns);
-    uint32_t count = gate_launches(governor);
-    atomic_fetch_add_explicit(&governor->account->launches, (uint32_t)(count - governor->launches_seen),
-                              memory_order_relaxed);
-    governor->launches_seen = count;
+    uint32_t switching = governor->power.model->switching;
+    if (switching > 0 && slice_wanted_by_siblings(&governor->slice))
+        charged_ns += charged_ns / switching;
+    account_spend(&governor->account, &governor->slice, to, charged_ns, gate_launches(&governor->gate));
 }
 
-/* What the grant may still use; and however the shared account came by its balance, this process alone is never ahead
- * of its grant's share by more than could have been owed. */
-static int64_t balance(struct governor *governor)
+static int64_t balance(const struct governor *governor)
 {
-    uint64_t now = governor->engine->now();
-    uint32_t core = terms_core(governor->terms);
-    int64_t shared = budget_balance(governor->account, governor->asked_ns, now, core);
-    int64_t own = budget_balance(&governor->own, governor->asked_ns, now, core) + BUDGET_ARREARS_NS;
-    return shared < own ? shared : own;
+    return account_balance(&governor->account, governor->engine->now());
 }
 
-/* Who asks for the card's power (gate.h): the driver may take its time, 130 ms have been seen while other programs
- * started and ended. */
-static void *watch_power(void *argument)
-{
-    struct governor *governor = argument;
-    bool ever = false;
-    uint32_t seen = atomic_load(&governor->watch);
-    for (; seen != UNTOLD && !atomic_load(&governors_retired); seen = atomic_load(&governor->watch)) {
-        if (seen != WATCHER_ASKS) {
-            gate_sleep(&governor->watch, seen, UINT64_C(1000) * MS);
-            continue;
-        }
-        bool advertised = governor->engine->power(governor->terms->uuid, &governor->reading);
-        ever = ever || advertised;
-        atomic_store(&governor->watch, advertised ? WATCHER_ASKED : ever ? WATCHER_RESTS : UNTOLD);
-    }
-    atomic_store(&governor->watch, UNTOLD);
-    gate_wake(&governor->watch);
-    return NULL;
-}
-
-/* A power-limited program makes other launches at other clocks: its time slices before and after are not on one line. What a unconstrained
- * one makes is what its own charge rate is told by. */
+/* A power-limited program's launch rate depends on its clocks: the regression begins anew when its charge rate has
+ * moved by 1/16. An unconstrained program's charge rate is told by that very regression, and does not reset it. */
 static void begin_line(struct governor *governor)
 {
-    uint32_t charge_rate = governor->power.charge_rate > POWER_UNITY ? governor->power.charge_rate : POWER_UNITY, before = governor->paced_at;
-    if (charge_rate * 16 > before * 17 || charge_rate * 17 < before * 16) {
+    uint32_t rate = governor->power.charge_rate > POWER_UNITY ? governor->power.charge_rate : POWER_UNITY;
+    uint32_t before = governor->paced_at;
+    if (rate * 16 > before * 17 || rate * 17 < before * 16) {
         governor->pace = (struct pace){0};
-        governor->paced_at = charge_rate;
+        governor->paced_at = rate;
     }
 }
 
-/* Look now and then at what the card draws: time on a card at its power limit is dearer. */
+/* Look now and then at what the card draws: time on a card at its power limit is charged more. */
 static void look_at_power(struct governor *governor)
 {
-    const struct power_reading *reading = &governor->reading;
+    struct power *power = &governor->power;
     uint64_t now = governor->engine->now();
-    uint32_t watch = atomic_load(&governor->watch);
-    if (watch == UNTOLD || !power_due(&governor->power, now))
+    const struct power_reading *reading = power_due(power, now) ? power_watch_look(&governor->watch) : NULL;
+    if (reading == NULL)
         return;
-    if (watch == UNWATCHED && !governor->engine->power(governor->terms->uuid, &governor->reading)) {
-        if (governor->power.idle_mw == 0)
-            atomic_store(&governor->watch, UNTOLD);
-        return;
-    }
-    if (watch == WATCHER_RESTS && atomic_compare_exchange_strong(&governor->watch, &watch, WATCHER_ASKS))
-        gate_wake(&governor->watch);
-    if (watch != UNWATCHED && watch != WATCHER_ASKED)
-        return;
-    if (governor->power.idle_mw == 0)
-        power_begin(&governor->power, now, reading);
+    if (power->idle_mw == 0)
+        power_begin(power, power->model, now, reading);
     else
-        power_look(&governor->power, now, reading, governor->pace.rate);
+        power_look(power, now, reading, governor->pace.rate);
     begin_line(governor);
     log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", reading->mean_mw, reading->limit_mw,
-             governor->power.charge_rate);
-    if (watch == WATCHER_ASKED)
-        atomic_compare_exchange_strong(&governor->watch, &watch, WATCHER_RESTS);
+             power->charge_rate);
+    power_watch_done(&governor->watch);
 }
 
-/* Wait out of the time slice, and see whether others run meanwhile. */
+/* -------------------------------------------------------------------------------------------- getting the time slice */
+
+/* Wait without the time slice, and see whether others run meanwhile. */
 static void rest(struct governor *governor, uint64_t ns)
 {
     uint64_t now = governor->engine->now(), until = now + ns;
@@ -172,19 +136,17 @@ static void rest(struct governor *governor, uint64_t ns)
     }
 }
 
-/* What passes between time slices is lost, and where the shares add up to all of the device somebody loses it: all alike, if
- * whoever is owed most runs. High priority is heeded first. */
+/* Hand-overs lose device time, and where the shares add up to all of the device somebody has to lose it: everybody
+ * alike, if the grant that is owed most runs. High priority runs whatever it is owed. */
 static bool owed_less(const struct governor *governor)
 {
     return terms_priority(governor->terms) == HETERO_PRIORITY_LOW && slice_owed_more(&governor->slice);
 }
 
 /* The time slice is about to be ours: a launcher that would have to be woken first is 50 to 200 us late. */
-static void make_ready(void *governor_)
+static void make_ready(void *governor)
 {
-    struct governor *governor = governor_;
-    atomic_store(&governor->gate, GATE_READY);
-    gate_wake(&governor->gate);
+    gate_set(&((struct governor *)governor)->gate, GATE_READY);
 }
 
 /* Get the time slice with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
@@ -194,7 +156,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
     const struct hetero_grant_device *terms = governor->terms;
     *borrowed = false;
     for (;;) {
-        if (!terms_limit_core(terms) || atomic_load(&governors_retired))
+        if (!terms_limit_core(terms) || atomic_load(&gates_retired))
             return false;
         int64_t owed = balance(governor);
         uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
@@ -217,15 +179,42 @@ static bool obtain(struct governor *governor, bool *borrowed)
     power_ran(&governor->power, since, governor->engine->now(), false);
     if (terms_limit_core(terms) && balance(governor) >= 0)
         return true;
-    atomic_store(&governor->gate, GATE_CLOSED);
+    gate_set(&governor->gate, GATE_CLOSED);
     slice_give(&governor->slice);
     return false;
+}
+
+/* --------------------------------------------------------------------------------------------------- one time slice */
+
+/* How one time slice goes. */
+struct course {
+    bool borrowed;       /* obtained in debt */
+    bool beside;         /* it began while a low-priority neighbour drained */
+    uint32_t before;     /* launches when the gate opened */
+    uint32_t seen;       /* launches at the last look */
+    uint64_t opened;     /* when the gate opened */
+    uint64_t charged;    /* charged up to then; 0: no launch came yet */
+    uint64_t busy;       /* when the device was last seen to have work */
+    uint64_t own_until;  /* until then nobody else may have the device */
+    uint64_t gap;        /* with nothing in flight for so long it ends */
+    uint64_t closed;     /* when the gate closed */
+};
+
+/* How long this time slice is when others want theirs and nothing more is owed. Its length varies: the samples of the
+ * card's power, which are taken at regular moments, would otherwise always meet the same tenant (power.h). It is longer
+ * for a program that a pause costs much. */
+static uint64_t slice_length(struct governor *governor)
+{
+    governor->rng = governor->rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    uint64_t longer = 20 * (uint64_t)(governor->pace.lost_ms * 1e6);
+    return BUDGET_SLICE_NS / 2 + (governor->rng >> 32) % BUDGET_SLICE_NS +
+           (longer < BUDGET_SLICE_NS ? longer : BUDGET_SLICE_NS);
 }
 
 static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until)
 {
     const struct hetero_grant_device *terms = governor->terms;
-    if (!terms_limit_core(terms) || atomic_load(&governors_retired))
+    if (!terms_limit_core(terms) || atomic_load(&gates_retired))
         return true;
     if (terms_priority(terms) == HETERO_PRIORITY_LOW && slice_claimed(&governor->slice))
         return true;
@@ -236,108 +225,129 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
     slice_owe(&governor->slice, owed);
     if (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer && owed <= 0)
         return true;
-    /* Processes of a grant in debt do not wait for the time slice, only for its being free. */
+    /* Processes of a grant in debt do not wait for the time slice, they only take it when it is free. */
     if (now >= own_until + 2 * BUDGET_SLICE_NS && owed <= 0 && slice_wanted_by_siblings(&governor->slice))
         return true;
-    /* Neighbours that are all owed something would else drift apart, time slice by time slice. */
+    /* Neighbours that are all owed something would otherwise drift apart, one time slice after the other. */
     return slice_wanted(&governor->slice) &&
            (owed <= 0 || now >= own_until + BUDGET_SLICE_NS || owed_less(governor));
 }
 
-/* How long this time slice is when others want theirs and nothing more is owed: of no regular length, so that the samples of
- * the card's power, which are taken on a beat, do not always meet the same tenant (power.h); and longer for a program
- * to which a pause is dear. */
-static uint64_t slice_length(struct governor *governor)
+/* Sleep until the next look. */
+static void tick(struct governor *governor, struct course *course)
 {
-    governor->rng = governor->rng * UINT64_C(6364136223846793005) + 1442695040888963407;
-    uint64_t longer = 20 * (uint64_t)(governor->pace.lost_ms * 1e6);
-    return BUDGET_SLICE_NS / 2 + (governor->rng >> 32) % BUDGET_SLICE_NS +
-           (longer < BUDGET_SLICE_NS ? longer : BUDGET_SLICE_NS);
+    bool high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
+    bool low_latency = !high && slice_beside_high(&governor->slice);
+    atomic_store_explicit(&governor->gate.low_latency, low_latency, memory_order_relaxed);
+    course->gap = high ? GAP_HIGH_NS : GAP_NS;
+    uint64_t ns = low_latency || high ? TICK_LOW_LATENCY_NS : TICK_NS, now = governor->engine->now();
+    uint64_t left = course->own_until > now ? course->own_until - now : ns;
+    governor->engine->pause(left < ns ? left : ns);
 }
 
-/* Open the gate, let launches run, close it, wait for them; charge as it goes, so that a kill costs one tick. */
-static void run(struct governor *governor, bool borrowed)
+/* Whether the first launch has come, and been reckoned from; `ends` if none is to be waited for any longer. */
+static bool has_begun(struct governor *governor, struct course *course, uint64_t now, bool *ends)
+{
+    uint64_t first = atomic_load_explicit(&governor->gate.first_ns, memory_order_relaxed);
+    if (first == 0) {
+        /* Launchers that were waiting may be slow to wake on a busy machine. */
+        *ends = now - course->opened > (atomic_load(&governor->gate.waiting) > 0 ? WAKE_NS : course->gap);
+        return false;
+    }
+    if (course->charged != 0)
+        return true;
+    if (slice_drains(&governor->slice) && now - first < YIELD_NS) {
+        course->beside = true;
+        return false;
+    }
+    course->charged = course->busy = course->beside ? now - (now - first) / 2 : first;
+    course->own_until = course->charged + (course->borrowed ? 0 : slice_length(governor));
+    return true;
+}
+
+/* Let launches run until the time slice has to end; charge as it goes, so that a kill costs one tick. */
+static void let_run(struct governor *governor, struct course *course)
+{
+    for (bool ends = false; !ends;) {
+        tick(governor, course);
+        uint64_t now = governor->engine->now();
+        if (!has_begun(governor, course, now, &ends))
+            continue;
+        uint32_t count = gate_launches(&governor->gate);
+        if (count != course->seen || gate_inside(&governor->gate) || !gate_settled(&governor->gate))
+            course->busy = now;
+        course->seen = count;
+        if (course->busy > course->charged) {
+            charge(governor, course->charged, course->busy);
+            course->charged = course->busy;
+        }
+        ends = now - course->busy >= course->gap || must_end(governor, now, course->own_until);
+    }
+}
+
+/* Wait for what is in flight. False: it took too long. */
+static bool drain(struct governor *governor, uint64_t closed)
 {
     const struct engine *engine = governor->engine;
-    uint64_t opened = engine->now(), charged = 0, busy = 0, own_until = 0, gap = 0, now;
-    uint32_t before = gate_launches(governor), seen = before;
-    bool beside = false;
-    atomic_store(&governor->first_ns, 0);
-    atomic_store(&governor->gate, GATE_OPEN);
-    gate_wake(&governor->gate);
-    for (;;) {
-        bool high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
-        bool low_latency = !high && slice_beside_high(&governor->slice);
-        atomic_store_explicit(&governor->low_latency, low_latency, memory_order_relaxed);
-        uint64_t tick = low_latency || high ? TICK_LOW_LATENCY_NS : TICK_NS;
-        gap = high ? GAP_HIGH_NS : GAP_NS;
-        now = engine->now();
-        uint64_t left = own_until > now ? own_until - now : tick;
-        engine->pause(left < tick ? left : tick);
-        now = engine->now();
-        uint64_t first = atomic_load_explicit(&governor->first_ns, memory_order_relaxed);
-        if (first == 0) {
-            /* Launchers that were waiting may be slow to wake on a busy machine. */
-            if (now - opened > (atomic_load(&governor->waiting) > 0 ? WAKE_NS : gap))
-                break;
-            continue;
-        }
-        if (charged == 0 && slice_drains(&governor->slice) && now - first < YIELD_NS) {
-            beside = true;
-            continue;
-        }
-        if (charged == 0) {
-            charged = busy = beside ? now - (now - first) / 2 : first;
-            own_until = charged + (borrowed ? 0 : slice_length(governor));
-        }
-        uint32_t count = gate_launches(governor);
-        bool resting = count == seen && (atomic_load(&governor->traffic) & GATE_INSIDE) == 0 && gate_settled(governor);
-        seen = count;
-        if (!resting)
-            busy = now;
-        if (busy > charged) {
-            charge(governor, charged, busy);
-            charged = busy;
-        }
-        if (now - busy >= gap || must_end(governor, now, own_until))
-            break;
-    }
-    atomic_store(&governor->gate, GATE_CLOSED);
-    bool drained = false, yields = slice_yields(&governor->slice), advertised = false;
-    uint64_t closed = engine->now();
-    while (!drained && engine->now() - closed < DRAIN_NS && !atomic_load(&governors_retired)) {
-        drained = (atomic_load(&governor->traffic) & GATE_INSIDE) == 0 && gate_settled(governor);
-        if (!advertised && atomic_load(&governor->backlog) <= 1) {
+    bool drained = false, advertised = false;
+    while (!drained && engine->now() - closed < DRAIN_NS && !atomic_load(&gates_retired)) {
+        drained = !gate_inside(&governor->gate) && gate_settled(&governor->gate);
+        if (!advertised && atomic_load(&governor->gate.backlog) <= 1) {
             slice_ends(&governor->slice);
             advertised = true;
         }
         if (!drained) {
-            /* A short wait is told to a few microseconds, which a program of small kernels would be charged for. */
+            /* The end of a short wait is told to a few microseconds: a program of small kernels would be charged for
+             * more. */
             uint64_t waited = engine->now() - closed;
             engine->pause(waited < 24 * US ? 3 * US : waited > 240 * US ? 30 * US : waited / 8);
         }
     }
     if (!drained)
         log_line(LOG_INFO, "governor: a time slice was given up with work in flight");
-    now = engine->now();
-    if (drained && charged != 0 && closed - busy < gap && !beside && !yields) {
-        uint64_t warmup_ns =
-            pace_end(&governor->pace, now - atomic_load(&governor->first_ns), gate_launches(governor) - before);
-        /* What a power-limited program's time slices give is in its charge rate, pauses and all. */
+    return drained;
+}
+
+/* The time slice is over: learn what a pause costs from one that was busy throughout, and charge the rest. */
+static void settle(struct governor *governor, struct course *course, bool yields, bool drained)
+{
+    uint64_t now = governor->engine->now(), first = atomic_load(&governor->gate.first_ns);
+    if (drained && course->charged != 0 && course->closed - course->busy < course->gap && !course->beside && !yields) {
+        uint64_t warmup_ns = pace_end(&governor->pace, now - first, gate_launches(&governor->gate) - course->before);
+        /* The charge rate of a power-limited program was fitted to its time slices, pauses and all. */
         governor->waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
     }
-    if (charged == 0) /* nobody came, or only just */
-        charged = atomic_load(&governor->first_ns) != 0 ? atomic_load(&governor->first_ns) : now;
-    else if (busy + gap <= closed && !slice_wanted(&governor->slice))
-        charged = now; /* the gap at the end is charged only if it kept somebody waiting */
+    if (course->charged == 0) /* nobody came, or only just */
+        course->charged = first != 0 ? first : now;
+    else if (course->busy + course->gap <= course->closed && !slice_wanted(&governor->slice))
+        course->charged = now; /* the gap at the end is charged only if it kept somebody waiting */
     if (yields)
-        charged += (now - charged) / 2;
-    charge(governor, charged, now);
-    if (gate_lock(governor)) {
-        governor->timed_ns = 0;
-        gate_unlock(governor);
-    }
+        course->charged += (now - course->charged) / 2;
+    charge(governor, course->charged, now);
+    gate_forget_timing(&governor->gate);
 }
+
+/* Run a time slice: open the gate, let launches run, close it, wait for them. */
+static void run(struct governor *governor, bool borrowed)
+{
+    uint32_t before = gate_launches(&governor->gate);
+    struct course course = {
+        .borrowed = borrowed,
+        .before = before,
+        .seen = before,
+        .opened = governor->engine->now(),
+    };
+    atomic_store(&governor->gate.first_ns, 0);
+    gate_set(&governor->gate, GATE_OPEN);
+    let_run(governor, &course);
+    gate_set(&governor->gate, GATE_CLOSED);
+    bool yields = slice_yields(&governor->slice);
+    course.closed = governor->engine->now();
+    bool drained = drain(governor, course.closed);
+    settle(governor, &course, yields, drained);
+}
+
+/* -------------------------------------------------------------------------------------------------------- the thread */
 
 void governor_round(struct governor *governor)
 {
@@ -362,42 +372,38 @@ void governor_round(struct governor *governor)
 void governor_begin(struct governor *governor)
 {
     governor->engine->begin();
-    governor->rng = governor->asked_ns = governor->engine->now();
+    governor->rng = governor->account.asked_ns = governor->engine->now();
 }
 
-/* Until a launcher waits. */
+/* Sleep until a launcher waits. */
 static void idle(struct governor *governor)
 {
     uint64_t since = governor->engine->now();
     slice_owe(&governor->slice, 0);
     slice_waits(&governor->slice, false);
-    for (bool long_since = false; atomic_load(&governor->waiting) == 0 && !atomic_load(&governors_retired);
+    for (bool long_since = false; atomic_load(&governor->gate.waiting) == 0 && !atomic_load(&gates_retired);
          long_since = true) {
         if (long_since) /* nobody need keep little in flight for us */
             slice_announce(&governor->slice, false);
-        gate_sleep(&governor->waiting, 0, UINT64_C(1000) * MS);
+        futex_sleep(&governor->gate.waiting, 0, UINT64_C(1000) * MS);
     }
     uint64_t now = governor->engine->now();
-    governor->asked_ns = now; /* what grew meanwhile was not asked for */
-    /* Who runs now is taken to have run since: as true on average as having watched, if it was not for long. */
+    governor->account.asked_ns = now; /* what grew meanwhile was not asked for */
+    /* After a short rest, whoever runs now is taken to have run since: on average that is as true as having watched. */
     if (now - since > UNWATCHED_NS)
         power_unwatched(&governor->power, now);
     else if (slice_held(&governor->slice))
         power_ran(&governor->power, since, now, false);
 }
 
-void *governor_work(void *argument)
+static void *work(void *governor_)
 {
-    struct governor *governor = argument;
-    pthread_t watcher;
+    struct governor *governor = governor_;
     prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80 */
     governor_begin(governor);
-    if (pthread_create(&watcher, NULL, watch_power, governor) == 0) {
-        pthread_detach(watcher);
-        atomic_store(&governor->watch, WATCHER_RESTS);
-    }
-    while (!atomic_load(&governors_retired)) {
-        if (atomic_load(&governor->waiting) == 0)
+    power_watch_start(&governor->watch);
+    while (!atomic_load(&gates_retired)) {
+        if (atomic_load(&governor->gate.waiting) == 0)
             idle(governor);
         governor_round(governor);
     }

@@ -1,14 +1,14 @@
-/* What a pause costs a program: after one it launches slower until its caches are warm, which without a share it never
- * has to be again. Seen on an H200: decoders lose 0.4 to 0.9 ms of a time slice of 10 to 20 ms, whether a token takes 1.7 ms
- * or 5.2.
+/* What a pause costs a program: after one it launches slower until its caches are warm, which it never has to do again
+ * without a share. Measured on an H200: decoders lose 0.4 to 0.9 ms of a time slice of 10 to 20 ms, whether a token
+ * takes 1.7 ms or 5.2.
  *
- * The loss is told from whole time slices, of many lengths: their launches grow with the time they take, on a line that does
- * not begin at none but where the loss is over. What that line says of the last time slices is not charged, if they are on a
- * line at all: a program whose launches are of all sizes does not tell. A program may feign the loss; it is believed up
- * to a twenty-fifth of the time slice.
+ * The loss is fitted to whole time slices of many lengths: their launches grow with the time they take, along a line
+ * that meets zero launches where the loss ends. What that line says of the last time slices is not charged, if they
+ * are on a line at all: a program whose launches are of all sizes gives no line. A program may feign the loss; at most
+ * a twenty-fifth of the time slice is believed.
  *
- * How many launches a millisecond of a time slice has, loss and all, tells a program's speed beside one neighbour of that beside
- * another (power.h).
+ * The launches a millisecond of a whole time slice, loss included, tell a program's speed beside one neighbour against
+ * that beside another (power.h).
  */
 #ifndef HETERO_PACE_H
 #define HETERO_PACE_H
@@ -29,11 +29,11 @@ struct pace {
     double slices, ms, launches, ms_ms, ms_launches, launches_launches; /* sums, the older the fainter */
 };
 
-/* A time slice is over that had a program busy from its first launch until the device had done all, and let so many launches
- * in. Returns what of it is not charged. */
-static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t let_in)
+/* A time slice has ended in which a program was busy from its first launch until the device had done all of its
+ * `count` launches. Returns what of it is not charged. */
+static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t count)
 {
-    double ms = (double)took_ns / 1e6, launches = let_in, kept = 1 - 1.0 / PACE_SLICES;
+    double ms = (double)took_ns / 1e6, launches = count, kept = 1 - 1.0 / PACE_SLICES;
     pace->slices = kept * pace->slices + 1;
     pace->ms = kept * pace->ms + ms;
     pace->launches = kept * pace->launches + launches;
@@ -47,12 +47,12 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t le
     double spread_ms = pace->ms_ms / pace->slices - mean_ms * mean_ms;
     double spread_launches = pace->launches_launches / pace->slices - mean_launches * mean_launches;
     double together = pace->ms_launches / pace->slices - mean_ms * mean_launches;
-    bool advertised = pace->slices >= PACE_SLICES / 2.0 && together > 0 &&
+    bool on_line = pace->slices >= PACE_SLICES / 2.0 && together > 0 &&
                 together * together >= PACE_LINE * spread_ms * spread_launches;
-    double lost_ms = advertised ? mean_ms - mean_launches * spread_ms / together : 0, most_ms = ms / PACE_BELIEVED;
+    double lost_ms = on_line ? mean_ms - mean_launches * spread_ms / together : 0, most_ms = ms / PACE_BELIEVED;
     pace->lost_ms = lost_ms > 0 ? lost_ms : 0;
 
-    /* Off a line through none at all; in squares, of launches. */
+    /* How far off they are a line through zero, in squares of launches. */
     double rate = mean_launches / mean_ms, error = PACE_ERROR * mean_launches;
     double off = spread_launches - 2 * rate * together + rate * rate * spread_ms;
     bool even = pace->slices >= PACE_RECENT && off <= PACE_RECENT * error * error;

@@ -1,25 +1,29 @@
 /* What a power limit does to a share: a card at its power limit runs slower the longer it is busy.
  *
- * Alone and without a share, a program that wants more power than the card may draw runs at lowered clocks. In time slices it
- * runs at full clocks, because the card cools its budget between them, and so gets more done in 30 % of the time than
- * 30 % of what it does alone: 36 % for large bf16 products on an H200. A share is meant of what the card can do, so the
- * time of such a program is charged dearer, by how much slower it would run if it ran all the time.
+ * A program that wants more power than the card may draw runs at lowered clocks when it runs alone and without a share.
+ * In time slices it runs at full clocks, because the card draws little between them. So in 30 % of the time it gets
+ * more done than 30 % of what it does alone: 36 % for large bf16 products on an H200. A share is a share of what the
+ * program does alone, so the time of such a program is charged at a rate above unity: by how much slower it would run
+ * if it ran all the time.
  *
- * The power is the card's; what is ours of it comes of comparing its samples with whose time slice it was (power_look).
+ * The driver tells the power of the card. Ours is told from the others' by comparing its samples with whose time slice
+ * it was (power_look).
  */
 #ifndef HETERO_POWER_H
 #define HETERO_POWER_H
 
+#include "power_models.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
-#define POWER_UNITY  1024u /* time is charged as it passes */
-#define POWER_MOST (2 * POWER_UNITY)
+#define POWER_UNITY 1024u /* of a charge rate: time is charged as it passes */
+#define POWER_MOST  (2 * POWER_UNITY)
 
 /* How often the driver is asked. It keeps samples of the last 2.4 s. */
 #define POWER_EVERY_NS UINT64_C(250000000)
 
-#define POWER_SAMPLES 128u /* an H200 keeps 119 */
+#define POWER_SAMPLES 128u  /* an H200 keeps 119 */
 #define POWER_BINS    2048u /* milliseconds that are remembered */
 #define POWER_DELAYS  12u
 
@@ -35,12 +39,13 @@ struct power_reading {
 };
 
 struct power {
-    uint32_t idle_mw;    /* what the card draws with contexts on it and nothing to do; 0: not known, time is at unity */
-    uint32_t charge_rate;      /* what a nanosecond is charged at, of POWER_UNITY */
-    uint64_t looked_ns;  /* when the driver was asked last */
-    uint64_t sampled_ns; /* samples up to here are not, or no longer, taken into account */
-    uint64_t newest;     /* the last millisecond that has a bin */
-    uint16_t own[POWER_BINS], others[POWER_BINS]; /* microseconds of each millisecond that a time slice was ours, theirs */
+    const struct power_model *model;
+    uint32_t idle_mw;     /* what the card draws with contexts on it and nothing to do; 0: not known, or neutral */
+    uint32_t charge_rate; /* what a nanosecond is charged at, of POWER_UNITY; while idle_mw is 0, unity */
+    uint64_t looked_ns;   /* when the driver was asked last */
+    uint64_t sampled_ns;  /* samples up to here are not, or no longer, taken into account */
+    uint64_t newest;      /* the last millisecond that has a bin */
+    uint16_t own[POWER_BINS], others[POWER_BINS]; /* how many microseconds of each millisecond we, or others, ran */
     /* Of the samples so far, newer ones weighing more: sums of squares and products of our activity (o), theirs (t) and
      * the power above idle in milliwatt (p); for each of the delays that their time stamps may have. */
     struct power_fit {
@@ -52,10 +57,11 @@ struct power {
 };
 
 /* By how much a program that wants so much power is slowed down by a limit. */
-double power_slowdown(double wanted, double available);
+double power_slowdown(const struct power_model *model, double wanted, double available);
 
 /* Begin, with what the driver says now. */
-void power_begin(struct power *power, uint64_t now_ns, const struct power_reading *reading);
+void power_begin(struct power *power, const struct power_model *model, uint64_t now_ns,
+                 const struct power_reading *reading);
 
 /* The device worked for us, or for others, from `from_ns` to `to_ns`. */
 void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own);
@@ -63,12 +69,13 @@ void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own);
 /* Nobody looked until now whose time slice it was: what the card drew meanwhile says nothing. */
 void power_unwatched(struct power *power, uint64_t now_ns);
 
-/* Our share is another: what we drew at the limit beside others says little of what we shall draw. */
+/* Our share has changed: what we drew at the limit beside others says little of what we shall draw. */
 void power_forget(struct power *power);
 
-/* Whether the driver is to be asked again; and what to make of its answer, with our launches a millisecond of late, or
- * 0 when they are not known. */
+/* Whether the driver is to be asked again. */
 bool power_due(const struct power *power, uint64_t now_ns);
+
+/* Work out the charge rate from the driver's answer and our launches a millisecond (0: not known). */
 void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading, double rate);
 
 /* What device time is charged at. */

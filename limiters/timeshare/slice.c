@@ -1,8 +1,8 @@
-/* The time slice's locks (time slice.h). A lock that fails is logged and taken for granted: time slices keep tenants from slowing each
- * other down, and a broken lock must not stop a program whose share is still kept by its own budget.
+/* The time slice's locks (slice.h). A lock that fails is logged and taken to be held: time slices keep tenants from
+ * slowing each other down, and a broken lock must not stop a program whose share is still kept by its own budget.
  *
- * Waiting for a lock in the kernel has no time limit, and takes 50 to 200 us to wake up from, which a device does
- * nothing in. So waiters look now and then, and often once the time slice is about to be free.
+ * Waiting for a lock in the kernel has no time limit, and waking up takes 50 to 200 us in which the device is idle. So
+ * waiters poll: seldom, and often once the time slice is about to be free.
  */
 #include "slice.h"
 
@@ -24,14 +24,14 @@ enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, E
 #define WAIT_STEP_NS INT64_C(10000000)
 #define WAIT_STEPS   16u
 
-/* How often a waiter looks: while somebody runs; while that is one of high priority, whose time slices are short; and once
- * the time slice is about to be free, for so long. */
+/* How often a waiter looks: while somebody runs; while that is one of high priority, whose time slices are short; and
+ * once the time slice is about to be free, for so long. */
 #define LOOK_NS      250000
 #define LOOK_HIGH_NS 100000
 #define LOOK_ENDS_NS 10000
 #define ENDS_MOST_NS INT64_C(3000000)
 
-/* Who waits and has not come by then was killed, or gets no processor. */
+/* A waiter that has not come by then was killed, or gets no processor. */
 #define COME_NS INT64_C(2000000)
 
 static bool lock_in(int file, int start, int count, short type)
@@ -42,7 +42,7 @@ static bool lock_in(int file, int start, int count, short type)
         result = fcntl(file, F_OFD_SETLK, &range);
     while (result < 0 && errno == EINTR);
     if (result < 0 && errno != EAGAIN && errno != EACCES)
-        log_line(LOG_ERROR, "time slice: lock: %s", strerror(errno));
+        log_line(LOG_ERROR, "slice: lock: %s", strerror(errno));
     return result == 0;
 }
 
@@ -69,7 +69,7 @@ void slice_open(struct slice *slice, const char *directory, unsigned device)
     slice->own_file = open(path, O_RDWR | O_CLOEXEC);
     slice->own_at = HETERO_REGION_LOCK_SLICE(device);
     int error = errno;
-    snprintf(path, sizeof path, "%s/time slice.%u", directory, device);
+    snprintf(path, sizeof path, "%s/slice.%u", directory, device);
     slice->file = open(path, O_RDWR | O_CLOEXEC);
     slice->at = 0;
     if (slice->file < 0) {
@@ -77,7 +77,7 @@ void slice_open(struct slice *slice, const char *directory, unsigned device)
         slice->at = slice->own_at;
     }
     if (slice->file < 0)
-        log_line(LOG_ERROR, "time slice %s and usage: %s", path, strerror(error));
+        log_line(LOG_ERROR, "slice %s and usage: %s", path, strerror(error));
 }
 
 void slice_close(struct slice *slice)
@@ -126,7 +126,8 @@ static bool advertised_more(int file, int start, unsigned most, unsigned adverti
 void slice_owe(struct slice *slice, int64_t ns)
 {
     int64_t steps = ns < 0 ? 0 : ns / SLICE_STEP_NS;
-    advertise(slice->file, slice->at + OWED, SLICE_STEPS, &slice->owed, steps < SLICE_STEPS ? (unsigned)steps : SLICE_STEPS);
+    advertise(slice->file, slice->at + OWED, SLICE_STEPS, &slice->owed,
+              steps < SLICE_STEPS ? (unsigned)steps : SLICE_STEPS);
 }
 
 bool slice_owed_more(const struct slice *slice)
@@ -164,7 +165,7 @@ static void sleep_ns(long ns)
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
 }
 
-/* Whether another process of the grant is to go first, and comes. */
+/* Whether a sibling that has waited longer is to go first, and comes. */
 static bool defers(struct slice *slice)
 {
     bool behind = advertised_more(slice->own_file, slice->own_at + WAITED, WAIT_STEPS, slice->waited);
@@ -177,19 +178,19 @@ static bool defers(struct slice *slice)
     return now_ns() - slice->deferring_ns < COME_NS;
 }
 
-/* Unlock what a time slice's owner has locked, all of it or a part. */
+/* Unlock what the owner of a time slice has locked, all of it or a part. */
 static void unlock_run(const struct slice *slice)
 {
     lock(slice, slice->high ? CLAIM : ENDS, 1, F_UNLCK);
     lock(slice, slice->high ? RUN_HIGH : RUN_LOW, 1, F_UNLCK);
 }
 
-/* Take the time slice if that takes no waiting. */
+/* Take the time slice if it can be had at once. */
 static bool seize(const struct slice *slice)
 {
     if (slice->high)
         return lock(slice, CLAIM, 1, F_RDLCK) && lock(slice, RUN_HIGH, 1, F_WRLCK);
-    /* One of high priority that runs would take who locks that byte for a moment for one that drains. */
+    /* Locking RUN_LOW for a moment only would look like draining to a grant of high priority that runs. */
     if (taken(slice, CLAIM, 1) || !lock(slice, RUN_LOW, 1, F_WRLCK))
         return false;
     if (!taken(slice, CLAIM, 1))
@@ -213,9 +214,12 @@ static bool wait_for(struct slice *slice, void (*soon)(void *whom), void *whom)
             if (soon != NULL)
                 soon(whom);
         }
-        sleep_ns(ends && now - ends_since < ENDS_MOST_NS ? LOOK_ENDS_NS : taken(slice, CLAIM, 1) ? LOOK_HIGH_NS : LOOK_NS);
+        if (ends && now - ends_since < ENDS_MOST_NS)
+            sleep_ns(LOOK_ENDS_NS);
+        else
+            sleep_ns(taken(slice, CLAIM, 1) ? LOOK_HIGH_NS : LOOK_NS);
     }
-    log_line(LOG_INFO, "time slice: not given up for %d ms: running beside its holder", (int)(SLICE_PATIENCE_NS / 1000000));
+    log_line(LOG_INFO, "slice: not given up for %d ms: running beside its holder", (int)(SLICE_PATIENCE_NS / 1000000));
     return false;
 }
 
@@ -246,7 +250,7 @@ bool slice_try(struct slice *slice, bool high)
     slice->ours = seize(slice);
     slice->late = slice->late && !slice->ours;
     if (!slice->ours)
-        unlock_run(slice); /* of high priority, the claim: nobody is to make way for one that does not wait */
+        unlock_run(slice); /* of high priority, the claim: nobody is to yield to one that does not wait */
     return slice->ours;
 }
 
@@ -264,7 +268,7 @@ void slice_give(struct slice *slice)
     unlock_run(slice);
     slice->ours = false;
     slice->deferring_ns = 0;
-    /* A new request of ours would overtake who waits, which looks only now and then. */
+    /* A new request of ours would overtake a waiter, which looks only now and then. */
     for (int64_t since = now_ns(); wanted && !slice_held(slice) && now_ns() - since < COME_NS;)
         sleep_ns(LOOK_ENDS_NS);
 }

@@ -67,20 +67,20 @@ static void program(void)
         return;
     if (sim.rest_ns == 0 && sim.free_at > sim.clock + (sim.in_flight - 1) * sim.kernel_ns)
         return;
-    atomic_store(&sim.governor->waiting, 1);
-    if (atomic_load(&sim.governor->gate) == 0)
+    atomic_store(&sim.governor->gate.waiting, 1);
+    if (atomic_load(&sim.governor->gate.state) == GATE_CLOSED)
         return;
     sim.inside = true;
-    EXPECT(true, governor_enter(sim.governor));
+    EXPECT(true, gate_enter(&sim.governor->gate));
     sim.free_at = (sim.free_at > sim.clock ? sim.free_at : sim.clock) + sim.kernel_ns;
     sim.busy_ns += sim.kernel_ns;
     sim.launched++;
     struct stream_key stream = {.stream = &sim};
-    governor_leave(sim.governor, &stream);
+    gate_leave(&sim.governor->gate, &stream);
     sim.host_until = sim.clock + sim.host_ns;
     if (sim.rest_ns > 0)
         sim.host_until = sim.free_at + sim.rest_ns;
-    atomic_store(&sim.governor->waiting, 0);
+    atomic_store(&sim.governor->gate.waiting, 0);
     sim.inside = false;
 }
 
@@ -122,6 +122,15 @@ static void nothing(void)
 
 static uint64_t sim_power_permille; /* what the device draws while busy, of what it may draw; 0: it will not say */
 
+static const char *sim_name = "NVIDIA H200";
+
+static bool sim_device_name(const char *uuid, char *name, size_t size)
+{
+    (void)uuid;
+    snprintf(name, size, "%s", sim_name);
+    return true;
+}
+
 static bool sim_power(const char *uuid, struct power_reading *reading)
 {
     (void)uuid;
@@ -145,6 +154,7 @@ static const struct engine simulated = {
     .drop = free,
     .set = sim_set,
     .passed = sim_passed,
+    .device_name = sim_device_name,
     .power = sim_power,
 };
 
@@ -162,12 +172,12 @@ static void govern(uint32_t core, uint64_t ns)
     uint64_t end = sim.clock + ns;
     while (sim.clock < end) {
         program();
-        if (atomic_load(&sim.governor->waiting) == 0) {
+        if (atomic_load(&sim.governor->gate.waiting) == 0) {
             sim_pause(50 * US);
             continue;
         }
-        if (atomic_load(&sim.governor->traffic) == 0)
-            sim.governor->asked_ns = sim.clock;
+        if (atomic_load(&sim.governor->gate.traffic) == 0)
+            sim.governor->account.asked_ns = sim.clock;
         if (forging)
             atomic_store(&account.balance_ns, INT64_MAX);
         governor_round(sim.governor);
@@ -223,7 +233,7 @@ static double charge_rate_beside(double own_share, uint32_t own_mw, double other
     uint64_t ms = 1000000, ends = ms;
     int whose = 2;
     double filtered = 0, mean = 0;
-    power_begin(&power, ms * MS, &reading);
+    power_begin(&power, power_model_of("NVIDIA H200"), ms * MS, &reading);
     for (unsigned look = 0; look < power_looks; look++) {
         unsigned unwatched = look == power_looks - 2 ? unwatched_ms : 0;
         reading.count = 0;
@@ -298,7 +308,7 @@ static void a_power_limited_program_gets_its_share_of_its_speed_alone(void)
     sim.in_flight = 8;
     sim_power_permille = 1500;
     govern(3000, 40000 * MS); /* in the first second nothing is known */
-    EXPECT_NEAR(30.0 / power_slowdown(1.5, 1), 0.7, (double)sim.busy_ns * 100 / 40000e6);
+    EXPECT_NEAR(30.0 / power_slowdown(power_model_of("NVIDIA H200"), 1.5, 1), 0.7, (double)sim.busy_ns * 100 / 40000e6);
 }
 
 /* So many time slices, 5 to 25 ms long, in which nothing happens for so long and then a launch every 100 us, of which so many
@@ -462,6 +472,7 @@ static const struct engine in_real_time = {
     .drop = free,
     .set = real_set,
     .passed = real_passed,
+    .device_name = sim_device_name,
     .power = no_power,
 };
 
@@ -471,13 +482,13 @@ static void *launch_through_the_gate(void *number)
 {
     struct stream_key stream = {.stream = (char *)&sim + (uintptr_t)number};
     for (int i = 0; i < GATE_LAUNCHES; i++) {
-        EXPECT(true, governor_enter(sim.governor));
+        EXPECT(true, gate_enter(&sim.governor->gate));
         uint64_t free_at = atomic_load(&device_free_at), now = real_now();
         while (!atomic_compare_exchange_weak(&device_free_at, &free_at, (free_at > now ? free_at : now) + 100 * US))
             ;
-        governor_leave(sim.governor, &stream);
+        gate_leave(&sim.governor->gate, &stream);
     }
-    governor_before_stream_ends(sim.governor, &stream);
+    gate_before_stream_ends(&sim.governor->gate, &stream);
     return NULL;
 }
 
@@ -495,7 +506,7 @@ static void threads_pass_the_gate_of_a_governor_in_real_time(void)
     /* 120 ms of device time at a half, less the time slices at either end; and prompt, on whatever machine. */
     EXPECT(true, real_now() - since > 200 * MS && real_now() - since < 5000 * MS);
     governor_retire(sim.governor);
-    EXPECT(GATE_THREADS * GATE_LAUNCHES, atomic_load(&sim.governor->traffic) >> 32);
+    EXPECT(GATE_THREADS * GATE_LAUNCHES, atomic_load(&sim.governor->gate.traffic) >> 32);
 }
 
 /* Whether no thread can be started: its stack would take more than there is. */
@@ -537,8 +548,8 @@ static void a_thread_that_cannot_be_started_is_told_of_once_a_minute(void)
     EXPECT(STDERR_FILENO, dup2(fileno(said), STDERR_FILENO));
     threads_are_impossible(true);
     alarm(30); /* rather than wait for ever */
-    EXPECT(true, governor_enter(sim.governor));
-    governor_leave(sim.governor, &(struct stream_key){0});
+    EXPECT(true, gate_enter(&sim.governor->gate));
+    gate_leave(&sim.governor->gate, &(struct stream_key){0});
     governor_retire(sim.governor);
 
     char line[256];

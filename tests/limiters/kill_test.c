@@ -89,7 +89,7 @@ int main(int count, char **arguments)
         bool high = kill_ % 2 == 0;
         slice_take(&slice, high, NULL, NULL);
         waits[kill_] = (int)(now_us() - since);
-        struct flock run = {.l_type = F_WRLCK, .l_start = slice.at + (high ? 4 : 0), .l_len = 1}; /* time slice.h */
+        struct flock run = {.l_type = F_WRLCK, .l_start = slice.at + (high ? 4 : 0), .l_len = 1}; /* slice.h */
         REQUIRE(fcntl(slice.file, F_OFD_GETLK, &run) == 0 && run.l_type == F_UNLCK); /* nobody else's */
         slice_give(&slice);
         tenants[victim] = tenant((unsigned)kill_ + TENANTS);

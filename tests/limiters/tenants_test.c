@@ -540,10 +540,10 @@ static const struct tenant PRODUCTS = {.kernel_ns = 500 * US, .host_ns = 3 * US,
 static const struct tenant LITTLE = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 60000};
 #define AVAILABLE_MW (LIMIT_MW * 0.98 - IDLE_MW)
 
-static void a_power_limited_program_beside_a_unconstrained_one_gets_its_share_of_its_speed_alone(void)
+static void a_power_limited_program_beside_an_unconstrained_one_gets_its_share_of_its_speed_alone(void)
 {
     begin();
-    double native = alone(&PRODUCTS) / power_slowdown(PRODUCTS.draws_mw, AVAILABLE_MW), natives = alone(&LITTLE);
+    double native = alone(&PRODUCTS) / power_slowdown(power_model_of("NVIDIA H200"), PRODUCTS.draws_mw, AVAILABLE_MW), natives = alone(&LITTLE);
     add(0, &PRODUCTS, 30);
     add(1, &LITTLE, 60);
     together(2);
@@ -666,7 +666,7 @@ static const struct test tests[] = {
     TEST(a_process_that_is_stopped_while_it_waits_costs_its_grant_little),
     TEST(processes_of_a_grant_share_what_is_lent_to_it),
     TEST(whoever_shares_a_card_has_its_share_and_none_of_its_processes_starves),
-    TEST(a_power_limited_program_beside_a_unconstrained_one_gets_its_share_of_its_speed_alone),
+    TEST(a_power_limited_program_beside_an_unconstrained_one_gets_its_share_of_its_speed_alone),
     TEST(a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it),
     TEST(slices_at_another_clock_do_not_make_pauses_look_dear),
     TEST(what_the_card_drew_while_both_rested_is_charged_to_none),

@@ -28,7 +28,7 @@
 
 #define NEVER UINT64_MAX
 
-enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 32 * TENANTS, MARKS = 32 * TENANTS };
+enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 32 * TENANTS, FENCES = 32 * TENANTS };
 
 /* A task that does so much at one point in time never lets it pass. */
 #define STEPS_MOST 100000u
@@ -68,7 +68,7 @@ static struct {
     struct fence {
         uint64_t at_ns; /* of its tenant's work */
         struct tenant *tenant; /* NULL: to be had */
-    } fence[MARKS];
+    } fence[FENCES];
 } machine;
 
 static void demand(bool truth, const char *what)
@@ -255,7 +255,7 @@ long virtual_syscall(long number, ...)
     return failed ? -1 : 0;
 }
 
-/* The grant's own bytes (time slice.h), which processes of other grants have in a file of theirs. */
+/* The grant's own bytes (slice.h), which processes of other grants have in a file of theirs. */
 static bool is_own(int byte)
 {
     return byte >= machine.task->tenant->governor->slice.own_at + 14;
@@ -349,7 +349,7 @@ static void draw(uint64_t at_ns, uint64_t to_ns, uint32_t mw)
     }
 }
 
-/* Another than `tenant` that has work, the next in time slice. */
+/* Another than `tenant` that has work, the next in order. */
 static struct tenant *next_beside(const struct tenant *tenant)
 {
     unsigned from = 0;
@@ -445,7 +445,7 @@ static void engine_pause(uint64_t ns)
     task_wait(machine.now_ns + ns + (late ? 55 : TIMER_US) * US);
 }
 
-static void *engine_home(void *stream)
+static void *engine_stream_context(void *stream)
 {
     return stream;
 }
@@ -453,7 +453,7 @@ static void *engine_home(void *stream)
 /* A context is its tenant. */
 static void *engine_make(void *context)
 {
-    for (struct fence *fence = machine.fence; fence < machine.fence + MARKS; fence++)
+    for (struct fence *fence = machine.fence; fence < machine.fence + FENCES; fence++)
         if (fence->tenant == NULL) {
             fence->tenant = context;
             return fence;
@@ -479,6 +479,13 @@ static bool engine_passed(void *fence)
     return set->at_ns <= set->tenant->done_ns;
 }
 
+static bool engine_device_name(const char *uuid, char *name, size_t size)
+{
+    (void)uuid;
+    snprintf(name, size, "NVIDIA H200");
+    return true;
+}
+
 /* Only a card that draws anything tells its power. */
 static bool engine_power(const char *uuid, struct power_reading *reading)
 {
@@ -502,11 +509,12 @@ static const struct engine engine = {
     .now = task_now,
     .pause = engine_pause,
     .begin = engine_begin,
-    .stream_context = engine_home,
+    .stream_context = engine_stream_context,
     .make = engine_make,
     .drop = engine_drop,
     .set = engine_set,
     .passed = engine_passed,
+    .device_name = engine_device_name,
     .power = engine_power,
 };
 
@@ -531,10 +539,10 @@ static void *program(void *tenant_)
         struct slice lie = {.file = tenant->lies ? tenant->governor->slice.file : -1};
         slice_owe(&lie, INT64_MAX);
         uint64_t came_ns = machine.now_ns;
-        bool gated = terms_limit_core(&tenant->terms) && governor_enter(tenant->governor);
+        bool gated = terms_limit_core(&tenant->terms) && gate_enter(&tenant->governor->gate);
         card_launch(tenant);
         if (gated)
-            governor_leave(tenant->governor, &stream);
+            gate_leave(&tenant->governor->gate, &stream);
         uint64_t warmup_ns = machine.now_ns - came_ns > COLD_AFTER_NS ? tenant->warmup_ns : 0;
         task_wait(machine.now_ns + tenant->host_ns + warmup_ns + 1);
         if (tenant->batch > 0 && tenant->launched % tenant->batch == 0) {
@@ -593,7 +601,7 @@ static void forget_governor(struct tenant *tenant)
     governor_after_fork(tenant->governor); /* lets go of its descriptor */
     free(tenant->governor);
     tenant->governor = NULL;
-    for (struct fence *fence = machine.fence; fence < machine.fence + MARKS; fence++)
+    for (struct fence *fence = machine.fence; fence < machine.fence + FENCES; fence++)
         if (fence->tenant == tenant)
             fence->tenant = NULL;
 }
@@ -620,7 +628,7 @@ void tenant_continue(struct tenant *tenant)
 
 bool tenant_runs(const struct tenant *tenant)
 {
-    return tenant->governor != NULL && atomic_load(&tenant->governor->gate) == GATE_OPEN;
+    return tenant->governor != NULL && atomic_load(&tenant->governor->gate.state) == GATE_OPEN;
 }
 
 bool tenant_waits(const struct tenant *tenant)
@@ -628,7 +636,7 @@ bool tenant_waits(const struct tenant *tenant)
     bool waits = false, runs = false;
     for (unsigned i = 0; i < machine.locks; i++)
         if (machine.lock[i].tenant == tenant) {
-            int byte = machine.lock[i].byte - tenant->governor->slice.at; /* time slice.h */
+            int byte = machine.lock[i].byte - tenant->governor->slice.at; /* slice.h */
             waits = waits || byte == 1 || byte == 2;
             runs = runs || byte == 4;
         }
