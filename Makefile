@@ -5,7 +5,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DISTRIBUTIONS := . limiters $(wildcard vendors/*) benchmarks
-DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
+DEVELOPMENT := clang-format hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
 	pytest-xdist ruff
 # What a machine without a card, root or a night to spare can run.
 QUICK := not soak and not cluster and not hardware and not containers and not aarch64
@@ -58,6 +58,7 @@ check: setup ## lint, types and layer rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_layers.py
+	$(BIN)/python limiters/check_layers.py
 
 stubs: setup ## generate the stubs of the kubelet's interfaces
 	$(BIN)/pip install --quiet grpcio-tools

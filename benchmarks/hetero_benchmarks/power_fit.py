@@ -172,12 +172,12 @@ def row(
     processes at once lose to the driver's going over from one to another, None if not measured.
     """
     exponents = [each.exponent for each in beside if each.exponent is not None]
-    untold = _eighths(sum(exponents) / len(exponents)) if exponents else 0
+    unknown = _eighths(sum(exponents) / len(exponents)) if exponents else 0
     fields: Mapping[str, object] = {
         "device": f'"{device}"',
-        # Below: a sleeping card; above: what co-tenants add to the last second's mean.
-        "idle_least": math.floor(1000 * idle - 5),
-        "idle_most": math.ceil(1000 * idle + 10),
+        # As far as two H200s drew less and more than the fit of both.
+        "idle_least": math.floor(1000 * idle - 10),
+        "idle_most": math.ceil(1000 * idle + 5),
         "held": f"{held:.2f}",
         "period_ms": meter.period_ms,
         "forgotten": f"{meter.forgotten:.4f}",
@@ -185,9 +185,9 @@ def row(
         "late_step_ms": max(2, math.ceil(meter.late_ms * 1.5 / DELAYS)),
         "slowdown": f"{{{slowdown.linear:.3f}, {slowdown.square:.3f}}}",
         # The slope of the slowdown a little beyond what there is.
-        "alone": _eighths(slowdown.linear + 0.2 * slowdown.square),
-        "untold": untold,
-        "believed": max(untold, *map(_eighths, exponents)) if exponents else 0,
+        "at_limit": _eighths(slowdown.linear + 0.2 * slowdown.square),
+        "unknown": unknown,
+        "least": max(unknown, *map(_eighths, exponents)) if exponents else 0,
         "switching": round((1 - switching) / switching) if switching and switching > 0 else 0,
     }
     lines = "".join(f"        .{name} = {value},\n" for name, value in fields.items())

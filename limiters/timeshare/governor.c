@@ -53,8 +53,6 @@ struct governor *governor_new(const struct engine *engine, const struct hetero_g
     bool named = engine->device_name(terms->uuid, name, sizeof name);
     governor->power.model = named ? power_model_of(name) : &power_model_neutral;
     power_watch_make(&governor->watch, engine, terms->uuid, governor->power.model);
-    log_line(LOG_DEBUG, "governor: \"%s\" is %s", name,
-             governor->power.model == &power_model_neutral ? "neutral to power" : "a known power model");
     return governor;
 }
 

@@ -69,7 +69,7 @@ def test_a_row_is_ready_to_paste() -> None:
         "NVIDIA H200",
         "benchmarks/power.py, 2026-11-21, driver 580.159.04.",
         meter=Meter(period_ms=20, constant_ms=12.5, late_ms=4),
-        idle=0.175,
+        idle=0.18,
         held=0.98,
         slowdown=Slowdown(linear=0.317, square=0.148, error=0.002),
         beside=[
@@ -89,9 +89,9 @@ def test_a_row_is_ready_to_paste() -> None:
         "memory_ms = 100",
         "late_step_ms = 2",
         "slowdown = {0.317, 0.148}",
-        "alone = 3",
-        "untold = 6",
-        "believed = 12",
+        "at_limit = 3",
+        "unknown = 6",
+        "least = 12",
         "switching = 14",
     ):
         assert f".{field},\n" in row

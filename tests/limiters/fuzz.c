@@ -7,7 +7,7 @@
  * same:
  *   fuzz COUNT FILE...
  */
-#include "virtual.h"
+#include "machine/virtual.h"
 
 #include "../../limiters/timeshare/budget.h"
 #include "../../limiters/core/ledger.h"

@@ -43,7 +43,7 @@ def _job(
     return rack.machine.spawn([*EMULATOR, *guest, str(built / "lib/hetero-job-cuda"), *options])
 
 
-@pytest.mark.parametrize("program", ["ledger_test", "core_test"])
+@pytest.mark.parametrize("program", ["budget_test", "gate_test", "governor_test", "ledger_test", "power_test", "slice_test"])
 def test_core_on_aarch64(built: Path, program: str) -> None:
     emulated = [*EMULATOR, str(built / program)]
     names = subprocess.run(emulated, capture_output=True, text=True, timeout=60).stdout.split()

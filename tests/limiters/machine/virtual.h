@@ -8,7 +8,7 @@
 #ifndef HETERO_TESTS_VIRTUAL_H
 #define HETERO_TESTS_VIRTUAL_H
 
-#include "../../limiters/timeshare/governor.h"
+#include "../../../limiters/timeshare/governor.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,7 +2,7 @@
 #ifndef HETERO_TESTS_H200_H
 #define HETERO_TESTS_H200_H
 
-#include "../../limiters/timeshare/power.h"
+#include "../../../limiters/timeshare/power.h"
 
 #include <string.h>
 

@@ -10,8 +10,8 @@
 #include "h200.h"
 #include "virtual.h"
 
-#include "../../limiters/timeshare/gate.h"
-#include "../../limiters/core/tenant.h"
+#include "../../../limiters/timeshare/gate.h"
+#include "../../../limiters/core/tenant.h"
 
 #include <errno.h>
 #include <fcntl.h>

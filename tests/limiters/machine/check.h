@@ -4,7 +4,7 @@
 #ifndef HETERO_TESTS_CHECK_H
 #define HETERO_TESTS_CHECK_H
 
-#include "../../limiters/core/region.h"
+#include "../../../limiters/core/region.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -34,9 +34,9 @@
 #define MS UINT64_C(1000000)
 #define US UINT64_C(1000)
 
-static char directory[] = "/tmp/hetero-core-XXXXXX";
+static char directory[] __attribute__((unused)) = "/tmp/hetero-core-XXXXXX";
 
-static void remove_directory(void)
+static inline void remove_directory(void)
 {
     char path[64];
     snprintf(path, sizeof path, "%s/usage", directory);
@@ -44,15 +44,15 @@ static void remove_directory(void)
     rmdir(directory);
 }
 
-static pid_t owner;
+static pid_t owner __attribute__((unused));
 
-static void remove_directory_once(void)
+static inline void remove_directory_once(void)
 {
     if (getpid() == owner)
         remove_directory();
 }
 
-static const char *usage_file(void)
+static inline const char *usage_file(void)
 {
     static char path[64];
     if (mkdtemp(directory) == NULL)
@@ -72,7 +72,7 @@ struct test {
     void (*run)(void);
 };
 
-static int run_test(const struct test *tests, size_t size, int count, char **arguments)
+static inline int run_test(const struct test *tests, size_t size, int count, char **arguments)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i < size; i++) {
