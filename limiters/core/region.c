@@ -109,7 +109,7 @@ void region_forget(struct region *region)
     pthread_mutex_init(&region->mine, NULL); /* a thread of the parent may have held it at the fork */
 }
 
-/* ------------------------------------------------------------------------------------------------------ the lock */
+/* --------------------------------------------------------------------------------------------------------- the lock */
 
 static int64_t now_ns(void)
 {

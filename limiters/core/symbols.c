@@ -19,7 +19,7 @@ typedef void *(*dlvsym_function)(void *, const char *, const char *);
 /* libc's own; looked up on first use, the same value whoever writes it. */
 static _Atomic(void *) libc_dlsym, libc_dlvsym, libc_dlopen;
 
-/* ---------------------------------------------------------------------------------------------- libc's functions */
+/* ------------------------------------------------------------------------------------------------- libc's functions */
 
 /* What a plain dlsym would find is our own function, so libc's is read from its symbol table. */
 struct search {
@@ -115,7 +115,7 @@ static void *real_dlsym(void *handle, const char *name)
     return ((dlsym_function)libc_function(&libc_dlsym, "dlsym"))(handle, name);
 }
 
-/* ----------------------------------------------------------------------------------------------------- our tables */
+/* ------------------------------------------------------------------------------------------------------- our tables */
 
 /* What the linker puts around this library and around the section of its tables (SYMBOLS). */
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -158,7 +158,7 @@ static bool find_ours(const char *name, struct place *place)
     return false;
 }
 
-/* ----------------------------------------------------------------------------------------------------- the doors */
+/* -------------------------------------------------------------------------------------------------------- the doors */
 
 /* What the stubs below do next: return `answer`, or jump to `pass` with the caller's arguments and return address. */
 struct verdict {

@@ -42,7 +42,7 @@ CUresult total_memory(CUresult (*real)(size_t *, CUdevice), size_t *bytes, CUdev
     return answer;
 }
 
-/* ------------------------------------------------------------------------------------------------------- pointers */
+/* --------------------------------------------------------------------------------------------------------- pointers */
 
 CUresult allocate(CUresult (*real)(CUdeviceptr *, size_t), CUdeviceptr *pointer, size_t bytes)
 {

@@ -33,7 +33,7 @@ void pools_settle(int device);
 void pools_empty(int device);
 void pools_trim(int device);
 
-/* ---- counts of one pool: live bytes are the program's, idle ones were freed; both are charged */
+/* ------------------------- counts of one pool: live bytes are the program's, idle ones were freed; both are charged */
 
 /* Make up to `bytes` idle bytes live again; returns how many. */
 uint64_t pool_take_idle(struct pool *pool, uint64_t bytes);

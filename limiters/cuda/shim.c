@@ -15,7 +15,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* ---------------------------------------------------------------------------------------- one stub for every line */
+/* ------------------------------------------------------------------------------------------ one stub for every line */
 
 #define EXPORT __attribute__((visibility("default")))
 #define DEFAULT(stream) ((stream) == NULL ? none : (stream))
@@ -23,10 +23,12 @@
 
 /* Not limited: straight through, at the cost of this one branch. A driver without the function says so. */
 #define PASS_IF_FREE(real, arguments)                                                                                  \
-    if (__builtin_expect(real == NULL, 0))                                                                             \
-        return CUDA_ERROR_NOT_FOUND;                                                                                   \
-    if (__builtin_expect(tenancy() == TENANCY_FREE, 1))                                                                \
-        return real arguments
+    do {                                                                                                               \
+        if (__builtin_expect(real == NULL, 0))                                                                         \
+            return CUDA_ERROR_NOT_FOUND;                                                                               \
+        if (__builtin_expect(tenancy() == TENANCY_FREE, 1))                                                            \
+            return real arguments;                                                                                     \
+    } while (0)
 
 #define AFTER(first, arguments) (first, UNWRAP arguments)
 #define UNWRAP(...) __VA_ARGS__
@@ -83,7 +85,7 @@ static void *const ours[ROWS] = {
 
 SYMBOLS(cuda, CUDA_LIBRARY, cuda_rows, ours, ROWS);
 
-/* ------------------------------------------------------------------------------------------------- the first call */
+/* --------------------------------------------------------------------------------------------------- the first call */
 
 static void after_fork_in_child(void)
 {
@@ -106,7 +108,7 @@ CUresult initialise(CUresult (*real)(unsigned), unsigned flags)
     return real(flags);
 }
 
-/* ----------------------------------------------------------------------------------- the driver's lookup functions */
+/* ------------------------------------------------------------------------------------ the driver's lookup functions */
 
 /* Whether `name` is `family`, or that with a version, and this ending. */
 static bool is_version(const char *name, const char *family, bool per_thread)

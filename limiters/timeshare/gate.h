@@ -57,7 +57,7 @@ extern atomic_bool gates_retired; /* the process is exiting: set once, never cle
 void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
                void *(*thread)(void *owner), void *owner);
 
-/* ------------------------------------------------------------------------------------------------- for launchers */
+/* ---------------------------------------------------------------------------------------------------- for launchers */
 
 /* Wait until a launch may go ahead. False: the limit was lifted meanwhile, launch without leaving. */
 bool gate_enter(struct gate *gate);
@@ -72,7 +72,7 @@ void gate_before_capture(struct gate *gate, const struct stream_key *stream);
 void gate_before_stream_ends(struct gate *gate, const struct stream_key *stream);
 void gate_before_context_ends(struct gate *gate, void *context);
 
-/* ------------------------------------------------------------------------------------------------ for the thread */
+/* --------------------------------------------------------------------------------------------------- for the thread */
 
 /* Write the state, and wake the launchers that wait for it. */
 void gate_set(struct gate *gate, uint32_t state);

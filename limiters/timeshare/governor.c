@@ -1,4 +1,4 @@
-/* The governor's thread (governor.h): it waits out debt, takes the time slice, opens the gate, closes it and charges. */
+/* The governor's thread (governor.h): waits out debt, takes the time slice, opens the gate, closes it and charges. */
 #include "governor.h"
 
 #include "budget.h"
@@ -119,7 +119,7 @@ static void look_at_power(struct governor *governor)
     power_watch_done(&governor->watch);
 }
 
-/* -------------------------------------------------------------------------------------------- getting the time slice */
+/* ------------------------------------------------------------------------------------------- getting the time slice */
 
 /* Wait without the time slice, and see whether others run meanwhile. */
 static void rest(struct governor *governor, uint64_t ns)
@@ -345,7 +345,7 @@ static void run(struct governor *governor, bool borrowed)
     settle(governor, &course, yields, drained);
 }
 
-/* -------------------------------------------------------------------------------------------------------- the thread */
+/* ------------------------------------------------------------------------------------------------------- the thread */
 
 void governor_round(struct governor *governor)
 {

@@ -1,4 +1,4 @@
-/* The machine of virtual.h: a scheduler of coroutines, and beneath it what of the kernel the core uses. Over 300 lines
+/* The machine of virtual.h: a scheduler of coroutines, and beneath it what of the kernel the core uses. Over 400 lines
  * because all of it moves one clock. */
 /* The system's own, by their own names. */
 #undef clock_gettime
@@ -86,7 +86,7 @@ static uint64_t wake_latency_ns(void)
     return 50 * US + (machine.rng >> 33) % (150 * US);
 }
 
-/* ----------------------------------------------------------------------------------------------------- the tasks */
+/* -------------------------------------------------------------------------------------------------------- the tasks */
 
 static void task_main(void)
 {
@@ -323,7 +323,7 @@ int virtual_fcntl(int file, int command, ...)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------- the card */
+/* --------------------------------------------------------------------------------------------------------- the card */
 
 /* How long the driver lets a context run while another has work, too; and how long the card does nothing when it goes
  * over from one to another: an H200 gives four busy processes 93 % of itself, in slices. */
@@ -518,7 +518,7 @@ static const struct engine engine = {
     .power = engine_power,
 };
 
-/* ---------------------------------------------------------------------------------------------------- the programs */
+/* ----------------------------------------------------------------------------------------------------- the programs */
 
 /* Wait until no more than so much is queued. */
 static void wait_for_card(const struct tenant *tenant, uint64_t queued_ns)
