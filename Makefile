@@ -10,6 +10,10 @@ DEVELOPMENT := clang-format hatchling hypothesis matplotlib mypy numpy pyelftool
 # What a machine without a card, root or a night to spare can run.
 QUICK := not soak and not cluster and not hardware and not containers and not aarch64
 
+# All C but what is being moved to a distribution of its own.
+FORMATTED = $(filter-out limiters/fake/% limiters/cuda/job.c limiters/cuda/timing.c, \
+	$(wildcard $(foreach folder,limiters/* tests/limiters tests/limiters/*,$(folder)/*.c $(folder)/*.h)))
+
 .PHONY: help manifests setup native demo test fuzz test-aarch64 test-containers test-cluster soak check helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -59,6 +63,7 @@ check: setup ## lint, types and layer rules
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_layers.py
 	$(BIN)/python limiters/check_layers.py
+	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 
 stubs: setup ## generate the stubs of the kubelet's interfaces
 	$(BIN)/pip install --quiet grpcio-tools

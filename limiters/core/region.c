@@ -190,8 +190,7 @@ static bool take_slot(struct region *region)
             return true;
         }
     }
-    log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path,
-             HETERO_REGION_SLOTS);
+    log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path, HETERO_REGION_SLOTS);
     return false;
 }
 

@@ -43,8 +43,8 @@ static bool same(const char *one, const char *other)
     return *one == *other;
 }
 
-static const ElfW(Sym) *look_up(const ElfW(Sym) *symbols, const char *strings, const uint32_t *gnu_hash,
-                                const char *name)
+static const ElfW(Sym) *
+    look_up(const ElfW(Sym) * symbols, const char *strings, const uint32_t *gnu_hash, const char *name)
 {
     uint32_t hash = 5381;
     for (const char *at = name; *at != '\0'; at++)

@@ -25,8 +25,8 @@ struct symbols {
  * of whatever driver APIs were linked. */
 #define SYMBOLS(name_, library_, rows_, ours_, count_)                                                                 \
     static const struct symbols name_##_symbols = {library_, rows_, ours_, count_};                                    \
-    static const struct symbols *const name_##_listed __attribute__((used, section("hetero_symbols"))) =               \
-        &name_##_symbols
+    static const struct symbols *const name_##_listed                                                                  \
+        __attribute__((used, section("hetero_symbols"))) = &name_##_symbols
 
 /* The real function behind a row, from the library that is loaded or else can be; NULL: it has none of that name. */
 void *symbol_resolve(const char *library, struct symbol *row);

@@ -8,8 +8,8 @@
 
 CUresult initialise(CUresult (*)(unsigned), unsigned);
 CUresult proc_address(CUresult (*)(const char *, void **, int, uint64_t), const char *, void **, int, uint64_t);
-CUresult proc_address_v2(CUresult (*)(const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *),
-                         CUstream, const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *);
+CUresult proc_address_v2(CUresult (*)(const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *), CUstream,
+                         const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *);
 
 CUresult memory_info(CUresult (*)(size_t *, size_t *), size_t *, size_t *);
 CUresult total_memory(CUresult (*)(size_t *, CUdevice), size_t *, CUdevice);
@@ -24,13 +24,12 @@ CUresult release(CUresult (*)(CUdeviceptr), CUdeviceptr);
 CUresult release_async(CUresult (*)(CUdeviceptr, CUstream), CUstream, CUdeviceptr, CUstream);
 CUresult create_pool(CUresult (*)(CUmemoryPool *, const CUmemPoolProps *), CUmemoryPool *, const CUmemPoolProps *);
 CUresult destroy_pool(CUresult (*)(CUmemoryPool), CUmemoryPool);
-CUresult create_array(CUresult (*)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *), CUarray *,
-                      const CUDA_ARRAY_DESCRIPTOR *);
+CUresult create_array(CUresult (*)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *), CUarray *, const CUDA_ARRAY_DESCRIPTOR *);
 CUresult create_array_3d(CUresult (*)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *), CUarray *,
                          const CUDA_ARRAY3D_DESCRIPTOR *);
 CUresult destroy_array(CUresult (*)(CUarray), CUarray);
-CUresult create_mipmap(CUresult (*)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned),
-                       CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned);
+CUresult create_mipmap(CUresult (*)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned), CUmipmappedArray *,
+                       const CUDA_ARRAY3D_DESCRIPTOR *, unsigned);
 CUresult destroy_mipmap(CUresult (*)(CUmipmappedArray), CUmipmappedArray);
 
 CUresult create_block(CUresult (*)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
@@ -42,8 +41,8 @@ CUresult map_block(CUresult (*)(CUdeviceptr, size_t, size_t, CUmemGenericAllocat
                    CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
 CUresult unmap_blocks(CUresult (*)(CUdeviceptr, size_t), CUdeviceptr, size_t);
 
-CUresult instantiate_logged(CUresult (*)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t), CUgraphExec *,
-                            CUgraph, CUgraphNode *, char *, size_t);
+CUresult instantiate_logged(CUresult (*)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t), CUgraphExec *, CUgraph,
+                            CUgraphNode *, char *, size_t);
 CUresult instantiate_flags(CUresult (*)(CUgraphExec *, CUgraph, unsigned long long), CUgraphExec *, CUgraph,
                            unsigned long long);
 CUresult instantiate_wishes(CUresult (*)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *), CUstream,

@@ -4,7 +4,8 @@
 #include "device.h"
 #include "launch.h"
 
-/* What was launched before a capture must have its fence before it: afterwards the fence would become part of the graph. */
+/* What was launched before a capture must have its fence before it: afterwards the fence would become part of the
+ * graph. */
 static void before_capture(CUstream stream)
 {
     struct governor *governor = governor_known(device_of_stream(stream));

@@ -38,8 +38,13 @@ CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64
         refund(device, bytes);
         return answer;
     }
-    struct entry entry = {.key = key, .kind = kind, .device = device, .bytes = bytes,
-                          .owner = context_current(), .link = link}, previous;
+    struct entry entry = {.key = key,
+                          .kind = kind,
+                          .device = device,
+                          .bytes = bytes,
+                          .owner = context_current(),
+                          .link = link},
+                 previous;
     if (!table_put(&entry, &previous))
         log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged"); /* never too little */
     else if (previous.kind != 0)

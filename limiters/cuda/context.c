@@ -109,8 +109,8 @@ CUresult create_context_affine(CUresult (*real)(CUcontext *, CUexecAffinityParam
     CREATE(real(context, affinity, count, flags, device));
 }
 
-CUresult create_context_with(CUresult (*real)(CUcontext *, CUctxCreateParams *, unsigned, CUdevice),
-                             CUcontext *context, CUctxCreateParams *wishes, unsigned flags, CUdevice device)
+CUresult create_context_with(CUresult (*real)(CUcontext *, CUctxCreateParams *, unsigned, CUdevice), CUcontext *context,
+                             CUctxCreateParams *wishes, unsigned flags, CUdevice device)
 {
     CREATE(real(context, wishes, flags, device));
 }

@@ -96,11 +96,10 @@ int device_of_stream(CUstream stream)
     if (table_get(STREAM_DEVICE, (uintptr_t)stream, &entry))
         return entry.device;
     CUcontext context;
-    if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS ||
-        REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+    if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
         return device_current();
-    entry = (struct entry){.key = (uintptr_t)stream, .kind = STREAM_DEVICE, .device = device_current(),
-                           .owner = context};
+    entry =
+        (struct entry){.key = (uintptr_t)stream, .kind = STREAM_DEVICE, .device = device_current(), .owner = context};
     REAL(cuCtxPopCurrent_v2)(&context);
     table_put(&entry, &previous);
     return entry.device;

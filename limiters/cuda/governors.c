@@ -36,8 +36,8 @@ struct governor *governor_of(int device)
     pthread_mutex_lock(&making);
     governor = governor_known(device);
     if (governor == NULL) {
-        governor = governor_new(&cuda_engine, tenant_terms(device), &region->shared->devices[device], tenant_directory(),
-                                (unsigned)device);
+        governor = governor_new(&cuda_engine, tenant_terms(device), &region->shared->devices[device],
+                                tenant_directory(), (unsigned)device);
         atomic_store_explicit(&governors[device], governor, memory_order_release);
         if (!registered)
             registered = atexit(retire_all) == 0;

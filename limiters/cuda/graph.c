@@ -98,8 +98,8 @@ static CUresult settle_graph(CUresult answer, const CUgraphExec *exec, const str
         return refused != CUDA_SUCCESS ? refused : settle_graph(call, exec, &bill);                                    \
     } while (0)
 
-CUresult instantiate_logged(CUresult (*real)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t),
-                            CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t log_size)
+CUresult instantiate_logged(CUresult (*real)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t), CUgraphExec *exec,
+                            CUgraph graph, CUgraphNode *error, char *log, size_t log_size)
 {
     INSTANTIATE(real(exec, graph, error, log, log_size));
 }

@@ -72,7 +72,7 @@ void refund_graphs(int device, uint64_t bytes)
             CUresult refused = charge(device, bytes);                                                                  \
             return refused != CUDA_SUCCESS ? refused : call;                                                           \
         }                                                                                                              \
-        struct pool *of = pool_remember(handle, device);                                                                    \
+        struct pool *of = pool_remember(handle, device);                                                               \
         CUresult refused = of == NULL ? CUDA_ERROR_OUT_OF_MEMORY : charge_pooled(of, bytes);                           \
         if (refused != CUDA_SUCCESS)                                                                                   \
             return refused;                                                                                            \
@@ -106,8 +106,9 @@ CUresult create_pool(CUresult (*real)(CUmemoryPool *, const CUmemPoolProps *), C
 {
     CUresult answer = real(pool, properties);
     if (answer == CUDA_SUCCESS)
-        pool_remember(*pool, properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? device_of(properties->location.id)
-                                                                                 : DEVICE_NONE);
+        pool_remember(*pool, properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+                                 ? device_of(properties->location.id)
+                                 : DEVICE_NONE);
     return answer;
 }
 

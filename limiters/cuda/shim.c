@@ -17,9 +17,9 @@
 
 /* ------------------------------------------------------------------------------------------ one stub for every line */
 
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT          __attribute__((visibility("default")))
 #define DEFAULT(stream) ((stream) == NULL ? none : (stream))
-#define NO_STREAM none
+#define NO_STREAM       none
 
 /* Not limited: straight through, at the cost of this one branch. A driver without the function says so. */
 #define PASS_IF_FREE(real, arguments)                                                                                  \
@@ -31,7 +31,7 @@
     } while (0)
 
 #define AFTER(first, arguments) (first, UNWRAP arguments)
-#define UNWRAP(...) __VA_ARGS__
+#define UNWRAP(...)             __VA_ARGS__
 
 #define OWN(name, parameters, arguments, body)                                                                         \
     EXPORT CUresult name parameters                                                                                    \
@@ -54,21 +54,21 @@
         typeof(&name) real = REAL(name);                                                                               \
         if (__builtin_expect(real == NULL, 0))                                                                         \
             return CUDA_ERROR_NOT_FOUND;                                                                               \
-        if (__builtin_expect(launch_devices <= 0, 0) && launch_look())                                               \
+        if (__builtin_expect(launch_devices <= 0, 0) && launch_look())                                                 \
             return real arguments;                                                                                     \
         const CUstream none = default_stream;                                                                          \
-        struct launch_ticket ticket;                                                                                        \
-        CUresult answer = launch_enter(&ticket, stream);                                                             \
+        struct launch_ticket ticket;                                                                                   \
+        CUresult answer = launch_enter(&ticket, stream);                                                               \
         if (answer != CUDA_SUCCESS)                                                                                    \
             return answer;                                                                                             \
         answer = real arguments;                                                                                       \
-        launch_leave(&ticket);                                                                                       \
+        launch_leave(&ticket);                                                                                         \
         return answer;                                                                                                 \
     }                                                                                                                  \
     EXPORT CUresult name parameters                                                                                    \
     {                                                                                                                  \
         typeof(&name) real = (typeof(&name))symbol_known(&cuda_rows[ROW_##name]);                                      \
-        if (__builtin_expect(real == NULL || !launch_is_free(), 0))                                                   \
+        if (__builtin_expect(real == NULL || !launch_is_free(), 0))                                                    \
             real = gated_##name;                                                                                       \
         return real arguments;                                                                                         \
     }

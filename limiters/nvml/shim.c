@@ -139,8 +139,7 @@ bool nvml_power(const char *uuid, struct power_reading *reading)
     typeof(&nvmlDeviceGetEnforcedPowerLimit) limit = REAL(nvmlDeviceGetEnforcedPowerLimit);
     nvmlDevice_t device;
     bool known = power != NULL && limit != NULL && find(uuid, &device) &&
-                 power(device, &reading->mean_mw) == NVML_SUCCESS &&
-                 limit(device, &reading->limit_mw) == NVML_SUCCESS;
+                 power(device, &reading->mean_mw) == NVML_SUCCESS && limit(device, &reading->limit_mw) == NVML_SUCCESS;
     if (known) {
         reading->clock = read_clock(device);
         read_samples(device, reading);

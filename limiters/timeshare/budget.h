@@ -13,7 +13,7 @@
  * one alone, every 5 ms 94.8 %, every 2 ms 89.4 % (100 us kernels, measured on one H200); longer time slices cost
  * latency. With nobody waiting it runs longer by its share of twice that: what a pause costs a program (its caches, the
  * card's clocks) is then paid once for a longer time. */
-#define BUDGET_SLICE_NS    INT64_C(10000000)
+#define BUDGET_SLICE_NS INT64_C(10000000)
 
 /* The most that anybody is owed; and in how long what is owed beyond a time slice fades: long against the 20 to 50 ms
  * after which neighbours run again, short against what a person would call unfair. */
@@ -21,7 +21,7 @@
 #define BUDGET_FADE_NS    INT64_C(2000000000)
 
 /* The account is in memory that the tenant can write: no balance is beyond what can come of use. */
-#define BUDGET_DEBT_NS    INT64_C(3600000000000)
+#define BUDGET_DEBT_NS INT64_C(3600000000000)
 
 static inline int64_t budget_read(const struct hetero_region_device *account)
 {

@@ -17,11 +17,11 @@
 struct power_reading;
 
 struct engine {
-    uint64_t (*now)(void);                  /* CLOCK_MONOTONIC, ns */
-    void (*pause)(uint64_t ns);             /* sleep about so long */
-    void (*begin)(void);                    /* the governor's thread calls this first */
-    void *(*stream_context)(void *stream);  /* the context of a stream that has one of its own */
-    void *(*make)(void *context);           /* a new fence; NULL when none can be had */
+    uint64_t (*now)(void);                 /* CLOCK_MONOTONIC, ns */
+    void (*pause)(uint64_t ns);            /* sleep about so long */
+    void (*begin)(void);                   /* the governor's thread calls this first */
+    void *(*stream_context)(void *stream); /* the context of a stream that has one of its own */
+    void *(*make)(void *context);          /* a new fence; NULL when none can be had */
     void (*drop)(void *fence);
     bool (*set)(void *fence, void *stream); /* after everything that is in the stream now */
     bool (*passed)(void *fence);            /* a fence that cannot be asked counts as passed */

@@ -100,7 +100,8 @@ static void throttle(struct gate *gate)
 }
 
 /* Adapt the stride so that a fence stands for FENCE_EVERY_NS, or its low-latency form. Fences pass at the device's
- * speed, or at the speed of launches if the device is faster. While none passes, because a queue fills, time adds up. */
+ * speed, or at the speed of launches if the device is faster. While none passes, because a queue fills, time adds up.
+ */
 static void adapt(struct gate *gate, uint64_t now)
 {
     uint64_t since = gate->timed_ns, passed = gate->passed;

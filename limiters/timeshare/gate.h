@@ -28,14 +28,14 @@ struct gate {
     void *(*thread)(void *owner); /* what opens and closes the gate */
     void *owner;
 
-    _Atomic uint32_t state;     /* futex: GATE_*; written by the thread */
-    _Atomic uint32_t waiting;   /* futex: launchers at the closed gate */
-    _Atomic uint64_t traffic;   /* launches let in since the start << 32 | launchers between enter and leave */
-    _Atomic uint64_t first_ns;  /* when the time slice's first launch came; 0: not yet */
-    _Atomic uint32_t backlog;   /* fences set and not yet passed */
-    _Atomic uint32_t stride;    /* launches between two fences */
-    _Atomic uint32_t fenced;    /* the launch count at the last fence */
-    _Atomic bool low_latency;   /* a high-priority grant may want the device at any time; written by the thread */
+    _Atomic uint32_t state;    /* futex: GATE_*; written by the thread */
+    _Atomic uint32_t waiting;  /* futex: launchers at the closed gate */
+    _Atomic uint64_t traffic;  /* launches let in since the start << 32 | launchers between enter and leave */
+    _Atomic uint64_t first_ns; /* when the time slice's first launch came; 0: not yet */
+    _Atomic uint32_t backlog;  /* fences set and not yet passed */
+    _Atomic uint32_t stride;   /* launches between two fences */
+    _Atomic uint32_t fenced;   /* the launch count at the last fence */
+    _Atomic bool low_latency;  /* a high-priority grant may want the device at any time; written by the thread */
 
     pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now, pause and power */
     bool started;

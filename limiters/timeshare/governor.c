@@ -36,39 +36,6 @@
 #define WATCH_NS     (2 * MS)
 #define UNWATCHED_NS (100 * MS)
 
-static void *work(void *governor);
-
-struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,
-                              struct hetero_region_device *account, const char *directory, unsigned device)
-{
-    struct governor *governor = calloc(1, sizeof *governor);
-    char name[96] = "";
-    if (governor == NULL)
-        return NULL;
-    governor->engine = engine;
-    governor->terms = terms;
-    governor->account = (struct account){.terms = terms, .shared = account};
-    gate_make(&governor->gate, engine, terms, work, governor);
-    slice_open(&governor->slice, directory, device);
-    bool named = engine->device_name(terms->uuid, name, sizeof name);
-    governor->power.model = named ? power_model_of(name) : &power_model_neutral;
-    power_watch_make(&governor->watch, engine, terms->uuid, governor->power.model);
-    return governor;
-}
-
-void governor_retire(struct governor *governor)
-{
-    gate_retire(&governor->gate);
-    power_watch_retire(&governor->watch);
-}
-
-void governor_after_fork(struct governor *governor)
-{
-    slice_close(&governor->slice);
-}
-
-/* --------------------------------------------------------------------------------------------------------- charging */
-
 /* The device was ours from `from` to `to`; or, when the process was stopped meanwhile (a signal, a debugger, a paused
  * container), for as long as its co-tenants waited for it. */
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
@@ -118,8 +85,6 @@ static void look_at_power(struct governor *governor)
              power->charge_rate);
     power_watch_done(&governor->watch);
 }
-
-/* ------------------------------------------------------------------------------------------- getting the time slice */
 
 /* Wait without the time slice, and see whether others run meanwhile. */
 static void rest(struct governor *governor, uint64_t ns)
@@ -182,20 +147,18 @@ static bool obtain(struct governor *governor, bool *borrowed)
     return false;
 }
 
-/* --------------------------------------------------------------------------------------------------- one time slice */
-
 /* How one time slice goes. */
 struct course {
-    bool borrowed;       /* obtained in debt */
-    bool beside;         /* it began while a low-priority neighbour drained */
-    uint32_t before;     /* launches when the gate opened */
-    uint32_t seen;       /* launches at the last look */
-    uint64_t opened;     /* when the gate opened */
-    uint64_t charged;    /* charged up to then; 0: no launch came yet */
-    uint64_t busy;       /* when the device was last seen to have work */
-    uint64_t own_until;  /* until then nobody else may have the device */
-    uint64_t gap;        /* with nothing in flight for so long it ends */
-    uint64_t closed;     /* when the gate closed */
+    bool borrowed;      /* obtained in debt */
+    bool beside;        /* it began while a low-priority neighbour drained */
+    uint32_t before;    /* launches when the gate opened */
+    uint32_t seen;      /* launches at the last look */
+    uint64_t opened;    /* when the gate opened */
+    uint64_t charged;   /* charged up to then; 0: no launch came yet */
+    uint64_t busy;      /* when the device was last seen to have work */
+    uint64_t own_until; /* until then nobody else may have the device */
+    uint64_t gap;       /* with nothing in flight for so long it ends */
+    uint64_t closed;    /* when the gate closed */
 };
 
 /* How long this time slice is when others want theirs and nothing more is owed. Its length varies: the samples of the
@@ -227,8 +190,7 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
     if (now >= own_until + 2 * BUDGET_SLICE_NS && owed <= 0 && slice_wanted_by_siblings(&governor->slice))
         return true;
     /* Neighbours that are all owed something would otherwise drift apart, one time slice after the other. */
-    return slice_wanted(&governor->slice) &&
-           (owed <= 0 || now >= own_until + BUDGET_SLICE_NS || owed_less(governor));
+    return slice_wanted(&governor->slice) && (owed <= 0 || now >= own_until + BUDGET_SLICE_NS || owed_less(governor));
 }
 
 /* Sleep until the next look. */
@@ -345,8 +307,6 @@ static void run(struct governor *governor, bool borrowed)
     settle(governor, &course, yields, drained);
 }
 
-/* ------------------------------------------------------------------------------------------------------- the thread */
-
 void governor_round(struct governor *governor)
 {
     bool borrowed;
@@ -406,4 +366,33 @@ static void *work(void *governor_)
         governor_round(governor);
     }
     return NULL;
+}
+
+struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,
+                              struct hetero_region_device *account, const char *directory, unsigned device)
+{
+    struct governor *governor = calloc(1, sizeof *governor);
+    char name[96] = "";
+    if (governor == NULL)
+        return NULL;
+    governor->engine = engine;
+    governor->terms = terms;
+    governor->account = (struct account){.terms = terms, .shared = account};
+    gate_make(&governor->gate, engine, terms, work, governor);
+    slice_open(&governor->slice, directory, device);
+    bool named = engine->device_name(terms->uuid, name, sizeof name);
+    governor->power.model = named ? power_model_of(name) : &power_model_neutral;
+    power_watch_make(&governor->watch, engine, terms->uuid, governor->power.model);
+    return governor;
+}
+
+void governor_retire(struct governor *governor)
+{
+    gate_retire(&governor->gate);
+    power_watch_retire(&governor->watch);
+}
+
+void governor_after_fork(struct governor *governor)
+{
+    slice_close(&governor->slice);
 }

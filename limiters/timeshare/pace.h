@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PACE_SLICES    64   /* the line is through about so many */
+#define PACE_SLICES   64   /* the line is through about so many */
 #define PACE_LINE     0.85 /* of the launches' variance, what it has to explain */
 #define PACE_BELIEVED 25   /* a part of the time slice */
 #define PACE_RECENT   16   /* time slices whose rate is told: soon after a neighbour changed */
@@ -48,7 +48,7 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t co
     double spread_launches = pace->launches_launches / pace->slices - mean_launches * mean_launches;
     double together = pace->ms_launches / pace->slices - mean_ms * mean_launches;
     bool on_line = pace->slices >= PACE_SLICES / 2.0 && together > 0 &&
-                together * together >= PACE_LINE * spread_ms * spread_launches;
+                   together * together >= PACE_LINE * spread_ms * spread_launches;
     double lost_ms = on_line ? mean_ms - mean_launches * spread_ms / together : 0, most_ms = ms / PACE_BELIEVED;
     pace->lost_ms = lost_ms > 0 ? lost_ms : 0;
 

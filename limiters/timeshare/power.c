@@ -166,7 +166,8 @@ static void take_mean(struct power *power, struct power_fit *fit, const struct p
         own += power->own[bin(ms)] / 1e6;
         others += power->others[bin(ms)] / 1e6;
     }
-    take(fit, own, others, above_idle(power, reading->mean_mw), (double)POWER_EVERY_NS / (double)(power->model->period_ms * MS));
+    take(fit, own, others, above_idle(power, reading->mean_mw),
+         (double)POWER_EVERY_NS / (double)(power->model->period_ms * MS));
 }
 
 /* What we draw, by least squares for that and what they draw as two equations; and how much it leaves unexplained. */

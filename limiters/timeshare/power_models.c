@@ -7,12 +7,12 @@
 const struct power_model power_model_neutral = {.device = ""};
 
 static const struct power_model models[] = {
-    /* Fitted by hand on two cards, 2026-11-21, driver 580.159.04, with `hetero bench isolation` and the logs of its time
-     * slices (docs/notes/limiter.md, versions 2 to 12). Idle: between time slices it drew 0.17 to 0.185 of its limit.
-     * Held: 679 to 690 W of 700. Samples: 20 ms apart, 1 - exp(-1 ms / 12.5 ms). Slowdown: 8192^3 bf16 products had
-     * 1.23 and 1.47 of the power there was and ran 1.080 and 1.183 times as fast in time slices as alone; 2048^3 ones
-     * on four streams and 16384^3 ones agree to two points. Power grows with the 2.7th power of the clock. Copies are
-     * not slowed down by the clock, one warp's arithmetic by its 1.5th power. Switching: four processes made 1872
+    /* Fitted by hand on two cards, 2026-11-21, driver 580.159.04, with `hetero bench isolation` and the logs of its
+     * time slices (docs/notes/limiter.md, versions 2 to 12). Idle: between time slices it drew 0.17 to 0.185 of its
+     * limit. Held: 679 to 690 W of 700. Samples: 20 ms apart, 1 - exp(-1 ms / 12.5 ms). Slowdown: 8192^3 bf16 products
+     * had 1.23 and 1.47 of the power there was and ran 1.080 and 1.183 times as fast in time slices as alone; 2048^3
+     * ones on four streams and 16384^3 ones agree to two points. Power grows with the 2.7th power of the clock. Copies
+     * are not slowed down by the clock, one warp's arithmetic by its 1.5th power. Switching: four processes made 1872
      * kernels a second where one made 2004. */
     {
         .device = "NVIDIA H200",
@@ -29,8 +29,9 @@ static const struct power_model models[] = {
         .least = 12,
         .switching = 14,
     },
-    /* benchmarks/power.py, 2026-11-22, driver 580.159.04: the meter to 7 W, the slowdown to 0.009 at 16 points from 1.09
-     * to 1.51 of the power there is. The same command on an H200 that day finds 1.054 and 1.175 for 1.13 and 1.47. */
+    /* benchmarks/power.py, 2026-11-22, driver 580.159.04: the meter to 7 W, the slowdown to 0.009 at 16 points
+     * from 1.09 to 1.51 of the power there is. The same command on an H200 that day finds 1.054 and 1.175 for 1.13
+     * and 1.47. */
     {
         .device = "NVIDIA H100 80GB HBM3",
         .idle_least = 169,

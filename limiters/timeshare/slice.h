@@ -29,9 +29,9 @@
 #define SLICE_PATIENCE_NS INT64_C(1000000000)
 
 struct slice {
-    int file;             /* -1: no lock could be had, and the device is not shared in time slices */
-    int at;               /* the first of the bytes */
-    int own_file;         /* GRANT_DIR/usage, which may be the same; -1: siblings do not see each other want */
+    int file;     /* -1: no lock could be had, and the device is not shared in time slices */
+    int at;       /* the first of the bytes */
+    int own_file; /* GRANT_DIR/usage, which may be the same; -1: siblings do not see each other want */
     int own_at;
     bool announced;       /* as of high priority */
     unsigned owed;        /* steps advertised by slice_owe */
@@ -40,7 +40,7 @@ struct slice {
     int64_t deferring_ns; /* since when a sibling that waited longer might take the time slice and does not; 0: none */
     bool high;            /* the priority with which it was asked for */
     bool ours;
-    bool late;            /* it was waited for in vain: until it can be had again, the owner runs without */
+    bool late; /* it was waited for in vain: until it can be had again, the owner runs without */
 };
 
 /* Open the locks of the grant's device `device`: GRANT_DIR/slice.<device>, or, when the node made no such file because

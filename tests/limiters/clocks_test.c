@@ -10,7 +10,8 @@ static const struct tenant LITTLE = {.kernel_ns = 500 * US, .host_ns = 3 * US, .
 static void a_power_limited_program_beside_an_unconstrained_one_gets_its_share_of_its_speed_alone(void)
 {
     begin();
-    double native = alone(&PRODUCTS) / power_slowdown(power_model_of("NVIDIA H200"), PRODUCTS.draws_mw, AVAILABLE_MW), natives = alone(&LITTLE);
+    double native = alone(&PRODUCTS) / power_slowdown(power_model_of("NVIDIA H200"), PRODUCTS.draws_mw, AVAILABLE_MW),
+           natives = alone(&LITTLE);
     add(0, &PRODUCTS, 30);
     add(1, &LITTLE, 60);
     together(2);
@@ -21,8 +22,12 @@ static void a_power_limited_program_beside_an_unconstrained_one_gets_its_share_o
 
 static void a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it(void)
 {
-    static const struct tenant LATE = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 830000,
-                                       .clock = 910, .from_ns = 5 * SECOND};
+    static const struct tenant LATE = {.kernel_ns = 500 * US,
+                                       .host_ns = 3 * US,
+                                       .in_flight = 8,
+                                       .draws_mw = 830000,
+                                       .clock = 910,
+                                       .from_ns = 5 * SECOND};
     begin();
     add(0, &LITTLE, 60);
     tenants[0].clocked = true;

@@ -132,15 +132,9 @@ static void play(const uint8_t *bytes, size_t size)
                 held[device] -= amount;
             }
             break;
-        case 3:
-            write_word(region->shared, amount, next(&script, 8));
-            break;
-        case 4:
-            paint(region->shared, amount, (int)next(&script, 1));
-            break;
-        case 5:
-            REQUIRE(ledger_used(region, device) >= held[device]);
-            break;
+        case 3: write_word(region->shared, amount, next(&script, 8)); break;
+        case 4: paint(region->shared, amount, (int)next(&script, 1)); break;
+        case 5: REQUIRE(ledger_used(region, device) >= held[device]); break;
         default:
             budget_settle(account, amount, amount * 2, 3000, amount % 1000);
             REQUIRE(budget_balance(account, amount, amount * 3, 3000) <= BUDGET_ARREARS_NS);
@@ -222,18 +216,10 @@ static size_t mutate(uint8_t *bytes, size_t size)
     for (uint64_t changes = 1 + roll(8); changes > 0 && size > 1; changes--) {
         size_t at = 1 + roll(size - 1), other = 1 + roll(size - 1), most = size - (at > other ? at : other);
         switch (roll(6)) {
-        case 0:
-            bytes[at] ^= (uint8_t)(1u << roll(8));
-            break;
-        case 1:
-            bytes[at] = (uint8_t)roll(256);
-            break;
-        case 2:
-            bytes[at] = roll(2) ? 0xff : 0;
-            break;
-        case 3:
-            memmove(bytes + at, bytes + other, roll(most + 1));
-            break;
+        case 0: bytes[at] ^= (uint8_t)(1u << roll(8)); break;
+        case 1: bytes[at] = (uint8_t)roll(256); break;
+        case 2: bytes[at] = roll(2) ? 0xff : 0; break;
+        case 3: memmove(bytes + at, bytes + other, roll(most + 1)); break;
         case 4:
             if (roll(8) == 0)
                 size = at;

@@ -167,8 +167,8 @@ static void a_share_of_a_busy_device_is_kept_whatever_the_kernels_take(void)
                 govern(cores[c], 6000 * MS);
                 double share = (double)sim.busy_ns * 10000 / 6000e6;
                 printf("core %u, %llu us: %.1f\n", cores[c], (unsigned long long)(kernels[k] / US), share / 100);
-                /* The last time slice, with three kernels of 15 ms in flight, is a point of 6 s; a device kept waiting costs
-                 * up to 3 % of the share. */
+                /* The last time slice, with three kernels of 15 ms in flight, is a point of 6 s; a device kept waiting
+                 * costs up to 3 % of the share. */
                 EXPECT_NEAR((double)cores[c], 170 + cores[c] * 0.03, share);
                 exit(0);
             }

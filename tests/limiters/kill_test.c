@@ -1,8 +1,7 @@
 /* kill -9 at random points: nothing is stuck, nothing is granted twice, the next owner is there at once.
  *
- * Three tenants reserve memory in one region and take time slices on one device, as fast as they can; this program kills one
- * after the other at a random moment and then goes for the lock and the time slice itself:
- *   kill_test COUNT
+ * Three tenants reserve memory in one region and take time slices on one device, as fast as they can; this program
+ * kills one after the other at a random moment and then goes for the lock and the time slice itself: kill_test COUNT
  */
 #include "../../limiters/core/ledger.h"
 #include "../../limiters/timeshare/slice.h"
@@ -19,8 +18,8 @@
 enum { TENANTS = 3, LIMIT = 1000 };
 
 /* The next owner within this, 95 times of 100 even on a busy machine; and never later than a waiter's patience. */
-#define SOON_US   5000
-#define NEVER_US  900000
+#define SOON_US  5000
+#define NEVER_US 900000
 
 #define REQUIRE(truth)                                                                                                 \
     do {                                                                                                               \
@@ -90,7 +89,7 @@ int main(int count, char **arguments)
         slice_take(&slice, high, NULL, NULL);
         waits[kill_] = (int)(now_us() - since);
         struct flock run = {.l_type = F_WRLCK, .l_start = slice.at + (high ? 4 : 0), .l_len = 1}; /* slice.h */
-        REQUIRE(fcntl(slice.file, F_OFD_GETLK, &run) == 0 && run.l_type == F_UNLCK); /* nobody else's */
+        REQUIRE(fcntl(slice.file, F_OFD_GETLK, &run) == 0 && run.l_type == F_UNLCK);              /* nobody else's */
         slice_give(&slice);
         tenants[victim] = tenant((unsigned)kill_ + TENANTS);
     }
@@ -104,8 +103,8 @@ int main(int count, char **arguments)
     rmdir(directory);
 
     qsort(waits, (size_t)kills, sizeof *waits, ascending);
-    printf("%d kills; lock and time slice after %d us, 95 %% within %d us, the last after %d us\n", kills, waits[kills / 2],
-           waits[kills / 20 * 19], waits[kills - 1]);
+    printf("%d kills; lock and time slice after %d us, 95 %% within %d us, the last after %d us\n", kills,
+           waits[kills / 2], waits[kills / 20 * 19], waits[kills - 1]);
     REQUIRE(waits[kills / 20 * 19] < SOON_US && waits[kills - 1] < NEVER_US);
     return 0;
 }

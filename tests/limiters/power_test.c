@@ -9,12 +9,14 @@
 static const struct power_model *model;
 static unsigned stamped_late_ms = 4;
 static double usual_rate, late_rate; /* launches a millisecond, in the first half of the looks and in the second */
-static unsigned power_looks = 20, unwatched_ms; /* before the last look but one, the neighbour runs and nobody watches it */
+static unsigned power_looks = 20,
+                unwatched_ms; /* before the last look but one, the neighbour runs and nobody watches it */
 
-/* Two tenants in time slices of changing length, one of which draws `own_mw` above idle, and what the charge rate of its time is
- * after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped some ms late and more. */
-static double charge_rate_beside(double own_share, uint32_t own_mw, double others_share, uint32_t others_mw, bool samples,
-                           uint32_t clock)
+/* Two tenants in time slices of changing length, one of which draws `own_mw` above idle, and what the charge rate of
+ * its time is after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped some ms late
+ * and more. */
+static double charge_rate_beside(double own_share, uint32_t own_mw, double others_share, uint32_t others_mw,
+                                 bool samples, uint32_t clock)
 {
     struct power power;
     struct power_reading reading = {.mean_mw = IDLE_MW, .limit_mw = LIMIT_MW, .clock = clock};
@@ -65,8 +67,8 @@ static void time_on_a_card_at_its_power_limit_is_charged_more(void)
     EXPECT_NEAR(1, 0, charge_rate_beside(0.3, 365000, 0, 0, true, 1024));
     EXPECT_NEAR(1, 0, charge_rate_beside(0.4, 180000, 0.5, 848000, true, 1024));
     EXPECT_NEAR(1, 0, charge_rate_beside(0.3, 365000, 0.6, 848000, true, 1024));
-    /* Nor for what its neighbour's power limit does to its speed: as its launches tell, down to the 1.5th power of the clock or,
-     * as here, to the clock at which it would draw all there is itself. */
+    /* Nor for what its neighbour's power limit does to its speed: as its launches tell, down to the 1.5th power of the
+     * clock or, as here, to the clock at which it would draw all there is itself. */
     EXPECT_NEAR(0.95, 0.01, charge_rate_beside(0.3, 365000, 0.6, 848000, true, 924));
     static const double rates[][2] = {{10, 1}, {9.2, 0.92}, {5, 0.864}, {20, 1}};
     for (unsigned r = 0; r < 4; r++) {
@@ -119,8 +121,8 @@ static void the_charge_rate_of_a_neutral_card_never_moves(void)
         }
 }
 
-/* So many time slices, 5 to 25 ms long, in which nothing happens for so long and then a launch every 100 us, of which so many
- * come and stay away at random; what is not charged of the last. */
+/* So many time slices, 5 to 25 ms long, in which nothing happens for so long and then a launch every 100 us, of which
+ * so many come and stay away at random; what is not charged of the last. */
 static uint64_t slices_of(struct pace *pace, unsigned slices, double lost_ms, double at_random)
 {
     uint64_t waived = 0, rng = 1;
@@ -164,11 +166,12 @@ static void the_launches_a_millisecond_are_known_of_programs_that_launch_evenly(
 static void what_a_pause_costs_a_program_is_not_charged(void)
 {
     double believed_us = waived_us(201, 4, 0);
-    EXPECT_NEAR(600, 400, believed_us); /* a twenty-fifth of whatever the last time slice was, and no more can be feigned */
+    EXPECT_NEAR(600, 400,
+                believed_us); /* a twenty-fifth of whatever the last time slice was, and no more can be feigned */
     EXPECT_NEAR(150, 60, waived_us(201, 0.15, 0));
     EXPECT_NEAR(150, 60, waived_us(201, 0.15, 0.02));
-    EXPECT_NEAR(0, 60, waived_us(201, 0, 0)); /* a launch is counted when it is over */
-    EXPECT_NEAR(0, 0, waived_us(201, -1, 0)); /* a queue that fills at first is no loss */
+    EXPECT_NEAR(0, 60, waived_us(201, 0, 0));    /* a launch is counted when it is over */
+    EXPECT_NEAR(0, 0, waived_us(201, -1, 0));    /* a queue that fills at first is no loss */
     EXPECT_NEAR(0, 0, waived_us(201, 0.5, 0.5)); /* launches of all sizes do not tell */
     EXPECT_NEAR(0, 0, waived_us(5, 0.5, 0));     /* nor do a few time slices */
 }

@@ -80,7 +80,7 @@ static inline void expect_of(unsigned number, double percent, double points, dou
 }
 
 static inline void pair(const struct tenant *one, unsigned percent, const struct tenant *other, unsigned others,
-                 double points)
+                        double points)
 {
     begin();
     double native = alone(one), natives = alone(other);

@@ -50,9 +50,9 @@ static struct task {
 static struct {
     unsigned tasks, locks, refused_threads;
     uint64_t now_ns;
-    uint64_t card_ns, slice_ns;         /* until when the card has worked; when it looks whether another is to run */
+    uint64_t card_ns, slice_ns;      /* until when the card has worked; when it looks whether another is to run */
     struct tenant *tenants[TENANTS]; /* all that were ever started */
-    struct tenant *runs;                /* whose slice it is */
+    struct tenant *runs;             /* whose slice it is */
     unsigned tenant_count;
     uint64_t rng;
     const char *directory;
@@ -66,7 +66,7 @@ static struct {
         struct tenant *tenant;
     } lock[LOCKS];
     struct fence {
-        uint64_t at_ns; /* of its tenant's work */
+        uint64_t at_ns;        /* of its tenant's work */
         struct tenant *tenant; /* NULL: to be had */
     } fence[FENCES];
 } machine;

@@ -20,27 +20,27 @@
 struct tenant {
     /* What it is: written before tenant_start. */
     struct hetero_grant_device terms;
-    uint64_t kernel_ns; /* how long the card takes for one launch */
-    uint64_t host_ns;   /* how long the program takes to make one */
-    unsigned batch;     /* launches between two synchronisations; 0: it never synchronises */
-    unsigned in_flight; /* launches it keeps queued at most */
-    uint64_t rest_ns;   /* what it does elsewhere after a batch */
-    uint32_t draws_mw;  /* what the card draws above idle while it works for it */
-    uint32_t clock;     /* what that lowers the clock to for all, of POWER_UNITY; 0: it does not */
-    bool clocked;       /* whether its kernels are as fast as the clock */
-    uint64_t warmup_ns;   /* how long it is slow to launch more once it was kept waiting */
+    uint64_t kernel_ns;         /* how long the card takes for one launch */
+    uint64_t host_ns;           /* how long the program takes to make one */
+    unsigned batch;             /* launches between two synchronisations; 0: it never synchronises */
+    unsigned in_flight;         /* launches it keeps queued at most */
+    uint64_t rest_ns;           /* what it does elsewhere after a batch */
+    uint32_t draws_mw;          /* what the card draws above idle while it works for it */
+    uint32_t clock;             /* what that lowers the clock to for all, of POWER_UNITY; 0: it does not */
+    bool clocked;               /* whether its kernels are as fast as the clock */
+    uint64_t warmup_ns;         /* how long it is slow to launch more once it was kept waiting */
     const uint16_t *pattern_us; /* how long the card takes for one launch after the other, in place of kernel_ns */
     unsigned pattern;           /* of so many, over and over */
-    uint64_t from_ns;   /* when it begins */
-    int64_t skew_ns;    /* how far its clock is ahead of the others' */
-    bool lies;          /* says at every launch that as much is owed to it as can be */
+    uint64_t from_ns;           /* when it begins */
+    int64_t skew_ns;            /* how far its clock is ahead of the others' */
+    bool lies;                  /* says at every launch that as much is owed to it as can be */
     struct hetero_region_device *account;
 
     /* What became of it. */
     struct governor *governor;
-    uint64_t launched, first_ns; /* launches, and when the first was */
-    uint64_t asked_ns, done_ns;  /* of the card: by all launches, and what it has done */
-    uint64_t busy_ns[SECONDS]; /* of the card, second by second */
+    uint64_t launched, first_ns;              /* launches, and when the first was */
+    uint64_t asked_ns, done_ns;               /* of the card: by all launches, and what it has done */
+    uint64_t busy_ns[SECONDS];                /* of the card, second by second */
     uint64_t batches, batches_ns, longest_ns; /* how long batches took, from asking for the first launch on */
 };
 
