@@ -7,14 +7,10 @@
 
 #include <stdlib.h>
 
-/* Made under `making`, then constant. */
-static _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+_Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
 
-struct governor *governor_known(int device)
-{
-    return device < 0 ? NULL : atomic_load_explicit(&governors[device], memory_order_acquire);
-}
+/* Held while one is made. */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 /* Registered after the driver's own exit functions, so it runs before them: the driver is still whole. */
 static void retire_all(void)
@@ -24,17 +20,14 @@ static void retire_all(void)
             governor_retire(governor_known(device));
 }
 
-struct governor *governor_of(int device)
+struct governor *governor_make(int device)
 {
-    struct governor *governor = governor_known(device);
-    if (governor != NULL)
-        return governor;
     struct region *region = tenant_region();
     if (region == NULL)
         return NULL;
     static bool registered; /* under `making` */
     pthread_mutex_lock(&making);
-    governor = governor_known(device);
+    struct governor *governor = governor_known(device);
     if (governor == NULL) {
         governor = governor_new(&cuda_engine, tenant_terms(device), &region->shared->devices[device],
                                 tenant_directory(), (unsigned)device);

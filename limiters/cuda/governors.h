@@ -4,11 +4,24 @@
 
 #include "../timeshare/governor.h"
 
-/* The governor of a device of the grant; NULL while it has none. */
-struct governor *governor_known(int device);
+/* By device of the grant; NULL until its first limited launch, then constant. */
+extern _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
 
-/* The same, made on first use; NULL when there is no usage region or no memory. */
-struct governor *governor_of(int device);
+/* Make the governor of a device; NULL when there is no usage region or no memory. */
+struct governor *governor_make(int device);
+
+/* The governor of a device; NULL while it has none. */
+static inline struct governor *governor_known(int device)
+{
+    return device < 0 ? NULL : atomic_load_explicit(&governors[device], memory_order_acquire);
+}
+
+/* The governor of a device of the grant, made on first use; NULL when that is impossible. */
+static inline struct governor *governor_of(int device)
+{
+    struct governor *governor = governor_known(device);
+    return __builtin_expect(governor != NULL, 1) ? governor : governor_make(device);
+}
 
 void governors_after_fork(void);
 
