@@ -66,9 +66,9 @@ class Rack:
     machine: Machine
 
     @classmethod
-    def of(cls, directory: Path, cards: int = 1, more: str = "") -> "Rack":
+    def of(cls, directory: Path, cards: int = 1, more: str = "", *, model: str = "Card") -> "Rack":
         kernel = "[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n"
-        card = f"[device]\nvendor = nvidia\nmodel = Card\nmemory = 1024 MiB\n{more}\nuuid = "
+        card = f"[device]\nvendor = nvidia\nmodel = {model}\nmemory = 1024 MiB\n{more}\nuuid = "
         text = "".join(f"{card}{UUIDS[each]}\n" for each in range(cards)) + kernel
         for each in range(cards):
             (directory / f"slice.{UUIDS[each]}").touch()
