@@ -52,5 +52,5 @@ void log_line(enum log_level level, const char *format, ...)
         length = sizeof line - 2;
     line[length] = '\n';
     if (write(STDERR_FILENO, line, length + 1) < 0)
-        return; /* nobody is listening */
+        return; /* stderr is closed */
 }

@@ -80,7 +80,7 @@ bool region_open(struct region *region, const char *path)
         return false;
     uint64_t magic = 0;
     if (atomic_load(&shared->magic) == 0) {
-        /* Whoever comes first; several write the same. */
+        /* Written by the first process; several write the same. */
         __atomic_store_n(&shared->version, HETERO_REGION_VERSION, __ATOMIC_RELAXED);
         __atomic_store_n(&shared->slot_count, HETERO_REGION_SLOTS, __ATOMIC_RELAXED);
         atomic_compare_exchange_strong(&shared->magic, &magic, HETERO_REGION_MAGIC);

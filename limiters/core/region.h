@@ -7,7 +7,7 @@
  * The tenant can write anything here at any time. So nothing read from it is followed, indexed with or waited for
  * without bound, and each process holds itself to what it knows it holds (`own`), whatever the region says.
  *
- * Who is alive is the kernel's knowledge: a slot is live exactly while its process holds an open-file-description
+ * The kernel knows which processes live: a slot is live exactly while its process holds an open-file-description
  * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted.
  * Bytes past the slots lock other things: slots + 1 + 32 * i is device i's slice lock, for a grant without slice files
  * (timeshare/slice.h).
@@ -51,8 +51,9 @@ struct hetero_region {
     _Atomic uint64_t magic; /* written last */
     uint32_t version;
     uint32_t slot_count;
-    _Atomic uint32_t lock; /* futex: the slot + 1 of whoever changes the memory counts, with flags (region.c) */
-    uint32_t reached;      /* slots from here on were never taken; only ever growing; under the lock */
+    _Atomic uint32_t
+        lock;         /* futex: the slot + 1 of the process that changes the memory counts, with flags (region.c) */
+    uint32_t reached; /* slots from here on were never taken; only ever growing; under the lock */
     _Atomic uint32_t next; /* where the next process to come looks for a slot once it found the first few taken */
     uint32_t reserved32[13];
     uint64_t reserved[6];
@@ -78,11 +79,12 @@ struct region {
 /* Map the region at `path`, giving it its form if this is the first process. False: it cannot be used. */
 bool region_open(struct region *region, const char *path);
 
-/* In a child after fork: let go of the parent's descriptor, and with it of the parent's slot. The mapping stays. */
+/* In a child after fork: close the parent's descriptor, which keeps the parent's slot. The mapping stays. */
 void region_forget(struct region *region);
 
 /* Take the lock that guards used, peak, denied and the slots, and with it a slot for this process; repair what a killed
- * holder left. False, and nothing is locked: every slot is held by a live process, or whoever has the lock keeps it. */
+ * holder left. False, and nothing is locked: every slot is held by a live process, or the holder of the lock keeps it.
+ */
 bool region_lock(struct region *region);
 void region_unlock(struct region *region);
 

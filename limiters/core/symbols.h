@@ -1,7 +1,8 @@
-/* The doors into a driver, and the real functions behind them.
+/* The entry points into a driver, and the real functions behind them.
  *
  * Each limiters/<api> has one table with a row for every symbol it answers or calls. A symbol is answered at every
- * door from its row: the exported function, dlsym and dlvsym on any handle, and the driver's own lookup functions.
+ * entry point from its row: the exported function, dlsym and dlvsym on any handle, and the driver's own lookup
+ * functions.
  */
 #ifndef HETERO_SYMBOLS_H
 #define HETERO_SYMBOLS_H
@@ -11,7 +12,7 @@
 
 struct symbol {
     const char *name;
-    _Atomic(void *) real; /* filled on first use; the same value whoever writes it, so it needs no lock */
+    _Atomic(void *) real; /* filled on first use; every thread writes the same value, so it needs no lock */
 };
 
 struct symbols {
@@ -31,7 +32,7 @@ struct symbols {
 /* The real function behind a row, from the library that is loaded or else can be; NULL: it has none of that name. */
 void *symbol_resolve(const char *library, struct symbol *row);
 
-/* The real function as far as somebody has asked for it; NULL otherwise. */
+/* The real function if it has been asked for; NULL otherwise. */
 static inline void *symbol_known(struct symbol *row)
 {
     return atomic_load_explicit(&row->real, memory_order_acquire);

@@ -11,8 +11,8 @@
 enum { NOT_ASKED = 0 };
 
 /* Per ordinal: the grant's device + 3, or NOT_ASKED; `only`: the same of the device that every call means, of
- * DEVICE_NONE when there are several. Constant once asked: the driver fixes both at its first cuInit, so whoever
- * writes writes the same. */
+ * DEVICE_NONE when there are several. Constant once asked: the driver fixes both at its first cuInit, so every
+ * thread writes the same. */
 static _Atomic int8_t known[ORDINALS];
 static _Atomic int8_t only;
 

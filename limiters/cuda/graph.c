@@ -1,5 +1,5 @@
-/* Graphs: the memory their allocation nodes will take is charged when they are instantiated, for nobody can be refused
- * at a launch, and given back after the executable graph is destroyed, as far as the device has it again.
+/* Graphs: the memory their allocation nodes will take is charged when they are instantiated, because no launch can
+ * be refused for memory, and given back after the executable graph is destroyed, as far as the device has it again.
  */
 #include "bodies.h"
 #include "device.h"

@@ -91,8 +91,8 @@ static uint64_t reserved_of(const struct pool *pool)
     return answer == CUDA_SUCCESS ? bytes : 0; /* drivers before 11.3 do not say */
 }
 
-/* Give back what the pools of `device` do not keep any more, after asking them to keep nothing if so told; what they
- * keep none the less. What a pool reserves beyond what the program holds was freed before, or will be when its stream
+/* Give back what the pools of `device` do not keep any more, after asking them to keep nothing if `trimmed`; returns
+ * what they still keep. What a pool reserves beyond what the program holds was freed before, or will be when its stream
  * gets there. */
 static uint64_t settle_idle(int device, bool trimmed)
 {
@@ -157,7 +157,7 @@ void pool_count_idle(struct pool *pool, uint64_t bytes)
     pthread_mutex_unlock(&counting);
 }
 
-/* Whoever frees the last of a destroyed pool frees the struct; its memory goes back to the card as it is freed. */
+/* The last of a destroyed pool's memory frees the struct; its memory goes back to the card as it is freed. */
 void pool_count_freed(struct pool *pool, uint64_t bytes)
 {
     int device = pool->device;

@@ -14,7 +14,7 @@
 
 struct pool;
 
-/* Stands for the pool that a device has for its graphs, of which the driver tells no name. */
+/* Stands for the pool that a device has for its graphs, for which the driver has no name. */
 #define POOL_OF_GRAPHS(device) ((CUmemoryPool)(uintptr_t)((device) + 1))
 
 /* Whether any pool was ever allocated from. */

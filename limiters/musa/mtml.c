@@ -1,4 +1,4 @@
-/* MTML tells neither a power limit nor a process's memory, so time is charged at unity and contexts do not count. */
+/* MTML has neither a power limit nor a process's memory, so time is charged at unity and contexts do not count. */
 #include "mtml.h"
 
 bool mtml_power(const char *uuid, struct power_reading *reading)

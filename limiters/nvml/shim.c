@@ -1,5 +1,5 @@
 /* What NVML says of memory, for programs that size themselves by it and for nvidia-smi: the grant. The rest of NVML is
- * untouched, and a grant that cannot be understood leaves it honest: observation fails open. And what we ask of NVML.
+ * untouched, and a grant that cannot be understood changes nothing: observation fails open. Also what we ask of NVML.
  */
 #include "abi.h"
 #include "shim.h"

@@ -58,7 +58,7 @@ static inline int64_t budget_balance(const struct hetero_region_device *account,
         since = asked < now ? asked : now;
     }
     /* Hand-overs take some of the device's time. Where the shares add up to all of it, everybody would be owed ever
-     * more, and the balances would no longer say who is owed most; so what is owed beyond a time slice fades. */
+     * more, and the balances would not tell which grant is owed most; so what is owed beyond a time slice fades. */
     if (balance > BUDGET_SLICE_NS)
         balance -= (int64_t)((double)(balance - BUDGET_SLICE_NS) * budget_faded(now - since));
     balance += budget_share(now - since, core);

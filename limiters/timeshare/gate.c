@@ -317,7 +317,7 @@ void gate_forget_timing(struct gate *gate)
 void gate_retire(struct gate *gate)
 {
     atomic_store(&gates_retired, true);
-    pthread_mutex_lock(&gate->lock); /* whoever was calling the engine has finished */
+    pthread_mutex_lock(&gate->lock); /* the last call of the engine has ended */
     pthread_mutex_unlock(&gate->lock);
     futex_wake(&gate->state);
 }

@@ -31,7 +31,7 @@
  * (a collective) would otherwise wait for ever when both want the same device. */
 #define DRAIN_NS (100 * MS)
 
-/* How often a governor that waits out its debt looks whether others run: their power is told from ours by that. After a
+/* How often a governor that waits out its debt looks whether others run: that tells their power from ours. After a
  * rest longer than the second it does not know who ran meanwhile. */
 #define WATCH_NS     (2 * MS)
 #define UNWATCHED_NS (100 * MS)
@@ -57,7 +57,7 @@ static int64_t balance(const struct governor *governor)
 }
 
 /* A power-limited program's launch rate depends on its clocks: the regression begins anew when its charge rate has
- * moved by 1/16. An unconstrained program's charge rate is told by that very regression, and does not reset it. */
+ * moved by 1/16. An unconstrained program's charge rate depends on that regression, and does not reset it. */
 static void begin_line(struct governor *governor)
 {
     uint32_t rate = governor->power.charge_rate > POWER_UNITY ? governor->power.charge_rate : POWER_UNITY;
@@ -257,7 +257,7 @@ static bool drain(struct governor *governor, uint64_t closed)
             advertised = true;
         }
         if (!drained) {
-            /* The end of a short wait is told to a few microseconds: a program of small kernels would be charged for
+            /* The end of a short wait is found to a few microseconds: a program of small kernels would be charged for
              * more. */
             uint64_t waited = engine->now() - closed;
             engine->pause(waited < 24 * US ? 3 * US : waited > 240 * US ? 30 * US : waited / 8);
@@ -277,7 +277,7 @@ static void settle(struct governor *governor, struct course *course, bool yields
         /* The charge rate of a power-limited program was fitted to its time slices, pauses and all. */
         governor->waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
     }
-    if (course->charged == 0) /* nobody came, or only just */
+    if (course->charged == 0) /* no launch came, or it has just come */
         course->charged = first != 0 ? first : now;
     else if (course->busy + course->gap <= course->closed && !slice_wanted(&governor->slice))
         course->charged = now; /* the gap at the end is charged only if it kept somebody waiting */
@@ -341,13 +341,14 @@ static void idle(struct governor *governor)
     slice_waits(&governor->slice, false);
     for (bool long_since = false; atomic_load(&governor->gate.waiting) == 0 && !atomic_load(&gates_retired);
          long_since = true) {
-        if (long_since) /* nobody need keep little in flight for us */
+        if (long_since) /* the others need not keep little in flight for us */
             slice_announce(&governor->slice, false);
         futex_sleep(&governor->gate.waiting, 0, UINT64_C(1000) * MS);
     }
     uint64_t now = governor->engine->now();
     governor->account.asked_ns = now; /* what grew meanwhile was not asked for */
-    /* After a short rest, whoever runs now is taken to have run since: on average that is as true as having watched. */
+    /* After a short rest, the tenant that runs now is taken to have run since: on average that is as true as watching.
+     */
     if (now - since > UNWATCHED_NS)
         power_unwatched(&governor->power, now);
     else if (slice_held(&governor->slice))

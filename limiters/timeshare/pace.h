@@ -19,7 +19,7 @@
 #define PACE_SLICES   64   /* the line is through about so many */
 #define PACE_LINE     0.85 /* of the launches' variance, what it has to explain */
 #define PACE_BELIEVED 25   /* a part of the time slice */
-#define PACE_RECENT   16   /* time slices whose rate is told: soon after a neighbour changed */
+#define PACE_RECENT   16   /* time slices that the rate is of: it follows a change of neighbours soon */
 #define PACE_ERROR    0.03 /* standard error of a rate that is known */
 
 struct pace {

@@ -184,8 +184,8 @@ static double drawn_by_us(const struct power_fit *fit, double belief, double *un
  * Alone, its own clocks would be full; or, if it nearly draws what there is now that they are low, such that it drew
  * that. How much lowered clocks cost a program is its own: nothing a program that copies, a program of one warp's
  * arithmetic more than in proportion. Its launches tell, once their rate at full clocks is known; they are believed
- * down to the model's `least` power of the clock, because the clock is told late. Where they do not tell, the model's
- * `unknown` power is a middle: on an H200 a point off for training, and four for one warp's arithmetic. */
+ * down to the model's `least` power of the clock, because the driver's clock lags behind. Where they do not tell, the
+ * model's `unknown` power is a middle: on an H200 a point off for training, and four for one warp's arithmetic. */
 static double speed_left(const struct power *power, double rate, double drawn, double available)
 {
     const struct power_model *model = power->model;

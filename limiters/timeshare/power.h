@@ -6,8 +6,8 @@
  * program does alone, so the time of such a program is charged at a rate above unity: by how much slower it would run
  * if it ran all the time.
  *
- * The driver tells the power of the card. Ours is told from the others' by comparing its samples with whose time slice
- * it was (power_look).
+ * The driver has the power of the card alone. What of it is ours follows from comparing its samples with whose time
+ * slice it was (power_look).
  */
 #ifndef HETERO_POWER_H
 #define HETERO_POWER_H
@@ -66,7 +66,7 @@ void power_begin(struct power *power, const struct power_model *model, uint64_t 
 /* The device worked for us, or for others, from `from_ns` to `to_ns`. */
 void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own);
 
-/* Nobody looked until now whose time slice it was: what the card drew meanwhile says nothing. */
+/* It was not recorded until now whose time slice it was: what the card drew meanwhile says nothing. */
 void power_unwatched(struct power *power, uint64_t now_ns);
 
 /* Our share has changed: what we drew at the limit beside others says little of what we shall draw. */

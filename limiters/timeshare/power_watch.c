@@ -4,9 +4,9 @@
 #include "futex.h"
 #include "gate.h"
 
-/* Who asks: the caller itself, where no thread could be started; a thread, which rests, is to ask, or has asked; or
- * nobody, because the card is neutral, the driver has never told its power, or the process exits. */
-enum { NO_THREAD = 0, RESTS, ASKS, ASKED, NOBODY };
+/* What asks: the caller itself, where no thread could be started; a thread, which rests, is to ask, or has asked; or
+ * nothing, because the card is neutral, the driver has never known its power, or the process exits. */
+enum { NO_THREAD = 0, RESTS, ASKS, ASKED, NOTHING };
 
 /* A process that exits waits so long for a driver that is being asked. */
 #define EXIT_NS (1000 * MS)
@@ -16,7 +16,7 @@ void power_watch_make(struct power_watch *watch, const struct engine *engine, co
 {
     watch->engine = engine;
     watch->uuid = uuid;
-    watch->state = model == &power_model_neutral ? NOBODY : NO_THREAD;
+    watch->state = model == &power_model_neutral ? NOTHING : NO_THREAD;
 }
 
 static bool ask(struct power_watch *watch)
@@ -30,15 +30,15 @@ static void *work(void *watch_)
 {
     struct power_watch *watch = watch_;
     uint32_t seen = atomic_load(&watch->state);
-    for (; seen != NOBODY && !atomic_load(&gates_retired); seen = atomic_load(&watch->state)) {
+    for (; seen != NOTHING && !atomic_load(&gates_retired); seen = atomic_load(&watch->state)) {
         if (seen != ASKS)
             futex_sleep(&watch->state, seen, UINT64_C(1000) * MS);
         else if (ask(watch))
             atomic_store(&watch->state, ASKED);
         else
-            atomic_store(&watch->state, watch->answered ? RESTS : NOBODY);
+            atomic_store(&watch->state, watch->answered ? RESTS : NOTHING);
     }
-    atomic_store(&watch->state, NOBODY);
+    atomic_store(&watch->state, NOTHING);
     futex_wake(&watch->state);
     return NULL;
 }
@@ -46,7 +46,7 @@ static void *work(void *watch_)
 void power_watch_start(struct power_watch *watch)
 {
     pthread_t thread;
-    if (atomic_load(&watch->state) == NOBODY || pthread_create(&thread, NULL, work, watch) != 0)
+    if (atomic_load(&watch->state) == NOTHING || pthread_create(&thread, NULL, work, watch) != 0)
         return;
     pthread_detach(thread);
     atomic_store(&watch->state, RESTS);
@@ -59,7 +59,7 @@ const struct power_reading *power_watch_look(struct power_watch *watch)
         if (ask(watch))
             return &watch->reading;
         if (!watch->answered)
-            atomic_store(&watch->state, NOBODY);
+            atomic_store(&watch->state, NOTHING);
         return NULL;
     }
     if (state == RESTS && atomic_compare_exchange_strong(&watch->state, &state, ASKS))

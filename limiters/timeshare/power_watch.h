@@ -10,12 +10,12 @@
 struct power_watch {
     const struct engine *engine;
     const char *uuid;
-    _Atomic uint32_t state;       /* futex: who asks (power_watch.c) */
-    bool answered;                /* the driver has ever told the power; of whoever asks */
-    struct power_reading reading; /* written by whoever asks, while it is asked */
+    _Atomic uint32_t state;       /* futex: what asks (power_watch.c) */
+    bool answered;                /* the driver has ever known the power; of the thread that asks */
+    struct power_reading reading; /* written by the thread that asks, while it asks */
 };
 
-/* Watch the device of this UUID; nobody asks for the power of a neutral card. */
+/* Watch the device of this UUID; the power of a neutral card is not asked for. */
 void power_watch_make(struct power_watch *watch, const struct engine *engine, const char *uuid,
                       const struct power_model *model);
 

@@ -24,7 +24,7 @@ enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, E
 #define WAIT_STEP_NS INT64_C(10000000)
 #define WAIT_STEPS   16u
 
-/* How often a waiter looks: while somebody runs; while that is one of high priority, whose time slices are short; and
+/* How often a waiter looks: while somebody runs; while one of high priority does, whose time slices are short; and
  * once the time slice is about to be free, for so long. */
 #define LOOK_NS      250000
 #define LOOK_HIGH_NS 100000
@@ -106,7 +106,7 @@ void slice_announce(struct slice *slice, bool high)
         slice->announced = lock(slice, HIGH, 1, high ? F_RDLCK : F_UNLCK) && high;
 }
 
-/* Have so many of `most` bytes from `start` locked; `told` is how many are. */
+/* Have so many of `most` bytes from `start` locked; `advertised` is how many are. */
 static void advertise(int file, int start, unsigned most, unsigned *advertised, unsigned count)
 {
     if (file < 0 || count == *advertised)
@@ -199,7 +199,7 @@ static bool seize(const struct slice *slice)
     return false;
 }
 
-static bool wait_for(struct slice *slice, void (*soon)(void *whom), void *whom)
+static bool wait_for(struct slice *slice, void (*soon)(void *owner), void *owner)
 {
     int64_t since = now_ns(), now = since, ends_since = 0;
     for (; now - since < SLICE_PATIENCE_NS; now = now_ns()) {
@@ -212,7 +212,7 @@ static bool wait_for(struct slice *slice, void (*soon)(void *whom), void *whom)
         } else if (ends_since == 0) {
             ends_since = now;
             if (soon != NULL)
-                soon(whom);
+                soon(owner);
         }
         if (ends && now - ends_since < ENDS_MOST_NS)
             sleep_ns(LOOK_ENDS_NS);
@@ -223,7 +223,7 @@ static bool wait_for(struct slice *slice, void (*soon)(void *whom), void *whom)
     return false;
 }
 
-void slice_take(struct slice *slice, bool high, void (*soon)(void *whom), void *whom)
+void slice_take(struct slice *slice, bool high, void (*soon)(void *owner), void *owner)
 {
     if (slice->file < 0)
         return;
@@ -233,7 +233,7 @@ void slice_take(struct slice *slice, bool high, void (*soon)(void *whom), void *
     if (!slice->ours && !slice->late) {
         if (!high)
             lock(slice, WAIT_LOW, 1, F_RDLCK);
-        slice->ours = wait_for(slice, soon, whom);
+        slice->ours = wait_for(slice, soon, owner);
         if (!high)
             lock(slice, WAIT_LOW, 1, F_UNLCK);
     }

@@ -69,10 +69,10 @@ bool slice_wanted_by_siblings(const struct slice *slice);
  * siblings, which defer to the one that has waited longest. */
 void slice_waits(struct slice *slice, bool waits);
 
-/* Wait for the time slice, a second at most: the longest that honest neighbours keep it together is less. A waiter of
- * low priority lets every one of high priority go first. `soon(whom)`, unless NULL, is called when the time slice is
+/* Wait for the time slice, a second at most: the longest that ten neighbours keep it together is less. A waiter of
+ * low priority lets all of high priority go first. `soon(owner)`, unless NULL, is called when the time slice is
  * about to be free, for the launchers to be awake by then. */
-void slice_take(struct slice *slice, bool high, void (*soon)(void *whom), void *whom);
+void slice_take(struct slice *slice, bool high, void (*soon)(void *owner), void *owner);
 
 /* Of low priority, with the time slice: advertise to those who wait that it is about to be free. */
 void slice_ends(const struct slice *slice);
