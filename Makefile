@@ -5,8 +5,11 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
-DEVELOPMENT := hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
+DEVELOPMENT := clang-format hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
 	pytest-xdist ruff
+
+FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/limiters tests/limiters/* tests/simulator,\
+	$(folder)/*.c $(folder)/*.h))
 
 .PHONY: help manifests setup native demo test fuzz test-aarch64 test-containers test-cluster soak check helm stubs clean uninstall
 help: ## show what there is
@@ -57,6 +60,8 @@ check: setup ## lint, types and layer rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_layers.py
+	$(BIN)/python limiters/check_layers.py
+	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 
 stubs: setup ## generate the stubs of the kubelet's interfaces
 	$(BIN)/pip install --quiet grpcio-tools

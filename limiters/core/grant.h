@@ -4,15 +4,15 @@
  *   GRANT_DIR/grant      this struct; written by the node, mapped read-only by every process of the tenant.
  *                        The node changes a limit in place, so a mapped reader sees it at once.
  *   GRANT_DIR/usage      the region (region.h); read-write for the tenant, holds usage and nothing else.
- *   GRANT_DIR/turn.<i>   the turn file of device i: a hard link to the one file all tenants of that physical
- *                        device share. Its bytes are only ever locked (turn.h), never read.
+ *   GRANT_DIR/slice.<i>  the slice file of device i: a hard link to the one file all tenants of that physical
+ *                        device share. Its bytes are only ever locked (timeshare/slice.h), never read.
  *
  * The limiter looks for the grant at /etc/hetero/grant (a container's read-only mount), which no environment can
  * override, then at $HETERO_GRANT (the path of the grant file; `hetero run`). Neither: not limited, pass through.
  * One that is there but cannot be understood: every allocation and launch is refused (fail closed).
  *
- * Fixed layout, little-endian, no pointers. The Python writer is hetero/node/ledger/grant_file.py; tests/limiters checks that
- * both sides agree byte by byte.
+ * Fixed layout, little-endian, no pointers. The Python writer is hetero/node/ledger/grant_file.py; tests/limiters
+ * checks that both sides agree byte by byte.
  */
 #ifndef HETERO_GRANT_H
 #define HETERO_GRANT_H

@@ -24,11 +24,11 @@ static int read_threshold(void)
     return strcmp(asked, "debug") == 0 ? LOG_DEBUG : 0;
 }
 
-bool log_due(uint64_t *told_ns, uint64_t now_ns)
+bool log_due(uint64_t *logged_ns, uint64_t now_ns)
 {
-    if (*told_ns != 0 && now_ns - *told_ns < AGAIN_NS)
+    if (*logged_ns != 0 && now_ns - *logged_ns < AGAIN_NS)
         return false;
-    *told_ns = now_ns;
+    *logged_ns = now_ns;
     return true;
 }
 
@@ -52,5 +52,5 @@ void log_line(enum log_level level, const char *format, ...)
         length = sizeof line - 2;
     line[length] = '\n';
     if (write(STDERR_FILENO, line, length + 1) < 0)
-        return; /* nobody is listening */
+        return; /* stderr is closed */
 }

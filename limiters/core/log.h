@@ -1,4 +1,4 @@
-/* What the limiter has to say, on stderr and only when HETERO_LOG asks: it is a guest in somebody's process. */
+/* Log lines on stderr, only where HETERO_LOG asks for them: the process belongs to its program. */
 #ifndef HETERO_LOG_H
 #define HETERO_LOG_H
 
@@ -9,8 +9,8 @@ enum log_level { LOG_ERROR = 1, LOG_INFO = 2, LOG_DEBUG = 3 };
 
 __attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const char *format, ...);
 
-/* Whether trouble that lasts is to be told of now: at once, then once a minute. `told_ns` is when it last was, 0 for
- * never; it belongs to the caller, as its lock does. */
-bool log_due(uint64_t *told_ns, uint64_t now_ns);
+/* Whether a condition that lasts is to be logged now: at once, then once a minute. `logged_ns` is when it last was, 0
+ * for never; it belongs to the caller, as its lock does. */
+bool log_due(uint64_t *logged_ns, uint64_t now_ns);
 
 #endif

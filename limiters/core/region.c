@@ -80,7 +80,7 @@ bool region_open(struct region *region, const char *path)
         return false;
     uint64_t magic = 0;
     if (atomic_load(&shared->magic) == 0) {
-        /* Whoever comes first; several write the same. */
+        /* Written by the first process; several write the same. */
         __atomic_store_n(&shared->version, HETERO_REGION_VERSION, __ATOMIC_RELAXED);
         __atomic_store_n(&shared->slot_count, HETERO_REGION_SLOTS, __ATOMIC_RELAXED);
         atomic_compare_exchange_strong(&shared->magic, &magic, HETERO_REGION_MAGIC);
@@ -109,7 +109,7 @@ void region_forget(struct region *region)
     pthread_mutex_init(&region->mine, NULL); /* a thread of the parent may have held it at the fork */
 }
 
-/* ------------------------------------------------------------------------------------------------------ the lock */
+/* --------------------------------------------------------------------------------------------------------- the lock */
 
 static int64_t now_ns(void)
 {
@@ -157,13 +157,13 @@ static bool take_shared(struct region *region)
         seen = 0;
         if (atomic_compare_exchange_strong(word, &seen, mine))
             return true;
-        uint32_t marked = seen | WAITED_FOR;
-        if (seen != marked && !atomic_compare_exchange_strong(word, &seen, marked))
+        uint32_t awaited = seen | WAITED_FOR;
+        if (seen != awaited && !atomic_compare_exchange_strong(word, &seen, awaited))
             continue;
-        if (may_be_inside(region, marked)) {
+        if (may_be_inside(region, awaited)) {
             struct timespec look = {.tv_nsec = LOOK_NS};
-            syscall(SYS_futex, word, FUTEX_WAIT, marked, &look, NULL, 0);
-        } else if (atomic_compare_exchange_strong(word, &marked, mine | ((marked + THEFT) & THEFTS))) {
+            syscall(SYS_futex, word, FUTEX_WAIT, awaited, &look, NULL, 0);
+        } else if (atomic_compare_exchange_strong(word, &awaited, mine | ((awaited + THEFT) & THEFTS))) {
             /* Its holder was killed between two writes: the slots are the truth. */
             recount(region->shared);
             return true;
@@ -190,8 +190,7 @@ static bool take_slot(struct region *region)
             return true;
         }
     }
-    log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path,
-             HETERO_REGION_SLOTS);
+    log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path, HETERO_REGION_SLOTS);
     return false;
 }
 

@@ -7,10 +7,10 @@
  * The tenant can write anything here at any time. So nothing read from it is followed, indexed with or waited for
  * without bound, and each process holds itself to what it knows it holds (`own`), whatever the region says.
  *
- * Who is alive is the kernel's knowledge: a slot is live exactly while its process holds an open-file-description
+ * The kernel knows which processes live: a slot is live exactly while its process holds an open-file-description
  * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted.
- * Bytes past the slots lock other things: slots + 1 + 32 * i is device i's turn, for a grant without turn files
- * (turn.h).
+ * Bytes past the slots lock other things: slots + 1 + 32 * i is device i's slice lock, for a grant without slice files
+ * (timeshare/slice.h).
  */
 #ifndef HETERO_REGION_H
 #define HETERO_REGION_H
@@ -26,13 +26,13 @@
 #define HETERO_REGION_VERSION 2u
 #define HETERO_REGION_SLOTS   1024u
 
-#define HETERO_REGION_LOCK_TURN(i) ((int)HETERO_REGION_SLOTS + 1 + 32 * (int)(i))
+#define HETERO_REGION_LOCK_SLICE(i) ((int)HETERO_REGION_SLOTS + 1 + 32 * (int)(i))
 
 struct hetero_region_device {
     uint64_t used;   /* bytes held by the slots, live or not yet swept; under the lock */
     uint64_t peak;   /* the most that used has been; under the lock */
     uint64_t denied; /* allocations refused; under the lock */
-    /* The rest is written only by the holder of the device's turn (turn.h). */
+    /* The rest is written only by the holder of the device's time slice (timeshare/slice.h). */
     _Atomic uint64_t launches;  /* kernels, graphs, copies and fills let in while a core limit was on */
     _Atomic uint64_t gpu_ns;    /* device time charged, only ever growing */
     _Atomic int64_t balance_ns; /* device time this grant may still use; negative is debt */
@@ -51,8 +51,9 @@ struct hetero_region {
     _Atomic uint64_t magic; /* written last */
     uint32_t version;
     uint32_t slot_count;
-    _Atomic uint32_t lock; /* futex: the slot + 1 of whoever changes the memory counts, with flags (region.c) */
-    uint32_t reached;      /* slots from here on were never taken; only ever growing; under the lock */
+    _Atomic uint32_t
+        lock;         /* futex: the slot + 1 of the process that changes the memory counts, with flags (region.c) */
+    uint32_t reached; /* slots from here on were never taken; only ever growing; under the lock */
     _Atomic uint32_t next; /* where the next process to come looks for a slot once it found the first few taken */
     uint32_t reserved32[13];
     uint64_t reserved[6];
@@ -78,11 +79,12 @@ struct region {
 /* Map the region at `path`, giving it its form if this is the first process. False: it cannot be used. */
 bool region_open(struct region *region, const char *path);
 
-/* In a child after fork: let go of the parent's descriptor, and with it of the parent's slot. The mapping stays. */
+/* In a child after fork: close the parent's descriptor, which keeps the parent's slot. The mapping stays. */
 void region_forget(struct region *region);
 
 /* Take the lock that guards used, peak, denied and the slots, and with it a slot for this process; repair what a killed
- * holder left. False, and nothing is locked: every slot is held by a live process, or whoever has the lock keeps it. */
+ * holder left. False, and nothing is locked: every slot is held by a live process, or the holder of the lock keeps it.
+ */
 bool region_lock(struct region *region);
 void region_unlock(struct region *region);
 

@@ -11,14 +11,15 @@
 #include <elf.h>
 #include <link.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
 
-/* libc's own; looked up on first use, the same value whoever writes it. */
+/* libc's own; looked up on first use, every thread that writes it writes the same. */
 static _Atomic(void *) libc_dlsym, libc_dlvsym, libc_dlopen;
 
-/* ---------------------------------------------------------------------------------------------- libc's functions */
+/* ------------------------------------------------------------------------------------------------- libc's functions */
 
 /* What a plain dlsym would find is our own function, so libc's is read from its symbol table. */
 struct search {
@@ -26,7 +27,7 @@ struct search {
     void *found;
 };
 
-/* Whether `text` begins with `start`, or is the same. Not libc's functions: whoever stands in front of those (a
+/* Whether `text` begins with `start`, or is the same. Not libc's functions: a library in front of those (a
  * sanitizer) may be looking for them through us right now. */
 static bool begins(const char *start, const char *text)
 {
@@ -42,8 +43,8 @@ static bool same(const char *one, const char *other)
     return *one == *other;
 }
 
-static const ElfW(Sym) *look_up(const ElfW(Sym) *symbols, const char *strings, const uint32_t *gnu_hash,
-                                const char *name)
+static const ElfW(Sym) *
+    look_up(const ElfW(Sym) * symbols, const char *strings, const uint32_t *gnu_hash, const char *name)
 {
     uint32_t hash = 5381;
     for (const char *at = name; *at != '\0'; at++)
@@ -114,58 +115,77 @@ static void *real_dlsym(void *handle, const char *name)
     return ((dlsym_function)libc_function(&libc_dlsym, "dlsym"))(handle, name);
 }
 
-/* ----------------------------------------------------------------------------------------------------- our tables */
+/* ------------------------------------------------------------------------------------------------------- our tables */
 
-void *symbol_resolve(const struct symbols *table, struct symbol *row)
+/* What the linker puts around this library and around the section of its tables (SYMBOLS). */
+#define HIDDEN __attribute__((visibility("hidden")))
+extern const char __ehdr_start[] HIDDEN, _end[] HIDDEN;
+extern const struct symbols *const __start_hetero_symbols[] HIDDEN;
+extern const struct symbols *const __stop_hetero_symbols[] HIDDEN;
+
+static bool is_of_this_library(const void *function)
 {
-    /* No lock of ours around the loader's: whoever comes second finds the same. The handle is kept for good. */
-    void *handle = dlopen(table->library, RTLD_LAZY | RTLD_NOLOAD);
+    return (uintptr_t)function >= (uintptr_t)__ehdr_start && (uintptr_t)function < (uintptr_t)_end;
+}
+
+void *symbol_resolve(const char *library, struct symbol *row)
+{
+    /* No lock of ours around the loader's: a second thread finds the same. The handle is kept for good. */
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
     if (handle == NULL)
-        handle = dlopen(table->library, RTLD_LAZY);
+        handle = dlopen(library, RTLD_LAZY);
     void *real = handle == NULL ? NULL : real_dlsym(handle, row->name);
-    if (real == row->ours)
+    if (is_of_this_library(real))
         real = NULL; /* the name is ours alone: never call ourselves */
     atomic_store_explicit(&row->real, real, memory_order_release);
     return real;
 }
 
-static struct symbol *row_of(const char *name, const struct symbols **table)
+/* The table and the row of what we answer under this name. */
+struct place {
+    const struct symbols *table;
+    size_t row;
+};
+
+static bool find_ours(const char *name, struct place *place)
 {
-    for (const struct symbols *const *at = symbols_tables; *at != NULL; at++)
-        for (size_t i = 0; i < (*at)->count; i++)
-            if ((*at)->rows[i].ours != NULL && same((*at)->rows[i].name, name)) {
-                *table = *at;
-                return &(*at)->rows[i];
+    for (const struct symbols *const *at = __start_hetero_symbols; at < __stop_hetero_symbols; at++)
+        for (size_t row = 0; row < (*at)->count; row++)
+            if ((*at)->ours[row] != NULL && same((*at)->rows[row].name, name)) {
+                *place = (struct place){*at, row};
+                return true;
             }
-    return NULL;
+    return false;
 }
 
-/* ----------------------------------------------------------------------------------------------------- the doors */
+/* ------------------------------------------------------------------------------------------------- the entry points */
 
 /* What the stubs below do next: return `answer`, or jump to `pass` with the caller's arguments and return address. */
-struct verdict {
+struct lookup {
     void *answer;
     void *pass;
 };
 
-__attribute__((used, visibility("hidden"))) struct verdict hetero_judge(void *handle, const char *name,
-                                                                        const char *version, long versioned)
+__attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *handle, const char *name,
+                                                                         const char *version, long versioned)
 {
     void *pass = versioned ? libc_function(&libc_dlvsym, "dlvsym") : libc_function(&libc_dlsym, "dlsym");
-    const struct symbols *table;
-    struct symbol *row = name == NULL ? NULL : row_of(name, &table);
-    if (row == NULL || tenancy() == TENANCY_FREE)
-        return (struct verdict){NULL, pass};
+    struct place place;
+    if (name == NULL || !find_ours(name, &place) || tenancy() == TENANCY_FREE)
+        return (struct lookup){NULL, pass};
+    const char *library = place.table->library;
+    struct symbol *row = &place.table->rows[place.row];
+    void *ours = place.table->ours[place.row];
     if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
-        /* Everybody finds us there; whether the driver is loaded is what the caller wants to know. */
-        if (dlopen(table->library, RTLD_LAZY | RTLD_NOLOAD) != NULL && symbol_real(table, row) != NULL)
-            return (struct verdict){row->ours, NULL};
-        return (struct verdict){real_dlsym(RTLD_NEXT, name), NULL};
+        /* Our functions are always found there; the caller wants to know whether the driver is loaded. */
+        if (dlopen(library, RTLD_LAZY | RTLD_NOLOAD) != NULL && symbol_real(library, row) != NULL)
+            return (struct lookup){ours, NULL};
+        return (struct lookup){real_dlsym(RTLD_NEXT, name), NULL};
     }
     void *found = versioned ? ((dlvsym_function)pass)(handle, name, version) : ((dlsym_function)pass)(handle, name);
-    if (found == row->ours && symbol_real(table, row) == NULL)
+    if (found == ours && symbol_real(library, row) == NULL)
         found = NULL;
-    return (struct verdict){found == NULL ? NULL : row->ours, NULL};
+    return (struct lookup){found == NULL ? NULL : ours, NULL};
 }
 
 /* What dlopen's stub does next: jump to `pass`, with the caller's flags but for those not in `flags`. */
@@ -183,11 +203,11 @@ __attribute__((used, visibility("hidden"))) struct opening hetero_open(const cha
 }
 
 #if defined(__x86_64__)
-#define DOOR(name, versioned)                                                                                          \
+#define ENTRY_POINT(name, versioned)                                                                                   \
     __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n"                                        \
             "  push %rdi\n  push %rsi\n  push %rdx\n"                                                                  \
             "  mov $" #versioned ", %ecx\n"                                                                            \
-            "  call hetero_judge\n"                                                                                    \
+            "  call hetero_look_up\n"                                                                                  \
             "  mov %rdx, %rcx\n"                                                                                       \
             "  pop %rdx\n  pop %rsi\n  pop %rdi\n"                                                                     \
             "  test %rcx, %rcx\n  jz 1f\n  jmp *%rcx\n1: ret\n"                                                        \
@@ -199,12 +219,12 @@ __asm__(".text\n.globl dlopen\n.type dlopen, @function\ndlopen:\n"
         "  and %edx, %esi\n  jmp *%rax\n"
         ".size dlopen, . - dlopen\n");
 #elif defined(__aarch64__)
-#define DOOR(name, versioned)                                                                                          \
+#define ENTRY_POINT(name, versioned)                                                                                   \
     __asm__(".text\n.globl " #name "\n.type " #name ", %function\n" #name ":\n"                                        \
             "  stp x29, x30, [sp, #-48]!\n  mov x29, sp\n"                                                             \
             "  stp x0, x1, [sp, #16]\n  str x2, [sp, #32]\n"                                                           \
             "  mov x3, #" #versioned "\n"                                                                              \
-            "  bl hetero_judge\n"                                                                                      \
+            "  bl hetero_look_up\n"                                                                                    \
             "  mov x16, x1\n  cbz x16, 1f\n"                                                                           \
             "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"                                                           \
             "1: ldp x29, x30, [sp], #48\n  cbz x16, 2f\n  br x16\n2: ret\n"                                            \
@@ -219,5 +239,5 @@ __asm__(".text\n.globl dlopen\n.type dlopen, %function\ndlopen:\n"
         ".size dlopen, . - dlopen\n");
 #endif
 
-DOOR(dlsym, 0);
-DOOR(dlvsym, 1);
+ENTRY_POINT(dlsym, 0);
+ENTRY_POINT(dlvsym, 1);

@@ -1,7 +1,8 @@
-/* The doors into a driver, and the real functions behind them.
+/* The entry points into a driver, and the real functions behind them.
  *
  * Each limiters/<api> has one table with a row for every symbol it answers or calls. A symbol is answered at every
- * door from its row: the exported function, dlsym and dlvsym on any handle, and the driver's own lookup functions.
+ * entry point from its row: the exported function, dlsym and dlvsym on any handle, and the driver's own lookup
+ * functions.
  */
 #ifndef HETERO_SYMBOLS_H
 #define HETERO_SYMBOLS_H
@@ -11,32 +12,36 @@
 
 struct symbol {
     const char *name;
-    void *ours;          /* NULL: a function we only call */
-    _Atomic(void *) real; /* filled on first use; the same value whoever writes it, so it needs no lock */
+    _Atomic(void *) real; /* filled on first use; every thread writes the same value, so it needs no lock */
 };
 
 struct symbols {
     const char *library; /* the driver library's file name, as programs open it */
     struct symbol *rows;
+    void *const *ours; /* by row: what answers for it; NULL: a function that is only called */
     size_t count;
 };
 
-/* All tables; defined by the shim, ends with NULL. */
-extern const struct symbols *const symbols_tables[];
+/* Define a table and list it in a section of this library, which the linker puts together: entry points find the tables
+ * of whatever driver APIs were linked. */
+#define SYMBOLS(name_, library_, rows_, ours_, count_)                                                                 \
+    static const struct symbols name_##_symbols = {library_, rows_, ours_, count_};                                    \
+    static const struct symbols *const name_##_listed                                                                  \
+        __attribute__((used, section("hetero_symbols"))) = &name_##_symbols
 
 /* The real function behind a row, from the library that is loaded or else can be; NULL: it has none of that name. */
-void *symbol_resolve(const struct symbols *table, struct symbol *row);
+void *symbol_resolve(const char *library, struct symbol *row);
 
-/* The real function as far as somebody has asked for it; NULL otherwise. */
+/* The real function if it has been asked for; NULL otherwise. */
 static inline void *symbol_known(struct symbol *row)
 {
     return atomic_load_explicit(&row->real, memory_order_acquire);
 }
 
-static inline void *symbol_real(const struct symbols *table, struct symbol *row)
+static inline void *symbol_real(const char *library, struct symbol *row)
 {
     void *real = symbol_known(row);
-    return __builtin_expect(real != NULL, 1) ? real : symbol_resolve(table, row);
+    return __builtin_expect(real != NULL, 1) ? real : symbol_resolve(library, row);
 }
 
 #endif

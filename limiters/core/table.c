@@ -59,8 +59,8 @@ static void empty(struct shard *shard, struct entry *slot)
     shard->filled--;
     /* Move back what probing would no longer find past the hole. */
     for (size_t at = (hole + 1) & mask; shard->slots[at].kind != 0; at = (at + 1) & mask) {
-        size_t home = hash(shard->slots[at].kind, shard->slots[at].key) & mask;
-        if (((at - home) & mask) >= ((at - hole) & mask)) {
+        size_t ideal = hash(shard->slots[at].kind, shard->slots[at].key) & mask;
+        if (((at - ideal) & mask) >= ((at - hole) & mask)) {
             shard->slots[hole] = shard->slots[at];
             hole = at;
         }

@@ -10,7 +10,7 @@ struct entry {
     uint32_t kind; /* 0 is nothing; the caller's own otherwise: a key is unique within its kind */
     int32_t device;
     uint64_t bytes;
-    void *owner; /* what its life ends with (a context), or NULL */
+    void *owner; /* what it ends with (a context), or NULL */
     void *link;  /* the caller's */
 };
 

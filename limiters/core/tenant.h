@@ -6,14 +6,14 @@
 #include "region.h"
 
 enum tenancy {
-    TENANCY_UNKNOWN = 0, /* nobody has asked yet */
+    TENANCY_UNKNOWN = 0, /* not asked for yet */
     TENANCY_FREE,        /* no grant: every call passes straight through */
     TENANCY_HELD,        /* a grant, and it holds */
     TENANCY_REFUSED,     /* a grant that cannot be understood: allocations and launches are refused */
 };
 
 /* What a device is to this process: the number of the grant's device that it is, or one of these. */
-enum { DEVICE_FOREIGN = -1, DEVICE_NONE = -2 }; /* not in the grant: limit 0; no device meant: not ours to judge */
+enum { DEVICE_FOREIGN = -1, DEVICE_NONE = -2 }; /* not in the grant: limit 0; no device meant: not limited */
 
 extern _Atomic int tenancy_found; /* enum tenancy; written once, by tenancy_look() */
 enum tenancy tenancy_look(void);

@@ -7,6 +7,8 @@
  * is listed where 64-bit programs can still call it (cuCtxCreate, cuStreamBeginCapture, ...). CU_PTSZ and CU_PTDS add
  * the variants for programs whose default stream is per-thread: _ptsz takes a stream, _ptds has an implicit one.
  * A few names differ by number between ways in: cuGetProcAddress("cuMemAlloc", 12000, ...) is cuMemAlloc_v2.
+ *
+ * Over 400 lines because it is the whole of a foreign interface, in one place to compare with its reference.
  */
 #ifndef HETERO_CUDA_ABI_H
 #define HETERO_CUDA_ABI_H
@@ -38,7 +40,7 @@ typedef void (*CUhostFn)(void *);
 
 #define CU_STREAM_LEGACY     ((CUstream)0x1) /* what NULL means, but in a _ptsz */
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
-#define CU_DEVICE_CPU        ((CUdevice)-1)
+#define CU_DEVICE_CPU        ((CUdevice) - 1)
 
 #define CU_MEM_ATTACH_GLOBAL          0x01
 #define CU_MEMHOSTALLOC_PORTABLE      0x01
@@ -341,10 +343,18 @@ typedef struct CUDA_MEMCPY3D_BATCH_OP_st CUDA_MEMCPY3D_BATCH_OP;
 typedef union CUstreamBatchMemOpParams_union CUstreamBatchMemOpParams;
 typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 
-typedef struct { char bytes[16]; } CUuuid;
-typedef struct { char reserved[64]; } CUipcMemHandle;
-typedef struct { char reserved[64]; } CUipcEventHandle;
-typedef struct { unsigned char reserved[64]; } CUmemPoolPtrExportData;
+typedef struct {
+    char bytes[16];
+} CUuuid;
+typedef struct {
+    char reserved[64];
+} CUipcMemHandle;
+typedef struct {
+    char reserved[64];
+} CUipcEventHandle;
+typedef struct {
+    unsigned char reserved[64];
+} CUmemPoolPtrExportData;
 
 typedef struct {
     unsigned gridDimX, gridDimY, gridDimZ;
@@ -483,7 +493,10 @@ typedef struct {
     CUexternalMemoryHandleType type;
     union {
         int fd;
-        struct { void *handle; const void *name; } win32;
+        struct {
+            void *handle;
+            const void *name;
+        } win32;
         const void *nvSciBufObject;
     } handle;
     unsigned long long size;
@@ -503,7 +516,7 @@ typedef struct {
     void **kernelParams, **extra;
 } CUDA_KERNEL_NODE_PARAMS_v1;
 
-typedef struct { /* also the layout of the _v3 inside CUgraphNodeParams */
+typedef struct {     /* also the layout of the _v3 inside CUgraphNodeParams */
     CUfunction func; /* NULL: kern is meant */
     unsigned gridDimX, gridDimY, gridDimZ;
     unsigned blockDimX, blockDimY, blockDimZ;
@@ -539,13 +552,23 @@ typedef struct { /* what cuGraphAddNode takes for every type of node; the member
     union {
         long long reserved1[29];
         CUDA_KERNEL_NODE_PARAMS kernel;
-        struct { int flags, reserved; CUcontext copyCtx; CUDA_MEMCPY3D copyParams; } memcpy;
+        struct {
+            int flags, reserved;
+            CUcontext copyCtx;
+            CUDA_MEMCPY3D copyParams;
+        } memcpy;
         CUDA_MEMSET_NODE_PARAMS memset; /* the real one goes on with a context */
         CUDA_HOST_NODE_PARAMS host;     /* the real one goes on with a mode */
-        struct { CUgraph graph; } graph; /* the real one goes on with an ownership */
-        struct { CUevent event; } eventWait, eventRecord;
+        struct {
+            CUgraph graph;
+        } graph; /* the real one goes on with an ownership */
+        struct {
+            CUevent event;
+        } eventWait, eventRecord;
         CUDA_MEM_ALLOC_NODE_PARAMS alloc;
-        struct { CUdeviceptr dptr; } free;
+        struct {
+            CUdeviceptr dptr;
+        } free;
     };
     long long reserved2;
 } CUgraphNodeParams;
@@ -568,8 +591,12 @@ typedef struct {
 
 #endif /* __cuda_cuda_h__ */
 
-#define CU_PTSZ(name, ...) CUresult name(__VA_ARGS__); CUresult name##_ptsz(__VA_ARGS__)
-#define CU_PTDS(name, ...) CUresult name(__VA_ARGS__); CUresult name##_ptds(__VA_ARGS__)
+#define CU_PTSZ(name, ...)                                                                                             \
+    CUresult name(__VA_ARGS__);                                                                                        \
+    CUresult name##_ptsz(__VA_ARGS__)
+#define CU_PTDS(name, ...)                                                                                             \
+    CUresult name(__VA_ARGS__);                                                                                        \
+    CUresult name##_ptds(__VA_ARGS__)
 
 /* Errors, entry points, devices. */
 CUresult cuGetErrorName(CUresult, const char **);
@@ -577,8 +604,7 @@ CUresult cuGetErrorString(CUresult, const char **);
 CUresult cuInit(unsigned);
 CUresult cuDriverGetVersion(int *);
 CUresult cuGetProcAddress(const char *, void **, int, uint64_t);
-CU_PTSZ(cuGetProcAddress_v2, const char *, void **, int, uint64_t,
-    CUdriverProcAddressQueryResult *);
+CU_PTSZ(cuGetProcAddress_v2, const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *);
 CUresult cuGetExportTable(const void **, const CUuuid *);
 CUresult cuDeviceGet(CUdevice *, int);
 CUresult cuDeviceGetCount(int *);
@@ -651,10 +677,10 @@ CUresult cuModuleUnload(CUmodule);
 CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *, size_t *, CUmodule, const char *);
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *);
-CUresult cuLibraryLoadData(CUlibrary *, const void *, CUjit_option *, void **, unsigned,
-    CUlibraryOption *, void **, unsigned);
-CUresult cuLibraryLoadFromFile(CUlibrary *, const char *, CUjit_option *, void **, unsigned,
-    CUlibraryOption *, void **, unsigned);
+CUresult cuLibraryLoadData(CUlibrary *, const void *, CUjit_option *, void **, unsigned, CUlibraryOption *, void **,
+                           unsigned);
+CUresult cuLibraryLoadFromFile(CUlibrary *, const char *, CUjit_option *, void **, unsigned, CUlibraryOption *, void **,
+                               unsigned);
 CUresult cuLibraryUnload(CUlibrary);
 CUresult cuLibraryGetKernel(CUkernel *, CUlibrary, const char *);
 CUresult cuLibraryGetModule(CUmodule *, CUlibrary);
@@ -674,15 +700,14 @@ CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache);
 CUresult cuFuncLoad(CUfunction);
 CUresult cuFuncIsLoaded(CUfunctionLoadingState *, CUfunction);
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *, CUfunction, int, size_t);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *, CUfunction, int, size_t,
-    unsigned);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *, CUfunction, int, size_t, unsigned);
 
 /* Launches. */
-CU_PTSZ(cuLaunchKernel, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-    unsigned, CUstream, void **, void **);
+CU_PTSZ(cuLaunchKernel, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+        void **, void **);
 CU_PTSZ(cuLaunchKernelEx, const CUlaunchConfig *, CUfunction, void **, void **);
-CU_PTSZ(cuLaunchCooperativeKernel, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
-    unsigned, unsigned, CUstream, void **);
+CU_PTSZ(cuLaunchCooperativeKernel, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+        CUstream, void **);
 CU_PTSZ(cuLaunchHostFunc, CUstream, CUhostFn, void *);
 CUresult cuLaunch(CUfunction);
 CUresult cuLaunchGrid(CUfunction, int, int);
@@ -712,18 +737,17 @@ CU_PTSZ(cuStreamWriteValue64_v2, CUstream, CUdeviceptr, uint64_t, unsigned);
 CU_PTSZ(cuStreamBatchMemOp_v2, CUstream, unsigned, CUstreamBatchMemOpParams *, unsigned);
 CU_PTSZ(cuStreamIsCapturing, CUstream, CUstreamCaptureStatus *);
 CU_PTSZ(cuStreamGetCaptureInfo, CUstream, CUstreamCaptureStatus *, uint64_t *);
-CU_PTSZ(cuStreamGetCaptureInfo_v2, CUstream, CUstreamCaptureStatus *, uint64_t *, CUgraph *, const
-    CUgraphNode **, size_t *);
-CU_PTSZ(cuStreamGetCaptureInfo_v3, CUstream, CUstreamCaptureStatus *, uint64_t *, CUgraph *, const
-    CUgraphNode **, const CUgraphEdgeData **, size_t *);
+CU_PTSZ(cuStreamGetCaptureInfo_v2, CUstream, CUstreamCaptureStatus *, uint64_t *, CUgraph *, const CUgraphNode **,
+        size_t *);
+CU_PTSZ(cuStreamGetCaptureInfo_v3, CUstream, CUstreamCaptureStatus *, uint64_t *, CUgraph *, const CUgraphNode **,
+        const CUgraphEdgeData **, size_t *);
 CU_PTSZ(cuStreamBeginCapture, CUstream);
 CU_PTSZ(cuStreamBeginCapture_v2, CUstream, CUstreamCaptureMode);
-CU_PTSZ(cuStreamBeginCaptureToGraph, CUstream, CUgraph, const CUgraphNode *, const
-    CUgraphEdgeData *, size_t, CUstreamCaptureMode);
+CU_PTSZ(cuStreamBeginCaptureToGraph, CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
+        CUstreamCaptureMode);
 CU_PTSZ(cuStreamEndCapture, CUstream, CUgraph *);
 CU_PTSZ(cuStreamUpdateCaptureDependencies, CUstream, CUgraphNode *, size_t, unsigned);
-CU_PTSZ(cuStreamUpdateCaptureDependencies_v2, CUstream, CUgraphNode *, const CUgraphEdgeData *,
-    size_t, unsigned);
+CU_PTSZ(cuStreamUpdateCaptureDependencies_v2, CUstream, CUgraphNode *, const CUgraphEdgeData *, size_t, unsigned);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *);
 CUresult cuEventCreate(CUevent *, unsigned);
 CUresult cuEventDestroy(CUevent);
@@ -752,10 +776,8 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *);
 CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *);
 CUresult cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t);
 CUresult cuMemPoolGetAccess(CUmemAccess_flags *, CUmemoryPool, CUmemLocation *);
-CUresult cuMemPoolExportToShareableHandle(void *, CUmemoryPool, CUmemAllocationHandleType,
-    unsigned long long);
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *, void *, CUmemAllocationHandleType,
-    unsigned long long);
+CUresult cuMemPoolExportToShareableHandle(void *, CUmemoryPool, CUmemAllocationHandleType, unsigned long long);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long);
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *, CUdeviceptr);
 CUresult cuMemPoolImportPointer(CUdeviceptr *, CUmemoryPool, CUmemPoolPtrExportData *);
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *, CUmemLocation *, CUmemAllocationType);
@@ -767,35 +789,28 @@ CUresult cuMemAdvise(CUdeviceptr, size_t, CUmem_advise, CUdevice);
 CUresult cuMemAdvise_v2(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
 
 /* Virtual memory management. */
-CUresult cuMemGetAllocationGranularity(size_t *, const CUmemAllocationProp *,
-    CUmemAllocationGranularity_flags);
+CUresult cuMemGetAllocationGranularity(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags);
 CUresult cuMemAddressReserve(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
 CUresult cuMemAddressFree(CUdeviceptr, size_t);
-CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned
-    long long);
+CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
 CUresult cuMemRelease(CUmemGenericAllocationHandle);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *, void *);
 CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
 CUresult cuMemUnmap(CUdeviceptr, size_t);
 CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
 CUresult cuMemGetAccess(unsigned long long *, const CUmemLocation *, CUdeviceptr);
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *,
-    CUmemGenericAllocationHandle);
-CUresult cuMemExportToShareableHandle(void *, CUmemGenericAllocationHandle,
-    CUmemAllocationHandleType, unsigned long long);
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *, void *,
-    CUmemAllocationHandleType);
-CUresult cuMemGetHandleForAddressRange(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned
-    long long);
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *, CUmemGenericAllocationHandle);
+CUresult cuMemExportToShareableHandle(void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
+                                      unsigned long long);
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType);
+CUresult cuMemGetHandleForAddressRange(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *, const CUmulticastObjectProp *);
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle, CUdevice);
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle,
-    size_t, size_t, unsigned long long);
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned
-    long long);
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t, size_t,
+                            unsigned long long);
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long);
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle, CUdevice, size_t, size_t);
-CUresult cuMulticastGetGranularity(size_t *, const CUmulticastObjectProp *,
-    CUmulticastGranularity_flags);
+CUresult cuMulticastGetGranularity(size_t *, const CUmulticastObjectProp *, CUmulticastGranularity_flags);
 
 /* Arrays, host memory, sharing between processes. */
 CUresult cuArrayCreate_v2(CUarray *, const CUDA_ARRAY_DESCRIPTOR *);
@@ -807,8 +822,7 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUarray,
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned);
 CUresult cuMipmappedArrayGetLevel(CUarray *, CUmipmappedArray, unsigned);
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray);
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUmipmappedArray,
-    CUdevice);
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUmipmappedArray, CUdevice);
 CUresult cuMemAllocHost_v2(void **, size_t);
 CUresult cuMemHostAlloc(void **, size_t, unsigned);
 CUresult cuMemFreeHost(void *);
@@ -826,10 +840,9 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr);
 CUresult cuIpcGetEventHandle(CUipcEventHandle *, CUevent);
 CUresult cuIpcOpenEventHandle(CUevent *, CUipcEventHandle);
 CUresult cuImportExternalMemory(CUexternalMemory *, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *);
-CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *, CUexternalMemory, const
-    CUDA_EXTERNAL_MEMORY_BUFFER_DESC *);
-CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *, CUexternalMemory, const
-    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *);
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *, CUexternalMemory, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *);
+CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *, CUexternalMemory,
+                                                 const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *);
 CUresult cuDestroyExternalMemory(CUexternalMemory);
 
 /* Copies and fills. */
@@ -857,12 +870,11 @@ CU_PTDS(cuMemcpy3D_v2, const CUDA_MEMCPY3D *);
 CU_PTSZ(cuMemcpy3DAsync_v2, const CUDA_MEMCPY3D *, CUstream);
 CU_PTDS(cuMemcpy3DPeer, const CUDA_MEMCPY3D_PEER *);
 CU_PTSZ(cuMemcpy3DPeerAsync, const CUDA_MEMCPY3D_PEER *, CUstream);
-CU_PTSZ(cuMemcpyBatchAsync, CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *,
-    size_t *, size_t, size_t *, CUstream);
-CU_PTSZ(cuMemcpyBatchAsync_v2, CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
-    CUmemcpyAttributes *, size_t *, size_t, CUstream);
-CU_PTSZ(cuMemcpy3DBatchAsync, size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *, unsigned long long,
-    CUstream);
+CU_PTSZ(cuMemcpyBatchAsync, CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *, size_t *, size_t,
+        size_t *, CUstream);
+CU_PTSZ(cuMemcpyBatchAsync_v2, CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *, size_t *, size_t,
+        CUstream);
+CU_PTSZ(cuMemcpy3DBatchAsync, size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *, unsigned long long, CUstream);
 CU_PTSZ(cuMemcpy3DBatchAsync_v2, size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream);
 CU_PTDS(cuMemsetD8_v2, CUdeviceptr, unsigned char, size_t);
 CU_PTDS(cuMemsetD16_v2, CUdeviceptr, unsigned short, size_t);
@@ -882,24 +894,19 @@ CUresult cuGraphCreate(CUgraph *, unsigned);
 CUresult cuGraphDestroy(CUgraph);
 CUresult cuGraphClone(CUgraph *, CUgraph);
 CUresult cuGraphAddNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
-CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *,
-    size_t, CUgraphNodeParams *);
-CUresult cuGraphAddKernelNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const
-    CUDA_KERNEL_NODE_PARAMS_v1 *);
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const
-    CUDA_KERNEL_NODE_PARAMS *);
-CUresult cuGraphAddMemcpyNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const
-    CUDA_MEMCPY3D *, CUcontext);
-CUresult cuGraphAddMemsetNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const
-    CUDA_MEMSET_NODE_PARAMS *, CUcontext);
-CUresult cuGraphAddHostNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const
-    CUDA_HOST_NODE_PARAMS *);
+CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
+                           CUgraphNodeParams *);
+CUresult cuGraphAddKernelNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS_v1 *);
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS *);
+CUresult cuGraphAddMemcpyNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_MEMCPY3D *, CUcontext);
+CUresult cuGraphAddMemsetNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_MEMSET_NODE_PARAMS *,
+                              CUcontext);
+CUresult cuGraphAddHostNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_HOST_NODE_PARAMS *);
 CUresult cuGraphAddChildGraphNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph);
 CUresult cuGraphAddEmptyNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
 CUresult cuGraphAddEventRecordNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUevent);
 CUresult cuGraphAddEventWaitNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUevent);
-CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t,
-    CUDA_MEM_ALLOC_NODE_PARAMS *);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
 CUresult cuGraphAddMemFreeNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS *);
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode, CUdeviceptr *);
@@ -912,17 +919,14 @@ CUresult cuGraphGetEdges(CUgraph, CUgraphNode *, CUgraphNode *, size_t *);
 CUresult cuGraphGetEdges_v2(CUgraph, CUgraphNode *, CUgraphNode *, CUgraphEdgeData *, size_t *);
 CUresult cuGraphNodeGetType(CUgraphNode, CUgraphNodeType *);
 CUresult cuGraphAddDependencies(CUgraph, const CUgraphNode *, const CUgraphNode *, size_t);
-CUresult cuGraphAddDependencies_v2(CUgraph, const CUgraphNode *, const CUgraphNode *, const
-    CUgraphEdgeData *, size_t);
+CUresult cuGraphAddDependencies_v2(CUgraph, const CUgraphNode *, const CUgraphNode *, const CUgraphEdgeData *, size_t);
 CUresult cuGraphDestroyNode(CUgraphNode);
 CUresult cuGraphInstantiate(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t);
 CUresult cuGraphInstantiate_v2(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
 CU_PTSZ(cuGraphInstantiateWithParams, CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec, CUgraphNode, const
-    CUDA_KERNEL_NODE_PARAMS_v1 *);
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec, CUgraphNode, const
-    CUDA_KERNEL_NODE_PARAMS *);
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v1 *);
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS *);
 CUresult cuGraphExecUpdate(CUgraphExec, CUgraph, CUgraphNode *, CUgraphExecUpdateResult *);
 CUresult cuGraphExecUpdate_v2(CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo *);
 CUresult cuGraphExecGetFlags(CUgraphExec, uint64_t *);

@@ -1,18 +1,17 @@
 /* Arrays: memory without an address, charged by its shape. */
-#include "shim.h"
+#include "bodies.h"
+#include "charge.h"
+#include "device.h"
 
 static uint64_t element_bytes(CUarray_format format)
 {
     switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-        return 1;
+    case CU_AD_FORMAT_SIGNED_INT8: return 1;
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-        return 2;
-    default: /* the 32-bit formats; the packed and compressed ones need no more */
-        return 4;
+    case CU_AD_FORMAT_HALF: return 2;
+    default: /* the 32-bit formats; the packed and compressed ones need no more */ return 4;
     }
 }
 
@@ -54,8 +53,8 @@ CUresult create_array(CUresult (*real)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *)
 {
     CUDA_ARRAY3D_DESCRIPTOR flat = {0};
     if (shape != NULL)
-        flat = (CUDA_ARRAY3D_DESCRIPTOR){.Width = shape->Width, .Height = shape->Height, .Format = shape->Format,
-                                         .NumChannels = shape->NumChannels};
+        flat = (CUDA_ARRAY3D_DESCRIPTOR){
+            .Width = shape->Width, .Height = shape->Height, .Format = shape->Format, .NumChannels = shape->NumChannels};
     CREATE_ARRAY(&flat, 1, real(array, shape));
 }
 

@@ -1,32 +1,20 @@
 /* Captures, which nothing of ours may enter: what is recorded meanwhile would become part of the program's graph. */
-#include "shim.h"
+#include "bodies.h"
+#include "capturing.h"
+#include "device.h"
+#include "launch.h"
 
-_Atomic unsigned captures;
-
-void capture_after_fork(void)
-{
-    atomic_store(&captures, 0);
-}
-
-bool stream_capturing(CUstream stream)
-{
-    if (!capturing())
-        return false;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    /* An error means a capture that forbids the work: the driver will say so itself. */
-    return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/* What was launched before a capture must be marked before it: afterwards a mark would become part of the graph. */
+/* What was launched before a capture must have its fence before it: afterwards the fence would become part of the
+ * graph. */
 static void before_capture(CUstream stream)
 {
     struct governor *governor = governor_known(device_of_stream(stream));
     struct stream_key key = stream_key(stream);
     if (governor != NULL)
-        governor_before_capture(governor, &key);
+        gate_before_capture(&governor->gate, &key);
 }
 
-/* Counted first: a mark that was being set meanwhile is done when before_capture() has the lock, and the next asks. */
+/* Counted first: a fence that was being set meanwhile is done when before_capture() has the lock, and the next asks. */
 #define BEGIN_CAPTURE(call)                                                                                            \
     do {                                                                                                               \
         atomic_fetch_add(&captures, 1);                                                                                \

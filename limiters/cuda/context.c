@@ -1,5 +1,11 @@
-/* Contexts and streams end here, and with them the memory, the marks and the lanes that lived in them. */
-#include "shim.h"
+/* Contexts and streams end here, and with them the memory, the fences and the tracked streams that lived in them. */
+#include "context.h"
+
+#include "bodies.h"
+#include "charge.h"
+#include "device.h"
+#include "driver.h"
+#include "governors.h"
 
 #include "../core/log.h"
 #include "../nvml/shim.h"
@@ -49,7 +55,7 @@ static void before_context_ends(CUcontext context)
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
         struct governor *governor = governor_known(device);
         if (governor != NULL && context != NULL)
-            governor_before_context_ends(governor, context);
+            gate_before_context_ends(&governor->gate, context);
     }
 }
 
@@ -103,8 +109,8 @@ CUresult create_context_affine(CUresult (*real)(CUcontext *, CUexecAffinityParam
     CREATE(real(context, affinity, count, flags, device));
 }
 
-CUresult create_context_with(CUresult (*real)(CUcontext *, CUctxCreateParams *, unsigned, CUdevice),
-                             CUcontext *context, CUctxCreateParams *wishes, unsigned flags, CUdevice device)
+CUresult create_context_with(CUresult (*real)(CUcontext *, CUctxCreateParams *, unsigned, CUdevice), CUcontext *context,
+                             CUctxCreateParams *wishes, unsigned flags, CUdevice device)
 {
     CREATE(real(context, wishes, flags, device));
 }
@@ -149,7 +155,7 @@ CUresult destroy_stream(CUresult (*real)(CUstream), CUstream stream)
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
         struct governor *governor = governor_known(device);
         if (governor != NULL)
-            governor_before_stream_ends(governor, &key);
+            gate_before_stream_ends(&governor->gate, &key);
     }
     table_take(STREAM_DEVICE, (uintptr_t)stream, &entry);
     return real(stream);

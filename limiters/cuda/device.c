@@ -1,5 +1,8 @@
 /* Which of the grant's devices a call means. Ordinals move with CUDA_VISIBLE_DEVICES, so only UUIDs decide. */
-#include "shim.h"
+#include "device.h"
+
+#include "driver.h"
+#include "held.h"
 
 #include <string.h>
 
@@ -8,8 +11,8 @@
 enum { NOT_ASKED = 0 };
 
 /* Per ordinal: the grant's device + 3, or NOT_ASKED; `only`: the same of the device that every call means, of
- * DEVICE_NONE when there are several. Constant once asked: the driver fixes both at its first cuInit, so whoever
- * writes writes the same. */
+ * DEVICE_NONE when there are several. Constant once asked: the driver fixes both at its first cuInit, so every
+ * thread writes the same. */
 static _Atomic int8_t known[ORDINALS];
 static _Atomic int8_t only;
 
@@ -93,11 +96,10 @@ int device_of_stream(CUstream stream)
     if (table_get(STREAM_DEVICE, (uintptr_t)stream, &entry))
         return entry.device;
     CUcontext context;
-    if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS ||
-        REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+    if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
         return device_current();
-    entry = (struct entry){.key = (uintptr_t)stream, .kind = STREAM_DEVICE, .device = device_current(),
-                           .owner = context};
+    entry =
+        (struct entry){.key = (uintptr_t)stream, .kind = STREAM_DEVICE, .device = device_current(), .owner = context};
     REAL(cuCtxPopCurrent_v2)(&context);
     table_put(&entry, &previous);
     return entry.device;

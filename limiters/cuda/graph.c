@@ -1,7 +1,11 @@
-/* Graphs: the memory their allocation nodes will take is charged when they are instantiated, for nobody can be refused
- * at a launch, and given back after the executable graph is destroyed, as far as the device has it again.
+/* Graphs: the memory their allocation nodes will take is charged when they are instantiated, because no launch can
+ * be refused for memory, and given back after the executable graph is destroyed, as far as the device has it again.
  */
-#include "shim.h"
+#include "bodies.h"
+#include "device.h"
+#include "driver.h"
+#include "held.h"
+#include "pool.h"
 
 #include <stdlib.h>
 
@@ -94,8 +98,8 @@ static CUresult settle_graph(CUresult answer, const CUgraphExec *exec, const str
         return refused != CUDA_SUCCESS ? refused : settle_graph(call, exec, &bill);                                    \
     } while (0)
 
-CUresult instantiate_logged(CUresult (*real)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t),
-                            CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t log_size)
+CUresult instantiate_logged(CUresult (*real)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t), CUgraphExec *exec,
+                            CUgraph graph, CUgraphNode *error, char *log, size_t log_size)
 {
     INSTANTIATE(real(exec, graph, error, log, log_size));
 }

@@ -1,208 +1,11 @@
 /* Device work: every launch, copy and fill passes the gate of its device's governor, unless it is being captured. */
-#include "shim.h"
+#include "launch.h"
 
-#include "../core/log.h"
-#include "../nvml/shim.h"
-
-#include <pthread.h>
-#include <stdlib.h>
-#include <time.h>
-
-/* One governor per device of the grant, made at its first limited launch under `making`, then constant. */
-static _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+#include "capturing.h"
+#include "device.h"
 
 /* A per-thread default stream is its thread's; the address of this tells threads apart. */
-static __thread char thread_mark;
-
-/* ------------------------------------------------------------------------------- what the governor asks of CUDA */
-
-/* The limiter's own calls must not disturb a capture that any thread has begun: relaxed for their duration. */
-static CUstreamCaptureMode relax(void)
-{
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    typeof(&cuThreadExchangeStreamCaptureMode) exchange = REAL(cuThreadExchangeStreamCaptureMode);
-    if (exchange != NULL)
-        exchange(&mode);
-    return mode;
-}
-
-static void restore(CUstreamCaptureMode mode)
-{
-    typeof(&cuThreadExchangeStreamCaptureMode) exchange = REAL(cuThreadExchangeStreamCaptureMode);
-    if (exchange != NULL)
-        exchange(&mode);
-}
-
-static uint64_t now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
-}
-
-/* To fall asleep and wake takes longer than this: until then it is waited for awake. */
-#define AWAKE_NS UINT64_C(5000)
-
-static void pause_ns(uint64_t ns)
-{
-    if (ns < AWAKE_NS) {
-        for (uint64_t since = now(); now() - since < ns;)
-            ;
-        return;
-    }
-    struct timespec time = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
-    nanosleep(&time, NULL);
-}
-
-static void begin(void)
-{
-    relax();
-}
-
-static void *home(void *stream)
-{
-    CUcontext context = NULL;
-    CUstreamCaptureMode mode = relax();
-    if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
-        context = context_current();
-    restore(mode);
-    return context;
-}
-
-/* An event, and the context it must be used in. */
-struct mark {
-    CUevent event;
-    CUcontext context;
-};
-
-/* The governor's thread has no context of its own, and a launcher's may be another. */
-static bool enter(CUcontext context, CUstreamCaptureMode *mode)
-{
-    if (context == NULL || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return false;
-    *mode = relax();
-    return true;
-}
-
-static void leave(CUstreamCaptureMode mode)
-{
-    CUcontext context;
-    restore(mode);
-    REAL(cuCtxPopCurrent_v2)(&context);
-}
-
-static void *make_mark(void *context)
-{
-    CUstreamCaptureMode mode;
-    struct mark *mark = malloc(sizeof *mark);
-    if (mark == NULL || !enter(context, &mode)) {
-        free(mark);
-        return NULL;
-    }
-    mark->context = context;
-    CUresult answer = REAL(cuEventCreate)(&mark->event, CU_EVENT_DISABLE_TIMING);
-    leave(mode);
-    if (answer == CUDA_SUCCESS)
-        return mark;
-    free(mark);
-    return NULL;
-}
-
-static void drop_mark(void *mark_)
-{
-    CUstreamCaptureMode mode;
-    struct mark *mark = mark_;
-    if (enter(mark->context, &mode)) {
-        REAL(cuEventDestroy_v2)(mark->event);
-        leave(mode);
-    }
-    free(mark);
-}
-
-static bool set_mark(void *mark_, void *stream)
-{
-    CUstreamCaptureMode mode;
-    struct mark *mark = mark_;
-    if (!enter(mark->context, &mode))
-        return false;
-    bool set = !stream_capturing(stream) && REAL(cuEventRecord)(mark->event, stream) == CUDA_SUCCESS;
-    leave(mode);
-    return set;
-}
-
-static bool mark_passed(void *mark_)
-{
-    CUstreamCaptureMode mode;
-    struct mark *mark = mark_;
-    if (!enter(mark->context, &mode))
-        return true;
-    bool passed = REAL(cuEventQuery)(mark->event) != CUDA_ERROR_NOT_READY;
-    leave(mode);
-    return passed;
-}
-
-static const struct engine engine = {
-    .now = now,
-    .pause = pause_ns,
-    .begin = begin,
-    .home = home,
-    .make = make_mark,
-    .drop = drop_mark,
-    .set = set_mark,
-    .passed = mark_passed,
-    .power = nvml_power,
-};
-
-/* --------------------------------------------------------------------------------------------------- governors */
-
-struct governor *governor_known(int device)
-{
-    return device < 0 ? NULL : atomic_load_explicit(&governors[device], memory_order_acquire);
-}
-
-/* Registered after the driver's own exit functions, so it runs before them: the driver is still whole. */
-static void retire_all(void)
-{
-    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
-        if (governor_known(device) != NULL)
-            governor_retire(governor_known(device));
-}
-
-static struct governor *governor_of(int device)
-{
-    struct governor *governor = governor_known(device);
-    if (governor != NULL)
-        return governor;
-    struct region *region = tenant_region();
-    if (region == NULL)
-        return NULL;
-    static bool registered; /* under `making` */
-    pthread_mutex_lock(&making);
-    governor = governor_known(device);
-    if (governor == NULL) {
-        governor = governor_new(&engine, tenant_terms(device), &region->shared->devices[device], tenant_directory(),
-                                (unsigned)device);
-        atomic_store_explicit(&governors[device], governor, memory_order_release);
-        if (!registered)
-            registered = atexit(retire_all) == 0;
-    }
-    pthread_mutex_unlock(&making);
-    return governor;
-}
-
-void launch_after_fork(void)
-{
-    atomic_store(&passage_devices, 0); /* the child may come to see other devices */
-    making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
-        if (governor_known(device) != NULL)
-            governor_after_fork(governor_known(device));
-        atomic_store(&governors[device], NULL);
-    }
-}
-
-/* ----------------------------------------------------------------------------------------------------- the gate */
+static __thread char thread_identity;
 
 struct stream_key stream_key(CUstream stream)
 {
@@ -210,24 +13,24 @@ struct stream_key stream_key(CUstream stream)
     if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         key.context = context_current();
     if (stream == CU_STREAM_PER_THREAD)
-        key.thread = &thread_mark;
+        key.thread = &thread_identity;
     return key;
 }
 
-_Atomic int passage_devices;
+_Atomic int launch_devices;
 
-bool passage_look(void)
+bool launch_look(void)
 {
     if (tenancy() == TENANCY_FREE)
-        atomic_store_explicit(&passage_devices, NO_GRANT, memory_order_release);
+        atomic_store_explicit(&launch_devices, NO_GRANT, memory_order_release);
     else if (tenancy() == TENANCY_HELD && devices_all_ours())
-        atomic_store_explicit(&passage_devices, (int)tenant_grant->device_count, memory_order_release);
-    return passage_is_free();
+        atomic_store_explicit(&launch_devices, (int)tenant_grant->device_count, memory_order_release);
+    return launch_is_free();
 }
 
-CUresult passage_enter(struct passage *passage, CUstream stream)
+CUresult launch_enter(struct launch_ticket *ticket, CUstream stream)
 {
-    passage->governor = NULL;
+    ticket->governor = NULL;
     if (tenancy() == TENANCY_REFUSED)
         return CUDA_ERROR_NOT_PERMITTED;
     int device = device_of_stream(stream);
@@ -238,14 +41,19 @@ CUresult passage_enter(struct passage *passage, CUstream stream)
     struct governor *governor = governor_of(device);
     if (governor == NULL)
         return CUDA_ERROR_NOT_PERMITTED;
-    passage->stream = stream_key(stream);
-    if (governor_enter(governor))
-        passage->governor = governor;
+    ticket->stream = stream_key(stream);
+    if (gate_enter(&governor->gate))
+        ticket->governor = governor;
     return CUDA_SUCCESS;
 }
 
-void passage_leave(const struct passage *passage)
+void launch_leave(const struct launch_ticket *ticket)
 {
-    if (passage->governor != NULL)
-        governor_leave(passage->governor, &passage->stream);
+    if (ticket->governor != NULL)
+        gate_leave(&ticket->governor->gate, &ticket->stream);
+}
+
+void launch_after_fork(void)
+{
+    atomic_store(&launch_devices, 0); /* the child may come to see other devices */
 }

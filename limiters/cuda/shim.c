@@ -1,27 +1,37 @@
 /* Getting in: the exported functions, one per line of api.def, the driver's own lookup functions, and fork. */
-#include "shim.h"
+#include "bodies.h"
+#include "capturing.h"
+#include "context.h"
+#include "device.h"
+#include "driver.h"
+#include "governors.h"
+#include "launch.h"
+#include "pools.h"
 
 #include "../core/log.h"
-#include "../nvml/shim.h"
+#include "../core/table.h"
+#include "../core/tenant.h"
 
 #include <pthread.h>
 #include <string.h>
 
-/* ---------------------------------------------------------------------------------------- one stub for every line */
+/* ------------------------------------------------------------------------------------------ one stub for every line */
 
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT          __attribute__((visibility("default")))
 #define DEFAULT(stream) ((stream) == NULL ? none : (stream))
-#define NO_STREAM none
+#define NO_STREAM       none
 
 /* Not limited: straight through, at the cost of this one branch. A driver without the function says so. */
 #define PASS_IF_FREE(real, arguments)                                                                                  \
-    if (__builtin_expect(real == NULL, 0))                                                                             \
-        return CUDA_ERROR_NOT_FOUND;                                                                                   \
-    if (__builtin_expect(tenancy() == TENANCY_FREE, 1))                                                                \
-        return real arguments
+    do {                                                                                                               \
+        if (__builtin_expect(real == NULL, 0))                                                                         \
+            return CUDA_ERROR_NOT_FOUND;                                                                               \
+        if (__builtin_expect(tenancy() == TENANCY_FREE, 1))                                                            \
+            return real arguments;                                                                                     \
+    } while (0)
 
 #define AFTER(first, arguments) (first, UNWRAP arguments)
-#define UNWRAP(...) __VA_ARGS__
+#define UNWRAP(...)             __VA_ARGS__
 
 #define OWN(name, parameters, arguments, body)                                                                         \
     EXPORT CUresult name parameters                                                                                    \
@@ -44,47 +54,47 @@
         typeof(&name) real = REAL(name);                                                                               \
         if (__builtin_expect(real == NULL, 0))                                                                         \
             return CUDA_ERROR_NOT_FOUND;                                                                               \
-        if (__builtin_expect(passage_devices <= 0, 0) && passage_look())                                               \
+        if (__builtin_expect(launch_devices <= 0, 0) && launch_look())                                                 \
             return real arguments;                                                                                     \
         const CUstream none = default_stream;                                                                          \
-        struct passage passage;                                                                                        \
-        CUresult answer = passage_enter(&passage, stream);                                                             \
+        struct launch_ticket ticket;                                                                                   \
+        CUresult answer = launch_enter(&ticket, stream);                                                               \
         if (answer != CUDA_SUCCESS)                                                                                    \
             return answer;                                                                                             \
         answer = real arguments;                                                                                       \
-        passage_leave(&passage);                                                                                       \
+        launch_leave(&ticket);                                                                                         \
         return answer;                                                                                                 \
     }                                                                                                                  \
     EXPORT CUresult name parameters                                                                                    \
     {                                                                                                                  \
         typeof(&name) real = (typeof(&name))symbol_known(&cuda_rows[ROW_##name]);                                      \
-        if (__builtin_expect(real == NULL || !passage_is_free(), 0))                                                   \
+        if (__builtin_expect(real == NULL || !launch_is_free(), 0))                                                    \
             real = gated_##name;                                                                                       \
         return real arguments;                                                                                         \
     }
 #define USED(name)
 #include "api.def"
 
-struct symbol cuda_rows[ROWS] = {
-#define OWN(name_, ...)      [ROW_##name_] = {.name = #name_, .ours = (void *)name_},
-#define OWN_IN(name_, ...)   [ROW_##name_] = {.name = #name_, .ours = (void *)name_},
-#define GATED_IN(name_, ...) [ROW_##name_] = {.name = #name_, .ours = (void *)name_},
-#define USED(name_)          [ROW_##name_] = {.name = #name_},
+static void *const ours[ROWS] = {
+#define OWN(name, ...)      [ROW_##name] = (void *)name,
+#define OWN_IN(name, ...)   [ROW_##name] = (void *)name,
+#define GATED_IN(name, ...) [ROW_##name] = (void *)name,
+#define USED(name)
 #include "api.def"
 };
 
-const struct symbols cuda_symbols = {"libcuda.so.1", cuda_rows, ROWS};
-const struct symbols *const symbols_tables[] = {&cuda_symbols, &nvml_symbols, NULL};
+SYMBOLS(cuda, CUDA_LIBRARY, cuda_rows, ours, ROWS);
 
-/* ------------------------------------------------------------------------------------------------- the first call */
+/* --------------------------------------------------------------------------------------------------- the first call */
 
 static void after_fork_in_child(void)
 {
     table_after_fork();
     launch_after_fork();
+    governors_after_fork();
     device_after_fork();
     context_after_fork();
-    pool_after_fork();
+    pools_after_fork();
     capture_after_fork();
 }
 
@@ -98,7 +108,7 @@ CUresult initialise(CUresult (*real)(unsigned), unsigned flags)
     return real(flags);
 }
 
-/* ----------------------------------------------------------------------------------- the driver's lookup functions */
+/* ------------------------------------------------------------------------------------ the driver's lookup functions */
 
 /* Whether `name` is `family`, or that with a version, and this ending. */
 static bool is_version(const char *name, const char *family, bool per_thread)
@@ -117,14 +127,13 @@ static bool is_version(const char *name, const char *family, bool per_thread)
 static void *ours_for(void *found, const char *name, uint64_t flags)
 {
     bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-    struct symbol *named = NULL;
-    unsigned versions = 0;
-    for (struct symbol *row = cuda_rows; row < cuda_rows + ROWS; row++) {
-        if (row->ours == NULL)
+    unsigned named = 0, versions = 0;
+    for (unsigned row = 0; row < ROWS; row++) {
+        if (ours[row] == NULL)
             continue;
-        if (found == symbol_real(&cuda_symbols, row))
-            return row->ours;
-        if (is_version(row->name, name, per_thread)) {
+        if (found == symbol_real(CUDA_LIBRARY, &cuda_rows[row]))
+            return ours[row];
+        if (is_version(cuda_rows[row].name, name, per_thread)) {
             named = row;
             versions++;
         }
@@ -132,8 +141,8 @@ static void *ours_for(void *found, const char *name, uint64_t flags)
     if (versions == 0)
         return found;
     log_line(versions == 1 ? LOG_INFO : LOG_ERROR, "%s: the driver's address is not dlsym's; %s", name,
-             versions == 1 ? named->name : "its version is unknown: not limited");
-    return versions == 1 ? named->ours : found;
+             versions == 1 ? cuda_rows[named].name : "its version is unknown: not limited");
+    return versions == 1 ? ours[named] : found;
 }
 
 CUresult proc_address(CUresult (*real)(const char *, void **, int, uint64_t), const char *name, void **found,

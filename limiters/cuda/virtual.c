@@ -1,7 +1,10 @@
 /* Virtual memory management: a block of physical memory lives while a handle or a mapping refers to it, so it is
  * charged when it is created and given back with the last of either.
  */
-#include "shim.h"
+#include "bodies.h"
+#include "charge.h"
+#include "device.h"
+#include "driver.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -15,7 +18,7 @@ struct block {
 /* Keeps a handle's count in the table and its block's references in step; never held across a driver call. */
 static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
 
-static void let_go(struct block *block)
+static void unlock_run(struct block *block)
 {
     if (block == NULL || atomic_fetch_sub(&block->references, 1) > 1)
         return;
@@ -96,7 +99,7 @@ CUresult release_block(CUresult (*real)(CUmemGenericAllocationHandle), CUmemGene
     struct block *block = count_handle(handle, -1); /* before the driver can hand the value out again */
     CUresult answer = real(handle);
     if (answer == CUDA_SUCCESS)
-        let_go(block);
+        unlock_run(block);
     else if (block != NULL && count_handle(handle, 1) == NULL)
         remember(handle, block);
     return answer;
@@ -128,7 +131,7 @@ CUresult map_block(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAll
     struct block *block = block_of(handle);
     CUresult answer = real(address, bytes, offset, handle, flags);
     if (answer != CUDA_SUCCESS) {
-        let_go(block);
+        unlock_run(block);
     } else if (block != NULL) {
         struct entry previous, entry = {.key = address, .kind = HELD_MAPPING, .bytes = bytes, .link = block};
         table_put(&entry, &previous);
@@ -161,7 +164,7 @@ CUresult unmap_blocks(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address
     CUresult answer = real(address, bytes);
     for (size_t i = 0; i < count; i++)
         if (answer == CUDA_SUCCESS)
-            let_go(taken[i].link);
+            unlock_run(taken[i].link);
         else
             table_put(&taken[i], &previous);
     free(taken);

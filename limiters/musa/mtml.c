@@ -1,7 +1,5 @@
-/* MTML tells neither a power limit nor a process's memory, so time is charged at par and contexts do not count. */
+/* MTML has neither a power limit nor a process's memory, so time is charged at unity and contexts do not count. */
 #include "mtml.h"
-
-#include <stddef.h>
 
 bool mtml_power(const char *uuid, struct power_reading *reading)
 {
@@ -14,5 +12,3 @@ bool mtml_process_memory(const char *uuid, uint64_t *bytes)
     (void)uuid, (void)bytes;
     return false;
 }
-
-const struct symbols mtml_symbols = {"libmtml.so", NULL, 0};

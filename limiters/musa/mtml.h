@@ -2,13 +2,10 @@
 #ifndef HETERO_MUSA_MTML_H
 #define HETERO_MUSA_MTML_H
 
-#include "../core/power.h"
-#include "../core/symbols.h"
+#include "../timeshare/power.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-extern const struct symbols mtml_symbols;
 
 /* The power of a device (engine.h), and what the driver counts for this process on it. */
 bool mtml_power(const char *uuid, struct power_reading *reading);

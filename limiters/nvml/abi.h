@@ -69,13 +69,13 @@ typedef struct {
 
 /* A versioned struct carries its size in the low 24 bits and its number in the high 8. */
 #define NVML_STRUCT_VERSION(type, number) ((unsigned)(sizeof(type) | ((number) << 24U)))
-#define nvmlMemory_v2 NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2)
+#define nvmlMemory_v2                     NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2)
 
 typedef struct {
     unsigned long long bar1Total, bar1Free, bar1Used;
 } nvmlBAR1Memory_t;
 
-typedef struct { /* what the _v3 functions fill */
+typedef struct {                                             /* what the _v3 functions fill */
     char busIdLegacy[NVML_DEVICE_PCI_BUS_ID_BUFFER_V2_SIZE]; /* 0000:18:00.0 */
     unsigned domain, bus, device;
     unsigned pciDeviceId, pciSubSystemId;

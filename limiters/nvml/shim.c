@@ -1,10 +1,11 @@
 /* What NVML says of memory, for programs that size themselves by it and for nvidia-smi: the grant. The rest of NVML is
- * untouched, and a grant that cannot be understood leaves it honest: observation fails open. And what we ask of NVML.
+ * untouched, and a grant that cannot be understood changes nothing: observation fails open. Also what we ask of NVML.
  */
 #include "abi.h"
 #include "shim.h"
 
 #include "../core/ledger.h"
+#include "../core/symbols.h"
 #include "../core/tenant.h"
 
 #include <stdlib.h>
@@ -18,9 +19,15 @@ enum {
     ROWS
 };
 
-static struct symbol rows[ROWS];
+#define NVML_LIBRARY "libnvidia-ml.so.1"
 
-#define REAL(name) ((typeof(&name))symbol_real(&nvml_symbols, &rows[ROW_##name]))
+static struct symbol rows[ROWS] = {
+#define OWN(name_, ...) [ROW_##name_] = {.name = #name_},
+#define USED(name_)     [ROW_##name_] = {.name = #name_},
+#include "api.def"
+};
+
+#define REAL(name) ((typeof(&name))symbol_real(NVML_LIBRARY, &rows[ROW_##name]))
 
 /* The grant's view of a device: false where the driver's own answer stands. */
 static bool granted(nvmlDevice_t device, uint64_t *limit, uint64_t *used, bool *beyond)
@@ -123,7 +130,7 @@ static uint32_t read_clock(nvmlDevice_t device)
                    (why & nvmlClocksEventReasonSwPowerCap) != 0 &&
                    clock(device, NVML_CLOCK_SM, &now_mhz) == NVML_SUCCESS &&
                    most(device, NVML_CLOCK_SM, &most_mhz) == NVML_SUCCESS && now_mhz < most_mhz;
-    return lowered ? now_mhz * POWER_PAR / most_mhz : POWER_PAR;
+    return lowered ? now_mhz * POWER_UNITY / most_mhz : POWER_UNITY;
 }
 
 bool nvml_power(const char *uuid, struct power_reading *reading)
@@ -132,8 +139,7 @@ bool nvml_power(const char *uuid, struct power_reading *reading)
     typeof(&nvmlDeviceGetEnforcedPowerLimit) limit = REAL(nvmlDeviceGetEnforcedPowerLimit);
     nvmlDevice_t device;
     bool known = power != NULL && limit != NULL && find(uuid, &device) &&
-                 power(device, &reading->mean_mw) == NVML_SUCCESS &&
-                 limit(device, &reading->limit_mw) == NVML_SUCCESS;
+                 power(device, &reading->mean_mw) == NVML_SUCCESS && limit(device, &reading->limit_mw) == NVML_SUCCESS;
     if (known) {
         reading->clock = read_clock(device);
         read_samples(device, reading);
@@ -173,10 +179,10 @@ bool nvml_process_memory(const char *uuid, uint64_t *bytes)
 #define USED(name)
 #include "api.def"
 
-static struct symbol rows[ROWS] = {
-#define OWN(name_, ...) [ROW_##name_] = {.name = #name_, .ours = (void *)name_},
-#define USED(name_)     [ROW_##name_] = {.name = #name_},
+static void *const ours[ROWS] = {
+#define OWN(name, ...) [ROW_##name] = (void *)name,
+#define USED(name)
 #include "api.def"
 };
 
-const struct symbols nvml_symbols = {"libnvidia-ml.so.1", rows, ROWS};
+SYMBOLS(nvml, NVML_LIBRARY, rows, ours, ROWS);

@@ -118,7 +118,10 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return cuDevicePrimaryCtxRelease_v2(ordinal); }
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal)
+{
+    return cuDevicePrimaryCtxRelease_v2(ordinal);
+}
 
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 {
@@ -132,7 +135,10 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) { return cuDevicePrimaryCtxReset_v2(ordinal); }
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
+{
+    return cuDevicePrimaryCtxReset_v2(ordinal);
+}
 
 EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned flags)
 {
@@ -203,7 +209,10 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxDestroy(CUcontext handle) { return cuCtxDestroy_v2(handle); }
+EXPORT CUresult cuCtxDestroy(CUcontext handle)
+{
+    return cuCtxDestroy_v2(handle);
+}
 
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle)
 {
@@ -212,7 +221,10 @@ EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle)
     return context ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-EXPORT CUresult cuCtxPushCurrent(CUcontext handle) { return cuCtxPushCurrent_v2(handle); }
+EXPORT CUresult cuCtxPushCurrent(CUcontext handle)
+{
+    return cuCtxPushCurrent_v2(handle);
+}
 
 EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *handle)
 {
@@ -224,7 +236,10 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxPopCurrent(CUcontext *handle) { return cuCtxPopCurrent_v2(handle); }
+EXPORT CUresult cuCtxPopCurrent(CUcontext *handle)
+{
+    return cuCtxPopCurrent_v2(handle);
+}
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext handle)
 {
@@ -328,8 +343,14 @@ static CUresult synchronize(CUcontext handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxSynchronize(void) { return synchronize(NULL); }
-EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle) { return synchronize(handle); }
+EXPORT CUresult cuCtxSynchronize(void)
+{
+    return synchronize(NULL);
+}
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle)
+{
+    return synchronize(handle);
+}
 
 EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 {

@@ -10,9 +10,15 @@
 /* Variants. */
 
 #define PTSZ(name, parameters, arguments)                                                                              \
-    EXPORT CUresult name##_ptsz parameters { return name arguments; }
+    EXPORT CUresult name##_ptsz parameters                                                                             \
+    {                                                                                                                  \
+        return name arguments;                                                                                         \
+    }
 #define PTDS(name, parameters, arguments)                                                                              \
-    EXPORT CUresult name##_ptds parameters { return name arguments; }
+    EXPORT CUresult name##_ptds parameters                                                                             \
+    {                                                                                                                  \
+        return name arguments;                                                                                         \
+    }
 #define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
 PTSZ(cuLaunchKernel,
@@ -34,7 +40,7 @@ EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f
 PTSZ(cuLaunchHostFunc, (CUstream s, CUhostFn fn, void *argument), (OWN(s), fn, argument))
 PTSZ(cuGraphLaunch, (CUgraphExec exec, CUstream s), (exec, OWN(s)))
 PTSZ(cuGraphUpload, (CUgraphExec exec, CUstream s), (exec, OWN(s)))
-PTSZ(cuGraphInstantiateWithParams, (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+PTSZ(cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
      (exec, graph, params))
 PTSZ(cuStreamQuery, (CUstream s), (OWN(s)))
 PTSZ(cuStreamSynchronize, (CUstream s), (OWN(s)))
@@ -64,8 +70,8 @@ PTSZ(cuStreamUpdateCaptureDependencies, (CUstream s, CUgraphNode *needs, size_t 
      (OWN(s), needs, count, flags))
 PTSZ(cuEventRecord, (CUevent event, CUstream s), (event, OWN(s)))
 PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream s, unsigned flags), (event, OWN(s), flags))
-PTSZ(cuMemAllocAsync, (CUdeviceptr *pointer, size_t size, CUstream s), (pointer, size, OWN(s)))
-PTSZ(cuMemAllocFromPoolAsync, (CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream s),
+PTSZ(cuMemAllocAsync, (CUdeviceptr * pointer, size_t size, CUstream s), (pointer, size, OWN(s)))
+PTSZ(cuMemAllocFromPoolAsync, (CUdeviceptr * pointer, size_t size, CUmemoryPool pool, CUstream s),
      (pointer, size, pool, OWN(s)))
 PTSZ(cuMemFreeAsync, (CUdeviceptr pointer, CUstream s), (pointer, OWN(s)))
 PTSZ(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream s), (to, from, size, OWN(s)))
@@ -79,11 +85,11 @@ PTSZ(cuMemcpyHtoAAsync_v2, (CUarray to, size_t offset, const void *from, size_t 
 PTSZ(cuMemcpyAtoHAsync_v2, (void *to, CUarray from, size_t offset, size_t size, CUstream s),
      (to, from, offset, size, OWN(s)))
 PTSZ(cuMemcpyBatchAsync,
-     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *indices,
+     (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *indices,
       size_t attribute_count, size_t *failed, CUstream s),
      (to, from, sizes, count, attributes, indices, attribute_count, failed, OWN(s)))
 PTSZ(cuMemcpyBatchAsync_v2,
-     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *indices,
+     (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *indices,
       size_t attribute_count, CUstream s),
      (to, from, sizes, count, attributes, indices, attribute_count, OWN(s)))
 PTSZ(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *copy, CUstream s), (copy, OWN(s)))
@@ -131,7 +137,8 @@ static const struct {
     const char *name;
     int since;
     const char *exported;
-} forms[] = { /* where the form is not "_v2 for whoever came after 4.0"; newest first */
+} forms[] = {
+    /* where the form is not "_v2 for whoever came after 4.0"; newest first */
     {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
     {"cuCtxCreate", 11040, "cuCtxCreate_v3"},
     {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
@@ -247,35 +254,48 @@ EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
 
 /* Errors. */
 
-#define ERRORS(each)                                                                                                   \
-    each(CUDA_SUCCESS, "no error")                                                                                     \
-    each(CUDA_ERROR_INVALID_VALUE, "invalid argument")                                                                 \
-    each(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")                                                                    \
-    each(CUDA_ERROR_NOT_INITIALIZED, "initialization error")                                                           \
-    each(CUDA_ERROR_DEINITIALIZED, "driver shutting down")                                                             \
-    each(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")                                                   \
-    each(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal")                                                          \
-    each(CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid")                                                   \
-    each(CUDA_ERROR_INVALID_CONTEXT, "invalid device context")                                                         \
-    each(CUDA_ERROR_MAP_FAILED, "mapping of buffer object failed")                                                     \
-    each(CUDA_ERROR_UNSUPPORTED_LIMIT, "limit is not supported on this architecture")                                  \
-    each(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices")                 \
-    each(CUDA_ERROR_FILE_NOT_FOUND, "file not found")                                                                  \
-    each(CUDA_ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS")                          \
-    each(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle")                                                         \
-    each(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state")                           \
-    each(CUDA_ERROR_NOT_FOUND, "named symbol not found")                                                               \
-    each(CUDA_ERROR_NOT_READY, "device not ready")                                                                     \
-    each(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped")     \
-    each(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region")           \
-    each(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                                          \
-    each(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing")                    \
-    each(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture")             \
-    each(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "operation would result in a merge of separate capture sequences")       \
-    each(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream")               \
-    each(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing stream")    \
-    each(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream")         \
-    each(CUDA_ERROR_UNKNOWN, "unknown error")
+#define ERRORS(each)                                                                                                           \
+    each(CUDA_SUCCESS, "no error") each(CUDA_ERROR_INVALID_VALUE, "invalid argument") each(                                    \
+        CUDA_ERROR_OUT_OF_MEMORY,                                                                                              \
+        "out of memory") each(CUDA_ERROR_NOT_INITIALIZED,                                                                      \
+                              "initialization error") each(CUDA_ERROR_DEINITIALIZED,                                           \
+                                                           "driver shutting down") each(CUDA_ERROR_NO_DEVICE,                  \
+                                                                                        "no CUDA-capable device is detected")  \
+        each(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal") each(                                                        \
+            CUDA_ERROR_INVALID_IMAGE,                                                                                          \
+            "device kernel image is invalid") each(CUDA_ERROR_INVALID_CONTEXT,                                                 \
+                                                   "invalid device context") each(CUDA_ERROR_MAP_FAILED,                       \
+                                                                                  "mapping of buffer object failed")           \
+            each(CUDA_ERROR_UNSUPPORTED_LIMIT, "limit is not supported on this architecture") each(                            \
+                CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,                                                                            \
+                "peer access is not supported between these two devices") each(CUDA_ERROR_FILE_NOT_FOUND,                      \
+                                                                               "file not found")                               \
+                each(CUDA_ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS") each(                \
+                    CUDA_ERROR_INVALID_HANDLE,                                                                                 \
+                    "invalid resource handle") each(CUDA_ERROR_ILLEGAL_STATE,                                                  \
+                                                    "the operation cannot be performed in the present state")                  \
+                    each(CUDA_ERROR_NOT_FOUND, "named symbol not found") each(                                                 \
+                        CUDA_ERROR_NOT_READY,                                                                                  \
+                        "device not ready") each(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,                                    \
+                                                 "part or all of the requested memory range is already mapped")                \
+                        each(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,                                                            \
+                             "pointer does not correspond to a registered memory region")                                      \
+                            each(CUDA_ERROR_NOT_SUPPORTED,                                                                     \
+                                 "operation not supported") each(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,                        \
+                                                                 "operation not permitted when stream is capturing")           \
+                                each(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,                                                    \
+                                     "operation failed due to a previous error during capture")                                \
+                                    each(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,                                                  \
+                                         "operation would result in a merge of separate capture sequences")                    \
+                                        each(CUDA_ERROR_STREAM_CAPTURE_ISOLATION,                                              \
+                                             "dependency created on uncaptured work in another stream")                        \
+                                            each(                                                                              \
+                                                CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,                                            \
+                                                "operation would make the legacy stream depend on a capturing stream")         \
+                                                each(                                                                          \
+                                                    CUDA_ERROR_CAPTURED_EVENT,                                                 \
+                                                    "operation not permitted on an event last recorded in a capturing stream") \
+                                                    each(CUDA_ERROR_UNKNOWN, "unknown error")
 
 EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 {

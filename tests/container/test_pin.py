@@ -74,7 +74,7 @@ def test_a_containers_user_may_write_the_usage_and_the_turns_alone(
     assert {
         "/etc/hetero/grant": (False, 0o644),
         "/etc/hetero/usage": (True, 0o666),
-        "/etc/hetero/turn.0": (True, 0o666),
+        "/etc/hetero/slice.0": (True, 0o666),
     } == modes
 
 

@@ -7,7 +7,7 @@
 #endif
 #include "abi.h"
 
-#define SIZE(type, size) _Static_assert(sizeof(type) == (size), #type)
+#define SIZE(type, size)         _Static_assert(sizeof(type) == (size), #type)
 #define AT(type, member, offset) _Static_assert(offsetof(type, member) == (offset), #type "." #member)
 
 SIZE(CUresult, 4);

@@ -19,18 +19,18 @@ static CUresult echo(const char *name, const uint64_t *words, unsigned count)
     return (CUresult)(30000 + count);
 }
 
-#define WORD(argument) (uint64_t)(uintptr_t)(argument)
-#define WORDS_1(a) WORD(a)
-#define WORDS_2(a, ...) WORD(a), WORDS_1(__VA_ARGS__)
-#define WORDS_3(a, ...) WORD(a), WORDS_2(__VA_ARGS__)
-#define WORDS_4(a, ...) WORD(a), WORDS_3(__VA_ARGS__)
-#define WORDS_5(a, ...) WORD(a), WORDS_4(__VA_ARGS__)
-#define WORDS_6(a, ...) WORD(a), WORDS_5(__VA_ARGS__)
-#define WORDS_7(a, ...) WORD(a), WORDS_6(__VA_ARGS__)
-#define WORDS_8(a, ...) WORD(a), WORDS_7(__VA_ARGS__)
-#define WORDS_9(a, ...) WORD(a), WORDS_8(__VA_ARGS__)
-#define WORDS_10(a, ...) WORD(a), WORDS_9(__VA_ARGS__)
-#define WORDS_11(a, ...) WORD(a), WORDS_10(__VA_ARGS__)
+#define WORD(argument)                                     (uint64_t)(uintptr_t)(argument)
+#define WORDS_1(a)                                         WORD(a)
+#define WORDS_2(a, ...)                                    WORD(a), WORDS_1(__VA_ARGS__)
+#define WORDS_3(a, ...)                                    WORD(a), WORDS_2(__VA_ARGS__)
+#define WORDS_4(a, ...)                                    WORD(a), WORDS_3(__VA_ARGS__)
+#define WORDS_5(a, ...)                                    WORD(a), WORDS_4(__VA_ARGS__)
+#define WORDS_6(a, ...)                                    WORD(a), WORDS_5(__VA_ARGS__)
+#define WORDS_7(a, ...)                                    WORD(a), WORDS_6(__VA_ARGS__)
+#define WORDS_8(a, ...)                                    WORD(a), WORDS_7(__VA_ARGS__)
+#define WORDS_9(a, ...)                                    WORD(a), WORDS_8(__VA_ARGS__)
+#define WORDS_10(a, ...)                                   WORD(a), WORDS_9(__VA_ARGS__)
+#define WORDS_11(a, ...)                                   WORD(a), WORDS_10(__VA_ARGS__)
 #define PICK(a, b, c, d, e, f, g, h, i, j, k, chosen, ...) chosen
 #define WORDS(...)                                                                                                     \
     PICK(__VA_ARGS__, WORDS_11, WORDS_10, WORDS_9, WORDS_8, WORDS_7, WORDS_6, WORDS_5, WORDS_4, WORDS_3, WORDS_2,      \
@@ -42,16 +42,16 @@ static CUresult echo(const char *name, const uint64_t *words, unsigned count)
         const uint64_t words[] = {WORDS arguments};                                                                    \
         return echo(#name, words, sizeof words / sizeof *words);                                                       \
     }
-#define OWN(name, parameters, arguments, body) ECHO(name, parameters, arguments)
-#define OWN_IN(name, none, parameters, arguments, body) ECHO(name, parameters, arguments)
+#define OWN(name, parameters, arguments, body)              ECHO(name, parameters, arguments)
+#define OWN_IN(name, none, parameters, arguments, body)     ECHO(name, parameters, arguments)
 #define GATED_IN(name, none, parameters, arguments, stream) ECHO(name, parameters, arguments)
 #define USED(name)
 #include API
 
 /* Their names, each with its end. */
 EXPORT const char echo_names[] =
-#define OWN(name, ...) #name "\0"
-#define OWN_IN(name, ...) #name "\0"
+#define OWN(name, ...)      #name "\0"
+#define OWN_IN(name, ...)   #name "\0"
 #define GATED_IN(name, ...) #name "\0"
 #define USED(name)
 #include API

@@ -7,9 +7,9 @@
  * same:
  *   fuzz COUNT FILE...
  */
-#include "virtual.h"
+#include "machine/virtual.h"
 
-#include "../../limiters/core/budget.h"
+#include "../../limiters/timeshare/budget.h"
 #include "../../limiters/core/ledger.h"
 #include "../../limiters/core/tenant.h"
 
@@ -50,8 +50,8 @@ static char tenants_directory[] = "/tmp/hetero-fuzz-XXXXXX";
 
 static void remove_directory(void)
 {
-    char file[sizeof tenants_directory + sizeof "/turn.0"];
-    snprintf(file, sizeof file, "%s/turn.0", tenants_directory);
+    char file[sizeof tenants_directory + sizeof "/slice.0"];
+    snprintf(file, sizeof file, "%s/slice.0", tenants_directory);
     unlink(file);
     rmdir(tenants_directory);
 }
@@ -61,9 +61,9 @@ static const char *directory(void)
 {
     static bool made;
     if (!made) {
-        char file[sizeof tenants_directory + sizeof "/turn.0"];
+        char file[sizeof tenants_directory + sizeof "/slice.0"];
         made = mkdtemp(tenants_directory) != NULL && atexit(remove_directory) == 0;
-        snprintf(file, sizeof file, "%s/turn.0", tenants_directory);
+        snprintf(file, sizeof file, "%s/slice.0", tenants_directory);
         int opened = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         REQUIRE(made && opened >= 0);
         close(opened);
@@ -132,15 +132,9 @@ static void play(const uint8_t *bytes, size_t size)
                 held[device] -= amount;
             }
             break;
-        case 3:
-            write_word(region->shared, amount, next(&script, 8));
-            break;
-        case 4:
-            paint(region->shared, amount, (int)next(&script, 1));
-            break;
-        case 5:
-            REQUIRE(ledger_used(region, device) >= held[device]);
-            break;
+        case 3: write_word(region->shared, amount, next(&script, 8)); break;
+        case 4: paint(region->shared, amount, (int)next(&script, 1)); break;
+        case 5: REQUIRE(ledger_used(region, device) >= held[device]); break;
         default:
             budget_settle(account, amount, amount * 2, 3000, amount % 1000);
             REQUIRE(budget_balance(account, amount, amount * 3, 3000) <= BUDGET_ARREARS_NS);
@@ -186,7 +180,7 @@ static void live(const uint8_t *bytes, size_t size)
         neighbour_ran_ns += neighbour.busy_ns[s];
     }
     /* Never more than a second ahead of its share, and that second is all that a neighbour can lose; and what is in
-     * flight at the end, and a turn. */
+     * flight at the end, and a time slice. */
     REQUIRE(ran_ns <= SECONDS_RUN * TENTH_NS + BUDGET_ARREARS_NS + TENTH_NS / 2);
     REQUIRE(neighbour_ran_ns + BUDGET_ARREARS_NS + TENTH_NS / 2 >= SECONDS_RUN * 8ULL * TENTH_NS);
     machine_end();
@@ -206,14 +200,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 
 #ifndef HETERO_LIBFUZZER
 
-static uint64_t dice = UINT64_C(0x9e3779b97f4a7c15);
+static uint64_t rng = UINT64_C(0x9e3779b97f4a7c15);
 
 static uint64_t roll(uint64_t sides)
 {
-    dice ^= dice << 13;
-    dice ^= dice >> 7;
-    dice ^= dice << 17;
-    return dice % sides;
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return rng % sides;
 }
 
 /* Change a few places after the first byte. */
@@ -222,18 +216,10 @@ static size_t mutate(uint8_t *bytes, size_t size)
     for (uint64_t changes = 1 + roll(8); changes > 0 && size > 1; changes--) {
         size_t at = 1 + roll(size - 1), other = 1 + roll(size - 1), most = size - (at > other ? at : other);
         switch (roll(6)) {
-        case 0:
-            bytes[at] ^= (uint8_t)(1u << roll(8));
-            break;
-        case 1:
-            bytes[at] = (uint8_t)roll(256);
-            break;
-        case 2:
-            bytes[at] = roll(2) ? 0xff : 0;
-            break;
-        case 3:
-            memmove(bytes + at, bytes + other, roll(most + 1));
-            break;
+        case 0: bytes[at] ^= (uint8_t)(1u << roll(8)); break;
+        case 1: bytes[at] = (uint8_t)roll(256); break;
+        case 2: bytes[at] = roll(2) ? 0xff : 0; break;
+        case 3: memmove(bytes + at, bytes + other, roll(most + 1)); break;
         case 4:
             if (roll(8) == 0)
                 size = at;

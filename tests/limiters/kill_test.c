@@ -1,11 +1,10 @@
 /* kill -9 at random points: nothing is stuck, nothing is granted twice, the next owner is there at once.
  *
- * Three tenants reserve memory in one region and take turns on one device, as fast as they can; this program kills one
- * after the other at a random moment and then goes for the lock and the turn itself:
- *   kill_test COUNT
+ * Three tenants reserve memory in one region and take time slices on one device, as fast as they can; this program
+ * kills one after the other at a random moment and then goes for the lock and the time slice itself: kill_test COUNT
  */
 #include "../../limiters/core/ledger.h"
-#include "../../limiters/core/turn.h"
+#include "../../limiters/timeshare/slice.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -19,8 +18,8 @@
 enum { TENANTS = 3, LIMIT = 1000 };
 
 /* The next owner within this, 95 times of 100 even on a busy machine; and never later than a waiter's patience. */
-#define SOON_US   5000
-#define NEVER_US  900000
+#define SOON_US  5000
+#define NEVER_US 900000
 
 #define REQUIRE(truth)                                                                                                 \
     do {                                                                                                               \
@@ -46,15 +45,15 @@ static pid_t tenant(unsigned seed)
     if (child != 0)
         return child;
     struct region *region = calloc(1, sizeof *region);
-    struct turn turn = {0};
+    struct slice slice = {0};
     if (!region_open(region, path))
         _exit(2);
-    turn_open(&turn, directory, 0);
+    slice_open(&slice, directory, 0);
     for (;;) {
         uint64_t bytes = (uint64_t)rand_r(&seed) % 600;
         bool granted = ledger_reserve(region, 0, bytes, LIMIT) == LEDGER_GRANTED;
-        turn_take(&turn, rand_r(&seed) % 4 == 0, NULL, NULL);
-        turn_give(&turn);
+        slice_take(&slice, rand_r(&seed) % 4 == 0, NULL, NULL);
+        slice_give(&slice);
         if (granted)
             ledger_release(region, 0, bytes);
     }
@@ -69,14 +68,14 @@ int main(int count, char **arguments)
 {
     int kills = count > 1 ? atoi(arguments[1]) : 1000;
     static struct region region;
-    struct turn turn = {0};
+    struct slice slice = {0};
     unsigned seed = 1;
     int *waits = calloc((size_t)kills, sizeof *waits);
     REQUIRE(kills > 0 && waits != NULL && mkdtemp(directory) != NULL);
     snprintf(path, sizeof path, "%s/usage", directory);
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     REQUIRE(file >= 0 && ftruncate(file, sizeof(struct hetero_region)) == 0 && region_open(&region, path));
-    turn_open(&turn, directory, 0);
+    slice_open(&slice, directory, 0);
     pid_t tenants[TENANTS];
     for (unsigned t = 0; t < TENANTS; t++)
         tenants[t] = tenant(t);
@@ -87,11 +86,11 @@ int main(int count, char **arguments)
         long since = now_us();
         REQUIRE(ledger_used(&region, 0) <= LIMIT);
         bool high = kill_ % 2 == 0;
-        turn_take(&turn, high, NULL, NULL);
+        slice_take(&slice, high, NULL, NULL);
         waits[kill_] = (int)(now_us() - since);
-        struct flock run = {.l_type = F_WRLCK, .l_start = turn.at + (high ? 4 : 0), .l_len = 1}; /* turn.h */
-        REQUIRE(fcntl(turn.file, F_OFD_GETLK, &run) == 0 && run.l_type == F_UNLCK); /* nobody else's */
-        turn_give(&turn);
+        struct flock run = {.l_type = F_WRLCK, .l_start = slice.at + (high ? 4 : 0), .l_len = 1}; /* slice.h */
+        REQUIRE(fcntl(slice.file, F_OFD_GETLK, &run) == 0 && run.l_type == F_UNLCK);              /* nobody else's */
+        slice_give(&slice);
         tenants[victim] = tenant((unsigned)kill_ + TENANTS);
     }
     for (unsigned t = 0; t < TENANTS; t++) {
@@ -104,8 +103,8 @@ int main(int count, char **arguments)
     rmdir(directory);
 
     qsort(waits, (size_t)kills, sizeof *waits, ascending);
-    printf("%d kills; lock and turn after %d us, 95 %% within %d us, the last after %d us\n", kills, waits[kills / 2],
-           waits[kills / 20 * 19], waits[kills - 1]);
+    printf("%d kills; lock and time slice after %d us, 95 %% within %d us, the last after %d us\n", kills,
+           waits[kills / 2], waits[kills / 20 * 19], waits[kills - 1]);
     REQUIRE(waits[kills / 20 * 19] < SOON_US && waits[kills - 1] < NEVER_US);
     return 0;
 }

@@ -1,11 +1,10 @@
 /* What the processes of a grant share, with real processes and threads: the region and its ledger, whole and scribbled
- * on, the turns, and the table of what a process holds.
+ * on, and the table of what a process holds.
  */
-#include "check.h"
+#include "machine/check.h"
 
 #include "../../limiters/core/ledger.h"
 #include "../../limiters/core/table.h"
-#include "../../limiters/core/turn.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -13,8 +12,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
-
-/* ------------------------------------------------------------------------------------------------------ the ledger */
 
 static void a_reservation_is_exact_to_the_byte(void)
 {
@@ -203,8 +200,6 @@ static void a_region_that_is_short_or_foreign_is_refused(void)
     EXPECT(false, region_open(&region, path));
 }
 
-/* ----------------------------------------------------------------------------------- a region that is scribbled on */
-
 enum { SCRIBBLED_LIMIT = 1000 };
 
 /* Write garbage over all of the region until killed. */
@@ -311,121 +306,6 @@ static void a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited
     EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
 }
 
-/* ------------------------------------------------------------------------------------------------------- the turns */
-
-static void a_stopped_holder_of_the_turn_is_waited_for_once(void)
-{
-    usage_file();
-    static struct turn turn;
-    turn_open(&turn, directory, 0);
-    int ready[2];
-    EXPECT(0, pipe(ready));
-    pid_t child = fork();
-    if (child == 0) {
-        struct turn theirs = {0};
-        turn_open(&theirs, directory, 0);
-        turn_take(&theirs, false, NULL, NULL);
-        if (write(ready[1], "", 1) == 1)
-            raise(SIGSTOP);
-        _exit(1);
-    }
-    char said;
-    EXPECT(1, read(ready[0], &said, 1));
-    time_t before = time(NULL);
-    for (int round = 0; round < 100; round++) {
-        turn_take(&turn, false, NULL, NULL);
-        EXPECT(true, turn_held(&turn));
-        turn_give(&turn);
-    }
-    EXPECT(true, time(NULL) - before <= 5);
-
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    EXPECT(true, turn_try(&turn, false));
-    if (fork() == 0) {
-        struct turn theirs = {0};
-        turn_open(&theirs, directory, 0);
-        _exit(turn_held(&theirs) ? 0 : 1);
-    }
-    int status;
-    wait(&status);
-    EXPECT(0, status);
-}
-
-/* One of each priority may run, because those of high priority do not wait until the others have drained. */
-static void the_turn_is_one_tenants_of_a_priority_at_a_time(void)
-{
-    enum { TENANTS = 4, ROUNDS = 300 };
-    usage_file();
-    _Atomic int *running = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    for (int t = 0; t < TENANTS; t++) {
-        if (fork() != 0)
-            continue;
-        struct turn turn = {0};
-        turn_open(&turn, directory, 0);
-        for (int round = 0; round < ROUNDS; round++) {
-            bool high = t % 2 == 0;
-            turn_take(&turn, high, NULL, NULL);
-            if (atomic_fetch_add(&running[high], 1) != 0)
-                _exit(1);
-            usleep(10);
-            atomic_fetch_sub(&running[high], 1);
-            turn_give(&turn);
-        }
-        _exit(0);
-    }
-    for (int t = 0, status; t < TENANTS; t++) {
-        wait(&status);
-        EXPECT(0, status);
-    }
-}
-
-static void one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_turn(void)
-{
-    usage_file();
-    static struct turn high, low;
-    turn_open(&high, directory, 0);
-    turn_open(&low, directory, 0);
-    turn_take(&low, false, NULL, NULL);
-    EXPECT(false, turn_claimed(&low));
-    EXPECT(true, turn_held(&high));
-    turn_take(&high, true, NULL, NULL);
-    EXPECT(true, turn_claimed(&low));
-    EXPECT(true, turn_drains(&high));
-    turn_give(&low);
-    EXPECT(false, turn_drains(&high));
-    EXPECT(false, turn_try(&low, false));
-    turn_give(&high);
-    EXPECT(true, turn_try(&low, false));
-    EXPECT(false, turn_try(&high, true)); /* borrowed time is nobody's claim */
-    turn_give(&low);
-    turn_close(&low);
-    turn_close(&high);
-}
-
-static void who_is_owed_less_hears_of_who_is_owed_more(void)
-{
-    usage_file();
-    static struct turn one, other;
-    turn_open(&one, directory, 0);
-    turn_open(&other, directory, 0);
-    turn_owe(&one, 3 * TURN_STEP_NS);
-    EXPECT(false, turn_owed_more(&one));
-    EXPECT(true, turn_owed_more(&other));
-    turn_owe(&other, 3 * TURN_STEP_NS + 1);
-    EXPECT(false, turn_owed_more(&other));
-    turn_owe(&other, 1000 * TURN_STEP_NS);
-    EXPECT(true, turn_owed_more(&one));
-    EXPECT(false, turn_owed_more(&other));
-    turn_owe(&other, -1000 * TURN_STEP_NS);
-    EXPECT(false, turn_owed_more(&one));
-    turn_close(&one); /* as a kill does */
-    EXPECT(false, turn_owed_more(&other));
-    turn_close(&other);
-}
-
-/* ------------------------------------------------------------------------------------------------------- the table */
-
 static void the_table_finds_what_was_put_through_growth_and_removal(void)
 {
     enum { COUNT = 20000 };
@@ -450,8 +330,6 @@ static void the_table_finds_what_was_put_through_growth_and_removal(void)
     EXPECT(1, found.bytes);
 }
 
-/* --------------------------------------------------------------------------------------------------------- the list */
-
 static const struct test tests[] = {
     TEST(a_reservation_is_exact_to_the_byte),
     TEST(a_limit_below_what_is_used_refuses_and_takes_nothing),
@@ -465,10 +343,6 @@ static const struct test tests[] = {
     TEST(garbage_in_the_region_raises_no_limit_and_stops_nobody),
     TEST(a_process_whose_slot_was_wiped_knows_what_it_holds),
     TEST(a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_without_end),
-    TEST(a_stopped_holder_of_the_turn_is_waited_for_once),
-    TEST(the_turn_is_one_tenants_of_a_priority_at_a_time),
-    TEST(one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_turn),
-    TEST(who_is_owed_less_hears_of_who_is_owed_more),
     TEST(the_table_finds_what_was_put_through_growth_and_removal),
 };
 

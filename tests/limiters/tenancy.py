@@ -68,12 +68,12 @@ class Rack:
     machine: Machine
 
     @classmethod
-    def of(cls, directory: Path, cards: int = 1, more: str = "") -> "Rack":
+    def of(cls, directory: Path, cards: int = 1, more: str = "", *, model: str = "Card") -> "Rack":
         kernel = "[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n"
-        card = f"[device]\nvendor = nvidia\nmodel = Card\nmemory = 1024 MiB\n{more}\nuuid = "
+        card = f"[device]\nvendor = nvidia\nmodel = {model}\nmemory = 1024 MiB\n{more}\nuuid = "
         text = "".join(f"{card}{UUIDS[each]}\n" for each in range(cards)) + kernel
         for each in range(cards):
-            (directory / f"turn.{UUIDS[each]}").touch()
+            (directory / f"slice.{UUIDS[each]}").touch()
         return cls(directory, Machine(directory, text))
 
     def grant(self, *terms: Terms, name: str = "grant", turns: bool = True) -> "Grant":
@@ -83,7 +83,7 @@ class Rack:
         (directory / "usage").write_bytes(bytes(REGION_BYTES))
         for index, each in enumerate(terms):
             if turns:
-                (directory / f"turn.{index}").hardlink_to(self.directory / f"turn.{each.uuid}")
+                (directory / f"slice.{index}").hardlink_to(self.directory / f"slice.{each.uuid}")
         return Grant(self, directory)
 
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":

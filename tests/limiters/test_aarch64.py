@@ -47,11 +47,14 @@ def _job(
     return rack.machine.spawn([*EMULATOR, *guest, str(simulator / "hetero-job-cuda"), *options])
 
 
-@pytest.mark.parametrize("program", ["ledger_test", "core_test"])
+@pytest.mark.parametrize(
+    "program",
+    ["budget_test", "gate_test", "governor_test", "ledger_test", "power_test", "slice_test"],
+)
 def test_core_on_aarch64(built: Path, program: str) -> None:
     emulated = [*EMULATOR, str(built / program)]
     names = subprocess.run(emulated, capture_output=True, text=True, timeout=60).stdout.split()
-    assert len(names) > 10
+    assert names
     for name in names:
         done = subprocess.run([*emulated, name], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, name + done.stdout + done.stderr

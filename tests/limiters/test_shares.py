@@ -53,23 +53,32 @@ def test_two_processes_of_one_grant_share_its_share(rack: Rack) -> None:
     assert 40 == pytest.approx(share, abs=5)
 
 
-def test_time_on_a_card_at_its_power_limit_is_dearer(tmp_path: Path) -> None:
+def _charge_rates(directory: Path, model: str, power: int) -> list[int]:
+    directory.mkdir()
+    rack = Rack.of(directory, more=f"power = {power}\npower_limit = 700", model=model)
+    job = rack.grant(Terms(core=5000)).job("--seconds", "2", HETERO_LOG="debug")
+    said = job.communicate()[1]
+    return [int(rate) for rate in re.findall(r"device time at (\d+)/1024", said)]
+
+
+def test_time_on_a_card_at_its_power_limit_is_charged_more(tmp_path: Path) -> None:
     """The driver tells the mean alone: a program that has half of the time on a card which draws
     all it may is taken to want more.
     """
-    prices = {}
-    for power in (120, 700):
-        (tmp_path / str(power)).mkdir()
-        rack = Rack.of(tmp_path / str(power), more=f"power = {power}\npower_limit = 700")
-        job = rack.grant(Terms(core=5000)).job("--seconds", "2", HETERO_LOG="debug")
-        told = re.findall(r"device time at (\d+)/1024", job.communicate()[1])
-        prices[power] = int(told[-1])
-    assert 1024 == prices[120]
-    assert 1200 < prices[700] <= 2048
+    rates = {
+        power: _charge_rates(tmp_path / str(power), "NVIDIA H200", power)[-1]
+        for power in (120, 700)
+    }
+    assert 1024 == rates[120]
+    assert 1200 < rates[700] <= 2048
+
+
+def test_the_power_of_a_card_of_no_known_model_is_not_asked_for(tmp_path: Path) -> None:
+    assert [] == _charge_rates(tmp_path / "700", "Card", 700)
 
 
 def test_a_driver_that_never_tells_its_power_keeps_nobody_waiting(tmp_path: Path) -> None:
-    rack = Rack.of(tmp_path, more="power = 300\npower_limit = 700")
+    rack = Rack.of(tmp_path, more="power = 300\npower_limit = 700", model="NVIDIA H200")
     with rack.machine.rack.open("a") as file:
         file.write("[fault]\ncall = nvmlDeviceGetPowerUsage\ndoes = hang\n")
     assert rate(_start(rack.grant(Terms(core=5000)))) > 0.3 * WHOLE["kernels"]

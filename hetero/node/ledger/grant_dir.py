@@ -1,4 +1,4 @@
-"""Writes the files of a grant that its programs see: the limits, the usage region, the turns.
+"""Writes the files of a grant that its programs see: the limits, the usage region, the slices.
 
 They lie in a directory of their own that only the grant's user can enter. Programs of other users
 reach them where the node put them into a container, which is why the files themselves are open.
@@ -27,9 +27,9 @@ def write_tenant(
     *,
     allocation: Allocation,
     limits: Sequence[DeviceLimit],
-    turns: Path,
+    slices: Path,
 ) -> None:
-    """Write what the limiter reads into the directory of a new grant; `turns` has the devices'."""
+    """Write what the limiter reads into the directory of a new grant; `slices` has the devices'."""
     make(directory / TENANT, mode=0o700)
     contents = grant_file.pack(
         identity, limits, policy=allocation.policy, priority=allocation.priority
@@ -37,11 +37,11 @@ def write_tenant(
     write(directory / GRANT, contents, mode=0o644)
     write(directory / USAGE, bytes(usage_region.SIZE), mode=0o666)
     for position, limit in enumerate(limits):
-        turn = turns / quote(limit.name, safe="")
-        descriptor = create(turn, mode=0o666)
+        slice_path = slices / quote(limit.name, safe="")
+        descriptor = create(slice_path, mode=0o666)
         os.fchmod(descriptor, 0o666)  # whatever the umask
         os.close(descriptor)
-        os.link(turn, directory / TENANT / f"turn.{position}")
+        os.link(slice_path, directory / TENANT / f"slice.{position}")
 
 
 def create(path: Path, *, mode: int) -> int:

@@ -3,7 +3,7 @@
     lock                    locked by whoever admits, changes or sweeps
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
-    grants/<id>/tenant/           what the limiter maps (tenant.py); turns/<device> is shared
+    grants/<id>/tenant/           what the limiter maps (tenant.py); slices/<device> is shared
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
     grants/<id>/edits.json        what the vendors said of a share (container/share.py)
@@ -232,7 +232,7 @@ class Ledger:
                 grant.id,
                 allocation=grant.allocation,
                 limits=grant.limits,
-                turns=self.path / "turns",
+                slices=self.path / "slices",
             )
             if grant.owner:
                 write(draft / PINNED, b"", mode=0o600)

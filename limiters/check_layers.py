@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Checks the layers of the limiters, and prints a line for each violation.
+
+    limiters/check_layers.py [--root limiters] [--build limiters/build]
+
+A unit is a source with its header (x.c and x.h). What a unit needs is told in two ways: by what it
+includes, and by the symbols of its object that other objects define (`nm`).
+
+1. Includes between folders go down only: LAYERS.
+2. The units' includes have no circle.
+3. Symbols between folders go down only, too.
+4. The units' symbols have no circle inside a folder.
+
+Programs that are no part of a limiter are left out: PROGRAMS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+#: From the bottom up: a folder may need those before it, and itself. MUSA's limiter is CUDA's under
+#: other names, so only what takes NVML's place is there.
+LAYERS = ("core", "timeshare", "nvml", "cuda")
+PLACE = {**{folder: place for place, folder in enumerate(LAYERS)}, "musa": LAYERS.index("nvml")}
+PROGRAMS = frozenset({"cuda/job", "cuda/timing"})
+
+Graph = Mapping[str, frozenset[str]]
+
+
+def units(root: Path, pattern: str) -> Iterator[tuple[str, Path]]:
+    """Yield each file of the layers with the unit that it is of: folder/name."""
+    for folder in PLACE:
+        for path in sorted((root / folder).glob(pattern)):
+            unit = f"{folder}/{path.stem}"
+            if unit not in PROGRAMS:
+                yield unit, path
+
+
+def included(root: Path) -> Graph:
+    """Return what each unit includes of other units."""
+    found: dict[str, set[str]] = {}
+    for unit, path in units(root, "*.[ch]"):
+        needs = found.setdefault(unit, set())
+        for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE):
+            target = (path.parent / name).resolve()
+            if target.suffix == ".h" and target.is_relative_to(root.resolve()):
+                needs.add(f"{target.parent.name}/{target.stem}")
+    return {unit: frozenset(needs - {unit}) for unit, needs in found.items()}
+
+
+def linked(root: Path, build: Path) -> Graph:
+    """Return of which units each unit's object needs symbols."""
+    sources = {unit for unit, _ in units(root, "*.c")}  # of others an old object may lie about
+    objects = {unit: path for unit, path in units(build, "*.o") if unit in sources}
+    tables = {unit: symbols(path) for unit, path in objects.items()}
+    definers = {
+        symbol: unit
+        for unit, table in tables.items()
+        for symbol, kind in table
+        if kind.isupper() and kind != "U"
+    }
+    return {
+        unit: frozenset(definers[s] for s, kind in table if kind == "U" and s in definers) - {unit}
+        for unit, table in tables.items()
+    }
+
+
+def symbols(path: Path) -> list[tuple[str, str]]:
+    """Return the symbols of an object, each with its kind as `nm` has it."""
+    listed = ["nm", "--format=posix", str(path)]
+    lines = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [(words[0], words[1]) for words in map(str.split, lines)]
+
+
+def upward(graph: Graph) -> Iterator[tuple[str, str]]:
+    """Yield each unit with one that it needs of a layer above its own, or beside it."""
+    for unit, needs in sorted(graph.items()):
+        own = unit.split("/")[0]
+        for need in sorted(needs):
+            other = need.split("/")[0]
+            if own != other and PLACE.get(other, len(LAYERS)) >= PLACE[own]:
+                yield unit, need
+
+
+def circles(graph: Graph) -> Iterator[list[str]]:
+    """Yield each group of units that need each other (Tarjan's strongly connected components)."""
+    index: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+
+    def visit(unit: str) -> Iterator[list[str]]:
+        index[unit] = lowest[unit] = len(index)
+        path.append(unit)
+        for need in sorted(graph.get(unit, ())):
+            if need not in index:
+                yield from visit(need)
+                lowest[unit] = min(lowest[unit], lowest[need])
+            elif need in path:
+                lowest[unit] = min(lowest[unit], index[need])
+        if lowest[unit] == index[unit]:
+            group = path[path.index(unit) :]
+            del path[path.index(unit) :]
+            if len(group) > 1:
+                yield sorted(group)
+
+    for unit in sorted(graph):
+        if unit not in index:
+            yield from visit(unit)
+
+
+def violations(root: Path, build: Path | None) -> Iterator[str]:
+    """Yield a line for each violation; without a build, of includes alone."""
+    graphs = {"includes": included(root)}
+    if build is not None:
+        graphs["needs a symbol of"] = linked(root, build)
+    for verb, graph in graphs.items():
+        for unit, need in upward(graph):
+            yield f"layer: {unit} {verb} {need}"
+        for group in circles(graph):
+            yield f"circle: {' '.join(group)}: each {verb} another"
+
+
+def main() -> int:
+    """Print the violations; 1 if there is one."""
+    here = Path(__file__).parent
+    parser = argparse.ArgumentParser(description="Checks the layers of the limiters.")
+    parser.add_argument("--root", type=Path, default=here)
+    parser.add_argument("--build", type=Path, default=here / "build")
+    asked = parser.parse_args()
+    found = list(violations(asked.root, asked.build if asked.build.exists() else None))
+    for line in found:
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+/* What answers in place of the driver: each body gets the driver's own function first. They are in the files that
+ * api.def names.
+ */
+#ifndef HETERO_CUDA_BODIES_H
+#define HETERO_CUDA_BODIES_H
+
+#include "abi.h"
+
+CUresult initialise(CUresult (*)(unsigned), unsigned);
+CUresult proc_address(CUresult (*)(const char *, void **, int, uint64_t), const char *, void **, int, uint64_t);
+CUresult proc_address_v2(CUresult (*)(const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *), CUstream,
+                         const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *);
+
+CUresult memory_info(CUresult (*)(size_t *, size_t *), size_t *, size_t *);
+CUresult total_memory(CUresult (*)(size_t *, CUdevice), size_t *, CUdevice);
+CUresult allocate(CUresult (*)(CUdeviceptr *, size_t), CUdeviceptr *, size_t);
+CUresult allocate_managed(CUresult (*)(CUdeviceptr *, size_t, unsigned), CUdeviceptr *, size_t, unsigned);
+CUresult allocate_pitch(CUresult (*)(CUdeviceptr *, size_t *, size_t, size_t, unsigned), CUdeviceptr *, size_t *,
+                        size_t, size_t, unsigned);
+CUresult allocate_async(CUresult (*)(CUdeviceptr *, size_t, CUstream), CUstream, CUdeviceptr *, size_t, CUstream);
+CUresult allocate_from_pool(CUresult (*)(CUdeviceptr *, size_t, CUmemoryPool, CUstream), CUstream, CUdeviceptr *,
+                            size_t, CUmemoryPool, CUstream);
+CUresult release(CUresult (*)(CUdeviceptr), CUdeviceptr);
+CUresult release_async(CUresult (*)(CUdeviceptr, CUstream), CUstream, CUdeviceptr, CUstream);
+CUresult create_pool(CUresult (*)(CUmemoryPool *, const CUmemPoolProps *), CUmemoryPool *, const CUmemPoolProps *);
+CUresult destroy_pool(CUresult (*)(CUmemoryPool), CUmemoryPool);
+CUresult create_array(CUresult (*)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *), CUarray *, const CUDA_ARRAY_DESCRIPTOR *);
+CUresult create_array_3d(CUresult (*)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *), CUarray *,
+                         const CUDA_ARRAY3D_DESCRIPTOR *);
+CUresult destroy_array(CUresult (*)(CUarray), CUarray);
+CUresult create_mipmap(CUresult (*)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned), CUmipmappedArray *,
+                       const CUDA_ARRAY3D_DESCRIPTOR *, unsigned);
+CUresult destroy_mipmap(CUresult (*)(CUmipmappedArray), CUmipmappedArray);
+
+CUresult create_block(CUresult (*)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+                                   unsigned long long),
+                      CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+CUresult release_block(CUresult (*)(CUmemGenericAllocationHandle), CUmemGenericAllocationHandle);
+CUresult retain_block(CUresult (*)(CUmemGenericAllocationHandle *, void *), CUmemGenericAllocationHandle *, void *);
+CUresult map_block(CUresult (*)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long),
+                   CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+CUresult unmap_blocks(CUresult (*)(CUdeviceptr, size_t), CUdeviceptr, size_t);
+
+CUresult instantiate_logged(CUresult (*)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t), CUgraphExec *, CUgraph,
+                            CUgraphNode *, char *, size_t);
+CUresult instantiate_flags(CUresult (*)(CUgraphExec *, CUgraph, unsigned long long), CUgraphExec *, CUgraph,
+                           unsigned long long);
+CUresult instantiate_wishes(CUresult (*)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *), CUstream,
+                            CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
+CUresult destroy_exec(CUresult (*)(CUgraphExec), CUgraphExec);
+
+CUresult retain_primary(CUresult (*)(CUcontext *, CUdevice), CUcontext *, CUdevice);
+CUresult release_primary(CUresult (*)(CUdevice), CUdevice);
+CUresult reset_primary(CUresult (*)(CUdevice), CUdevice);
+CUresult create_context(CUresult (*)(CUcontext *, unsigned, CUdevice), CUcontext *, unsigned, CUdevice);
+CUresult create_context_affine(CUresult (*)(CUcontext *, CUexecAffinityParam *, int, unsigned, CUdevice), CUcontext *,
+                               CUexecAffinityParam *, int, unsigned, CUdevice);
+CUresult create_context_with(CUresult (*)(CUcontext *, CUctxCreateParams *, unsigned, CUdevice), CUcontext *,
+                             CUctxCreateParams *, unsigned, CUdevice);
+CUresult destroy_context(CUresult (*)(CUcontext), CUcontext);
+CUresult destroy_stream(CUresult (*)(CUstream), CUstream);
+
+CUresult begin_capture(CUresult (*)(CUstream), CUstream, CUstream);
+CUresult begin_capture_mode(CUresult (*)(CUstream, CUstreamCaptureMode), CUstream, CUstream, CUstreamCaptureMode);
+CUresult begin_capture_to_graph(CUresult (*)(CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
+                                             CUstreamCaptureMode),
+                                CUstream, CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
+                                CUstreamCaptureMode);
+CUresult end_capture(CUresult (*)(CUstream, CUgraph *), CUstream, CUstream, CUgraph *);
+CUresult wait_event(CUresult (*)(CUstream, CUevent, unsigned), CUstream, CUstream, CUevent, unsigned);
+
+#endif

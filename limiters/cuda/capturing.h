@@ -1,0 +1,20 @@
+/* Whether a stream is being captured: work of ours in it would become part of the program's graph. */
+#ifndef HETERO_CUDA_CAPTURING_H
+#define HETERO_CUDA_CAPTURING_H
+
+#include "abi.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+extern _Atomic unsigned captures; /* begun and not ended: while there is none, no stream needs to be asked */
+
+static inline bool capturing(void)
+{
+    return __builtin_expect(atomic_load_explicit(&captures, memory_order_acquire) > 0, 0);
+}
+
+bool stream_capturing(CUstream stream);
+void capture_after_fork(void);
+
+#endif

@@ -1,0 +1,97 @@
+/* Charging memory to the grant (charge.h). */
+#include "charge.h"
+
+#include "device.h"
+#include "driver.h"
+#include "pools.h"
+
+#include "../core/ledger.h"
+#include "../core/log.h"
+
+CUresult charge(int device, uint64_t bytes)
+{
+    if (tenancy() == TENANCY_REFUSED)
+        return CUDA_ERROR_NOT_PERMITTED;
+    if (device == DEVICE_FOREIGN)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!counted(device))
+        return CUDA_SUCCESS;
+    struct region *region = tenant_region();
+    if (region == NULL)
+        return CUDA_ERROR_NOT_PERMITTED;
+    uint64_t limit = terms_memory(tenant_terms(device));
+    if (pools_known() && (bytes > limit || ledger_used(region, (unsigned)device) > limit - bytes))
+        pools_trim(device); /* what they keep of freed memory is better used than refused */
+    enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit);
+    if (answer == LEDGER_GRANTED)
+        return CUDA_SUCCESS;
+    log_line(LOG_INFO, "device %d: %llu bytes refused, the limit is %llu", device, (unsigned long long)bytes,
+             (unsigned long long)limit);
+    return answer == LEDGER_OVER ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_PERMITTED;
+}
+
+CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link)
+{
+    if (!counted(device))
+        return answer;
+    if (answer != CUDA_SUCCESS) {
+        refund(device, bytes);
+        return answer;
+    }
+    struct entry entry = {.key = key,
+                          .kind = kind,
+                          .device = device,
+                          .bytes = bytes,
+                          .owner = context_current(),
+                          .link = link},
+                 previous;
+    if (!table_put(&entry, &previous))
+        log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged"); /* never too little */
+    else if (previous.kind != 0)
+        refund(previous.device, previous.bytes); /* what was there is gone, or the driver would not reuse its name */
+    return answer;
+}
+
+CUresult settle_pointer(CUresult answer, const CUdeviceptr *pointer, int device, uint64_t bytes, void *link)
+{
+    return settle(answer, HELD_POINTER, answer == CUDA_SUCCESS ? *pointer : 0, device, bytes, link);
+}
+
+/* What entries link to whose memory the host holds though it was asked of the device. */
+static char spilled;
+
+bool is_spilled(const struct entry *entry)
+{
+    return entry->link == &spilled;
+}
+
+bool spills(CUresult answer, int device)
+{
+    return answer == CUDA_ERROR_OUT_OF_MEMORY && counted(device) &&
+           (terms_flags(tenant_terms(device)) & HETERO_FLAG_SPILL) != 0;
+}
+
+CUresult settle_spill(CUdeviceptr *pointer, int device, uint64_t bytes)
+{
+    CUresult answer = REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL);
+    return settle_pointer(answer, pointer, device, bytes, &spilled);
+}
+
+CUresult allocate_spilled(CUdeviceptr *pointer, int device, uint64_t bytes)
+{
+    CUresult refused = charge(device, bytes);
+    return refused != CUDA_SUCCESS ? refused : settle_spill(pointer, device, bytes);
+}
+
+static bool lives_in(const struct entry *entry, const void *context)
+{
+    return entry->owner == context;
+}
+
+void refund_context(CUcontext context)
+{
+    struct entry entry;
+    while (context != NULL && table_take_match(lives_in, context, &entry))
+        if (entry.kind == HELD_POINTER || entry.kind == HELD_ARRAY)
+            refund(entry.device, entry.bytes);
+}

@@ -1,0 +1,45 @@
+/* Memory is charged before the driver is asked for it, and given back when it is freed. */
+#ifndef HETERO_CUDA_CHARGE_H
+#define HETERO_CUDA_CHARGE_H
+
+#include "abi.h"
+#include "counted.h"
+#include "held.h"
+
+/* Charge `bytes` to a device before the driver is asked: CUDA_SUCCESS, out of memory, or not permitted. */
+CUresult charge(int device, uint64_t bytes);
+
+/* The driver answered: keep the charge under (kind, key), or give it back. */
+CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link);
+CUresult settle_pointer(CUresult answer, const CUdeviceptr *pointer, int device, uint64_t bytes, void *link);
+
+/* Free `key`: forgotten before the driver is asked, for it may hand the name out again at once; remembered again if it
+ * refuses. */
+#define FREE(kind, key, call)                                                                                          \
+    do {                                                                                                               \
+        struct entry entry, previous;                                                                                  \
+        bool ours = table_take(kind, (uint64_t)(uintptr_t)(key), &entry);                                              \
+        CUresult answer = call;                                                                                        \
+        if (ours && answer == CUDA_SUCCESS)                                                                            \
+            refund(entry.device, entry.bytes);                                                                         \
+        else if (ours)                                                                                                 \
+            table_put(&entry, &previous);                                                                              \
+        return answer;                                                                                                 \
+    } while (0)
+
+/* Whether this answer of the driver means that the host is to hold what was asked of the device. */
+bool spills(CUresult answer, int device);
+
+/* Managed memory, which may exceed the card, for `bytes` that were charged and that the driver refused. */
+CUresult settle_spill(CUdeviceptr *pointer, int device, uint64_t bytes);
+
+/* The same for bytes that are not charged yet. */
+CUresult allocate_spilled(CUdeviceptr *pointer, int device, uint64_t bytes);
+
+/* Whether this is such memory. */
+bool is_spilled(const struct entry *entry);
+
+/* Give back everything that ended with this context. */
+void refund_context(CUcontext context);
+
+#endif

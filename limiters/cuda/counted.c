@@ -1,0 +1,16 @@
+/* Which memory is counted, by the grant's terms (counted.h). */
+#include "counted.h"
+
+#include "../core/ledger.h"
+#include "../core/tenant.h"
+
+bool counted(int device)
+{
+    return device >= 0 && terms_policy(tenant_terms(device)) != HETERO_POLICY_OFF;
+}
+
+void refund(int device, uint64_t bytes)
+{
+    if (device >= 0 && bytes > 0 && tenant_region() != NULL)
+        ledger_release(tenant_region(), (unsigned)device, bytes);
+}

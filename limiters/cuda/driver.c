@@ -1,0 +1,10 @@
+/* The names of the driver's functions, and what they were found to be (driver.h). */
+#include "driver.h"
+
+struct symbol cuda_rows[ROWS] = {
+#define OWN(name_, ...)      [ROW_##name_] = {.name = #name_},
+#define OWN_IN(name_, ...)   [ROW_##name_] = {.name = #name_},
+#define GATED_IN(name_, ...) [ROW_##name_] = {.name = #name_},
+#define USED(name_)          [ROW_##name_] = {.name = #name_},
+#include "api.def"
+};

@@ -1,0 +1,35 @@
+/* The accounts of one process (account.h); their arithmetic is budget.h's. */
+#include "account.h"
+
+#include "budget.h"
+
+#include "../core/tenant.h"
+
+static void spend(const struct account *account, struct hetero_region_device *from, const struct slice *slice,
+                  uint64_t now, uint64_t spent_ns)
+{
+    budget_settle(from, account->asked_ns, now, terms_core(account->terms), spent_ns);
+    /* An elastic grant does not pay back what nobody else wanted: it owes one time slice at most, and what it took
+     * while another waited. */
+    if (terms_policy(account->terms) == HETERO_POLICY_ELASTIC &&
+        atomic_load_explicit(&from->balance_ns, memory_order_relaxed) < -BUDGET_SLICE_NS && !slice_wanted(slice))
+        atomic_store_explicit(&from->balance_ns, -BUDGET_SLICE_NS, memory_order_relaxed);
+}
+
+void account_spend(struct account *account, const struct slice *slice, uint64_t now, uint64_t spent_ns,
+                   uint32_t launches)
+{
+    spend(account, account->shared, slice, now, spent_ns);
+    spend(account, &account->own, slice, now, spent_ns);
+    atomic_fetch_add_explicit(&account->shared->launches, (uint32_t)(launches - account->launches),
+                              memory_order_relaxed);
+    account->launches = launches;
+}
+
+int64_t account_balance(const struct account *account, uint64_t now)
+{
+    uint32_t core = terms_core(account->terms);
+    int64_t shared = budget_balance(account->shared, account->asked_ns, now, core);
+    int64_t own = budget_balance(&account->own, account->asked_ns, now, core) + BUDGET_ARREARS_NS;
+    return shared < own ? shared : own;
+}

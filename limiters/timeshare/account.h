@@ -1,0 +1,26 @@
+/* What one process has used of its grant's share: the grant's account, which all its processes write, and its own. */
+#ifndef HETERO_ACCOUNT_H
+#define HETERO_ACCOUNT_H
+
+#include "slice.h"
+
+#include "../core/grant.h"
+#include "../core/region.h"
+
+struct account {
+    const struct hetero_grant_device *terms;
+    struct hetero_region_device *shared; /* in memory that the tenant can write */
+    struct hetero_region_device own;     /* of this process alone, where other processes cannot write */
+    uint64_t asked_ns;                   /* since when launchers have wanted the device */
+    uint32_t launches;                   /* counted so far; it wraps around */
+};
+
+/* What the grant may still use. Whatever is written into the shared account, this process alone is never ahead of its
+ * grant's share by more than could have been owed. */
+int64_t account_balance(const struct account *account, uint64_t now);
+
+/* The device was used for `spent_ns` until now, and `launches` have been made since the start. */
+void account_spend(struct account *account, const struct slice *slice, uint64_t now, uint64_t spent_ns,
+                   uint32_t launches);
+
+#endif

@@ -1,0 +1,33 @@
+/* What the time sharing needs of a driver and of time; limiters/<api> supplies it, the unit tests supply a simulated
+ * one.
+ *
+ * A fence is a point in a stream's order that can be asked whether the device has passed it: an event without timing.
+ * Contexts and streams are the driver's own handles and mean nothing here.
+ */
+#ifndef HETERO_ENGINE_H
+#define HETERO_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MS UINT64_C(1000000)
+#define US UINT64_C(1000)
+
+struct power_reading;
+
+struct engine {
+    uint64_t (*now)(void);                 /* CLOCK_MONOTONIC, ns */
+    void (*pause)(uint64_t ns);            /* sleep about so long */
+    void (*begin)(void);                   /* the governor's thread calls this first */
+    void *(*stream_context)(void *stream); /* the context of a stream that has one of its own */
+    void *(*make)(void *context);          /* a new fence; NULL when none can be had */
+    void (*drop)(void *fence);
+    bool (*set)(void *fence, void *stream); /* after everything that is in the stream now */
+    bool (*passed)(void *fence);            /* a fence that cannot be asked counts as passed */
+    /* What the driver calls the model of a device, and its power. False: that is not known. */
+    bool (*device_name)(const char *uuid, char *name, size_t size);
+    bool (*power)(const char *uuid, struct power_reading *reading);
+};
+
+#endif

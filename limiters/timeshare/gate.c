@@ -1,0 +1,323 @@
+/* The gate (gate.h): launchers pass it, set fences to see how far the device has come, and wait for it. */
+#include "gate.h"
+
+#include "futex.h"
+
+#include "../core/log.h"
+#include "../core/tenant.h"
+
+#include <signal.h>
+
+/* What is in flight when a time slice ends delays the next tenant, and too little in flight leaves the device idle:
+ * three fences a millisecond of device time apart. Short kernels get a fence every 64 at most, because the next ones
+ * may be long. */
+#define IN_FLIGHT      3u
+#define FENCE_EVERY_NS MS
+#define STRIDE_MOST    64u
+
+/* Beside a grant of high priority, which may have to wait for all of it: one fence after a tenth of that, or after one
+ * kernel that is longer. The cost is the time that the device then waits for launchers. */
+#define IN_FLIGHT_LOW_LATENCY      1u
+#define FENCE_EVERY_LOW_LATENCY_NS (MS / 10)
+
+/* A launcher waits awake for so long when the gate is about to be open, and one of high priority at first: its governor
+ * opens the gate sooner than a sleeping thread wakes up. */
+#define AWAKE_NS      (2 * MS)
+#define AWAKE_HIGH_NS (200 * US)
+
+/* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
+#define THROTTLE_NS (50 * MS)
+
+#define ONE_LAUNCH (UINT64_C(1) << 32)
+
+atomic_bool gates_retired;
+
+void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
+               void *(*thread)(void *owner), void *owner)
+{
+    gate->engine = gate->streams.engine = engine;
+    gate->terms = terms;
+    gate->thread = thread;
+    gate->owner = owner;
+    gate->stride = 1;
+    pthread_mutex_init(&gate->lock, NULL);
+}
+
+/* The lock around the engine. False once the process exits: the driver may be gone. */
+static bool lock(struct gate *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    if (!atomic_load(&gates_retired))
+        return true;
+    pthread_mutex_unlock(&gate->lock);
+    return false;
+}
+
+static void unlock(struct gate *gate)
+{
+    pthread_mutex_unlock(&gate->lock);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- fences */
+
+static uint32_t most_in_flight(struct gate *gate)
+{
+    return atomic_load_explicit(&gate->low_latency, memory_order_relaxed) ? IN_FLIGHT_LOW_LATENCY : IN_FLIGHT;
+}
+
+static void pop_fence(struct gate *gate)
+{
+    unsigned at = gate->oldest;
+    gate->oldest = (at + 1) % GATE_FENCES;
+    gate->passed++;
+    atomic_fetch_sub(&gate->backlog, 1);
+    tracked_stream_return_fence(&gate->streams, gate->fences[at].stream, gate->fences[at].generation,
+                                gate->fences[at].fence);
+}
+
+static void pop_passed(struct gate *gate)
+{
+    while (gate->backlog > 0 && gate->engine->passed(gate->fences[gate->oldest].fence))
+        pop_fence(gate);
+}
+
+/* Wait until less is in flight. */
+static void throttle(struct gate *gate)
+{
+    uint64_t since = gate->engine->now();
+    while (lock(gate)) {
+        pop_passed(gate);
+        if (gate->backlog >= most_in_flight(gate) && gate->engine->now() - since > THROTTLE_NS)
+            pop_fence(gate);
+        bool enough = gate->backlog < most_in_flight(gate);
+        unlock(gate);
+        if (enough)
+            return;
+        /* What is in flight beside a grant of high priority is done before a sleeping thread would wake up. */
+        bool low_latency = atomic_load_explicit(&gate->low_latency, memory_order_relaxed);
+        gate->engine->pause(low_latency ? 4 * US : 20 * US);
+    }
+}
+
+/* Adapt the stride so that a fence stands for FENCE_EVERY_NS, or its low-latency form. Fences pass at the device's
+ * speed, or at the speed of launches if the device is faster. While none passes, because a queue fills, time adds up.
+ */
+static void adapt(struct gate *gate, uint64_t now)
+{
+    uint64_t since = gate->timed_ns, passed = gate->passed;
+    if (since != 0 && passed == 0)
+        return;
+    gate->timed_ns = now;
+    gate->passed = 0;
+    if (since == 0)
+        return;
+    uint64_t elapsed = now > since + passed ? (now - since) / passed : 1;
+    uint64_t every = gate->low_latency ? FENCE_EVERY_LOW_LATENCY_NS : FENCE_EVERY_NS;
+    uint64_t fitting = (gate->stride * every + elapsed / 2) / elapsed;
+    if (fitting > gate->stride * UINT64_C(2))
+        fitting = gate->stride * UINT64_C(2);
+    gate->stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
+}
+
+static void set_fence(struct gate *gate, struct tracked_stream *stream)
+{
+    if (!lock(gate))
+        return;
+    uint32_t count = gate_launches(gate);
+    if (count - gate->fenced >= gate->stride) {
+        pop_passed(gate);
+        adapt(gate, gate->engine->now());
+        gate->fenced = count;
+        void *fence = gate->backlog < GATE_FENCES ? tracked_stream_take_fence(&gate->streams, stream) : NULL;
+        if (fence != NULL && gate->engine->set(fence, stream->key.stream)) {
+            unsigned at = (gate->oldest + gate->backlog) % GATE_FENCES;
+            gate->fences[at].fence = fence;
+            gate->fences[at].stream = stream;
+            gate->fences[at].generation = stream->generation;
+            atomic_fetch_add(&gate->backlog, 1);
+        } else if (fence != NULL) {
+            gate->engine->drop(fence);
+        }
+    }
+    unlock(gate);
+}
+
+/* -------------------------------------------------------------------------------------------------- the closed gate */
+
+static void start(struct gate *gate)
+{
+    if (!lock(gate))
+        return;
+    if (!gate->started) {
+        /* The program's signals are for the program's threads. */
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        pthread_t thread;
+        gate->started = pthread_create(&thread, NULL, gate->thread, gate->owner) == 0;
+        if (gate->started)
+            pthread_detach(thread);
+        else if (log_due(&gate->logged_ns, gate->engine->now()))
+            log_line(LOG_ERROR, "governor: no thread could be started, launches wait");
+        if (gate->started && gate->logged_ns != 0)
+            log_line(LOG_INFO, "governor: its thread could be started now, launches go on");
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    unlock(gate);
+}
+
+/* At the closed gate. False: no limit holds any more. */
+static bool wait_until_open(struct gate *gate)
+{
+    atomic_fetch_add(&gate->waiting, 1);
+    futex_wake(&gate->waiting);
+    bool limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
+    for (uint32_t seen = atomic_load(&gate->state); limited && seen != GATE_OPEN; seen = atomic_load(&gate->state)) {
+        start(gate); /* which may have failed before */
+        uint64_t since = gate->engine->now(), awake_ns = seen == GATE_READY ? AWAKE_NS : high ? AWAKE_HIGH_NS : 0;
+        while (atomic_load(&gate->state) == seen && gate->engine->now() - since < awake_ns)
+            gate->engine->pause(2 * US);
+        high = false;
+        futex_sleep(&gate->state, seen, GATE_LOOK_NS);
+        limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
+    }
+    atomic_fetch_sub(&gate->waiting, 1);
+    return limited;
+}
+
+/* ---------------------------------------------------------------------------------------------------- for launchers */
+
+bool gate_enter(struct gate *gate)
+{
+    for (;;) {
+        uint32_t backlog = atomic_load_explicit(&gate->backlog, memory_order_relaxed);
+        if (__builtin_expect(backlog >= most_in_flight(gate), 0))
+            throttle(gate);
+        /* First inside, then the gate: the thread closes the gate, then looks who is inside. */
+        atomic_fetch_add(&gate->traffic, ONE_LAUNCH + 1);
+        if (__builtin_expect(atomic_load(&gate->state) == GATE_OPEN, 1))
+            break;
+        atomic_fetch_sub(&gate->traffic, ONE_LAUNCH + 1);
+        if (!wait_until_open(gate))
+            return false;
+    }
+    if (__builtin_expect(atomic_load_explicit(&gate->first_ns, memory_order_relaxed) == 0, 0))
+        atomic_store_explicit(&gate->first_ns, gate->engine->now(), memory_order_relaxed);
+    return true;
+}
+
+/* The stream this thread used last: most threads use one for long. */
+static __thread struct {
+    struct gate *gate;
+    struct stream_key key;
+    struct tracked_stream *stream;
+    unsigned generation;
+} last;
+
+static struct tracked_stream *stream_of(struct gate *gate, const struct stream_key *key)
+{
+    if (last.gate == gate && same_stream(&last.key, key) &&
+        last.generation == atomic_load_explicit(&last.stream->generation, memory_order_relaxed))
+        return last.stream;
+    if (!lock(gate))
+        return NULL;
+    struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
+    if (stream != NULL) {
+        last.gate = gate;
+        last.key = *key;
+        last.stream = stream;
+        last.generation = stream->generation;
+    }
+    unlock(gate);
+    return stream;
+}
+
+void gate_leave(struct gate *gate, const struct stream_key *key)
+{
+    struct tracked_stream *stream = stream_of(gate, key);
+    if (stream != NULL) {
+        if (key->thread != NULL) {
+            if (lock(gate)) {
+                tracked_stream_flush(&gate->streams, stream);
+                unlock(gate);
+            }
+        } else if (!atomic_load_explicit(&stream->dirty, memory_order_relaxed)) {
+            atomic_store(&stream->dirty, true);
+        }
+        if (gate_launches(gate) - atomic_load_explicit(&gate->fenced, memory_order_relaxed) >=
+            atomic_load_explicit(&gate->stride, memory_order_relaxed))
+            set_fence(gate, stream);
+    }
+    atomic_fetch_sub(&gate->traffic, 1);
+}
+
+void gate_before_capture(struct gate *gate, const struct stream_key *key)
+{
+    if (!lock(gate))
+        return;
+    struct tracked_stream *stream = tracked_streams_find(&gate->streams, key);
+    if (stream != NULL && atomic_load(&stream->dirty))
+        tracked_stream_flush(&gate->streams, stream);
+    unlock(gate);
+}
+
+void gate_before_stream_ends(struct gate *gate, const struct stream_key *key)
+{
+    if (!lock(gate))
+        return;
+    struct tracked_stream *stream = tracked_streams_find(&gate->streams, key);
+    if (stream != NULL)
+        tracked_stream_retire(&gate->streams, stream);
+    unlock(gate);
+}
+
+void gate_before_context_ends(struct gate *gate, void *context)
+{
+    if (!lock(gate))
+        return;
+    /* Fences are popped oldest first; with a context gone the order no longer matters, so all are given back. */
+    while (gate->backlog > 0)
+        pop_fence(gate);
+    tracked_streams_forget_context(&gate->streams, context);
+    unlock(gate);
+}
+
+/* --------------------------------------------------------------------------------------------------- for the thread */
+
+void gate_set(struct gate *gate, uint32_t state)
+{
+    atomic_store(&gate->state, state);
+    if (state != GATE_CLOSED)
+        futex_wake(&gate->state);
+}
+
+bool gate_settled(struct gate *gate)
+{
+    /* A launcher that waits awake for the device takes the lock again and again, and would keep it from a thread that
+     * has to be woken; while one has it, the device has not passed everything. */
+    if (pthread_mutex_trylock(&gate->lock) != 0)
+        return false;
+    bool settled = true;
+    if (!atomic_load(&gates_retired)) {
+        pop_passed(gate);
+        settled = tracked_streams_settled(&gate->streams);
+    }
+    unlock(gate);
+    return settled;
+}
+
+void gate_forget_timing(struct gate *gate)
+{
+    if (!lock(gate))
+        return;
+    gate->timed_ns = 0;
+    unlock(gate);
+}
+
+void gate_retire(struct gate *gate)
+{
+    atomic_store(&gates_retired, true);
+    pthread_mutex_lock(&gate->lock); /* the last call of the engine has ended */
+    pthread_mutex_unlock(&gate->lock);
+    futex_wake(&gate->state);
+}

@@ -1,0 +1,101 @@
+/* The gate that launches pass: open during a time slice of this process, closed between them.
+ *
+ * Launchers pass it, set fences behind what they launch, and wait while too much is in flight. Whose time slice it is,
+ * and when the gate opens, is decided by a thread that the first launcher at a closed gate starts (governor.h).
+ */
+#ifndef HETERO_GATE_H
+#define HETERO_GATE_H
+
+#include "engine.h"
+#include "tracked_streams.h"
+
+#include "../core/grant.h"
+
+#include <pthread.h>
+
+#define GATE_FENCES 8u
+
+/* A launcher at the gate looks at its terms this often: the limit may have been lifted. */
+#define GATE_LOOK_NS (50 * MS)
+
+/* Ready: closed, but launchers wait awake, because it is about to be open. */
+enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2 };
+
+struct gate {
+    /* Written before the gate is published, then constant. */
+    const struct engine *engine;
+    const struct hetero_grant_device *terms;
+    void *(*thread)(void *owner); /* what opens and closes the gate */
+    void *owner;
+
+    _Atomic uint32_t state;    /* futex: GATE_*; written by the thread */
+    _Atomic uint32_t waiting;  /* futex: launchers at the closed gate */
+    _Atomic uint64_t traffic;  /* launches let in since the start << 32 | launchers between enter and leave */
+    _Atomic uint64_t first_ns; /* when the time slice's first launch came; 0: not yet */
+    _Atomic uint32_t backlog;  /* fences set and not yet passed */
+    _Atomic uint32_t stride;   /* launches between two fences */
+    _Atomic uint32_t fenced;   /* the launch count at the last fence */
+    _Atomic bool low_latency;  /* a high-priority grant may want the device at any time; written by the thread */
+
+    pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now, pause and power */
+    bool started;
+    uint64_t logged_ns; /* when it was last logged that the thread could not be started; 0: never */
+    struct tracked_streams streams;
+    struct {
+        void *fence;
+        struct tracked_stream *stream;
+        unsigned generation;
+    } fences[GATE_FENCES];
+    unsigned oldest;
+    uint64_t timed_ns; /* a moment of this time slice; 0: there was no fence in it yet */
+    uint32_t passed;   /* fences that passed since then */
+};
+
+extern atomic_bool gates_retired; /* the process is exiting: set once, never cleared */
+
+/* Make a closed gate; `thread(owner)` is to open it. */
+void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
+               void *(*thread)(void *owner), void *owner);
+
+/* ---------------------------------------------------------------------------------------------------- for launchers */
+
+/* Wait until a launch may go ahead. False: the limit was lifted meanwhile, launch without leaving. */
+bool gate_enter(struct gate *gate);
+
+/* The launch was made (or failed) into `stream`. */
+void gate_leave(struct gate *gate, const struct stream_key *stream);
+
+/* Before a stream starts or joins a capture: from then on no fence may be set in it. */
+void gate_before_capture(struct gate *gate, const struct stream_key *stream);
+
+/* Before a stream or a context is destroyed. */
+void gate_before_stream_ends(struct gate *gate, const struct stream_key *stream);
+void gate_before_context_ends(struct gate *gate, void *context);
+
+/* --------------------------------------------------------------------------------------------------- for the thread */
+
+/* Write the state, and wake the launchers that wait for it. */
+void gate_set(struct gate *gate, uint32_t state);
+
+/* Whether the device has passed everything that was launched. False where that cannot be told at once. */
+bool gate_settled(struct gate *gate);
+
+/* Fences are timed anew: the next ones are of another time slice. */
+void gate_forget_timing(struct gate *gate);
+
+/* At exit: every gate is passed freely, and none calls its engine any more. */
+void gate_retire(struct gate *gate);
+
+/* Launches let in since the start; it wraps around. */
+static inline uint32_t gate_launches(struct gate *gate)
+{
+    return (uint32_t)(atomic_load_explicit(&gate->traffic, memory_order_relaxed) >> 32);
+}
+
+/* Whether a launcher is between enter and leave. */
+static inline bool gate_inside(struct gate *gate)
+{
+    return (uint32_t)atomic_load(&gate->traffic) != 0;
+}
+
+#endif

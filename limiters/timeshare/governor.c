@@ -1,0 +1,399 @@
+/* The governor's thread (governor.h): waits out debt, takes the time slice, opens the gate, closes it and charges. */
+#include "governor.h"
+
+#include "budget.h"
+#include "futex.h"
+
+#include "../core/log.h"
+#include "../core/tenant.h"
+
+#include <stdlib.h>
+#include <sys/prctl.h>
+
+/* How often a running time slice is looked at: a neighbour with a higher claim waits no longer than this and what is in
+ * flight. */
+#define TICK_NS             (MS / 2)
+#define TICK_LOW_LATENCY_NS (MS / 10)
+
+/* While a low-priority neighbour drains into a high-priority time slice, both run, and each is charged half of the
+ * time: the driver gives contexts slices of one length. What the neighbour's kernels take beyond this is not ours. */
+#define YIELD_NS (10 * MS)
+
+/* With nothing in flight for so long the time slice ends. Shorter gaps are charged: a program that launches one small
+ * kernel after the other keeps the device from others as a long kernel does. */
+#define GAP_NS      MS
+#define GAP_HIGH_NS (MS / 2) /* of high priority, which gets the device back at once */
+
+/* How long a time slice is kept for launchers that have been woken and have not come yet. */
+#define WAKE_NS (10 * MS)
+
+/* A time slice is given up after so long even if its work is not done. A kernel that waits for one of another process
+ * (a collective) would otherwise wait for ever when both want the same device. */
+#define DRAIN_NS (100 * MS)
+
+/* How often a governor that waits out its debt looks whether others run: that tells their power from ours. After a
+ * rest longer than the second it does not know who ran meanwhile. */
+#define WATCH_NS     (2 * MS)
+#define UNWATCHED_NS (100 * MS)
+
+/* The device was ours from `from` to `to`; or, when the process was stopped meanwhile (a signal, a debugger, a paused
+ * container), for as long as its co-tenants waited for it. */
+static void charge(struct governor *governor, uint64_t from, uint64_t to)
+{
+    uint64_t ran_ns = to - from < SLICE_PATIENCE_NS ? to - from : SLICE_PATIENCE_NS;
+    power_ran(&governor->power, from, from + ran_ns, true);
+    uint64_t waived_ns = governor->waived_ns < ran_ns ? governor->waived_ns : ran_ns;
+    governor->waived_ns -= waived_ns;
+    uint64_t charged_ns = power_charge(&governor->power, ran_ns - waived_ns);
+    uint32_t switching = governor->power.model->switching;
+    if (switching > 0 && slice_wanted_by_siblings(&governor->slice))
+        charged_ns += charged_ns / switching;
+    account_spend(&governor->account, &governor->slice, to, charged_ns, gate_launches(&governor->gate));
+}
+
+static int64_t balance(const struct governor *governor)
+{
+    return account_balance(&governor->account, governor->engine->now());
+}
+
+/* A power-limited program's launch rate depends on its clocks: the regression begins anew when its charge rate has
+ * moved by 1/16. An unconstrained program's charge rate depends on that regression, and does not reset it. */
+static void begin_line(struct governor *governor)
+{
+    uint32_t rate = governor->power.charge_rate > POWER_UNITY ? governor->power.charge_rate : POWER_UNITY;
+    uint32_t before = governor->paced_at;
+    if (rate * 16 > before * 17 || rate * 17 < before * 16) {
+        governor->pace = (struct pace){0};
+        governor->paced_at = rate;
+    }
+}
+
+/* Look now and then at what the card draws: time on a card at its power limit is charged more. */
+static void look_at_power(struct governor *governor)
+{
+    struct power *power = &governor->power;
+    uint64_t now = governor->engine->now();
+    const struct power_reading *reading = power_due(power, now) ? power_watch_look(&governor->watch) : NULL;
+    if (reading == NULL)
+        return;
+    if (power->idle_mw == 0)
+        power_begin(power, power->model, now, reading);
+    else
+        power_look(power, now, reading, governor->pace.rate);
+    begin_line(governor);
+    log_line(LOG_DEBUG, "governor: %u of %u mW, device time at %u/1024", reading->mean_mw, reading->limit_mw,
+             power->charge_rate);
+    power_watch_done(&governor->watch);
+}
+
+/* Wait without the time slice, and see whether others run meanwhile. */
+static void rest(struct governor *governor, uint64_t ns)
+{
+    uint64_t now = governor->engine->now(), until = now + ns;
+    while (now < until) {
+        uint64_t since = now;
+        governor->engine->pause(until - now < WATCH_NS ? until - now : WATCH_NS);
+        now = governor->engine->now();
+        if (slice_held(&governor->slice))
+            power_ran(&governor->power, since, now, false);
+    }
+}
+
+/* Hand-overs lose device time, and where the shares add up to all of the device somebody has to lose it: everybody
+ * alike, if the grant that is owed most runs. High priority runs whatever it is owed. */
+static bool owed_less(const struct governor *governor)
+{
+    return terms_priority(governor->terms) == HETERO_PRIORITY_LOW && slice_owed_more(&governor->slice);
+}
+
+/* The time slice is about to be ours: a launcher that would have to be woken first is 50 to 200 us late. */
+static void make_ready(void *governor)
+{
+    gate_set(&((struct governor *)governor)->gate, GATE_READY);
+}
+
+/* Get the time slice with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
+ * False: the limit was lifted, or a process of the same grant spent what there was. */
+static bool obtain(struct governor *governor, bool *borrowed)
+{
+    const struct hetero_grant_device *terms = governor->terms;
+    *borrowed = false;
+    for (;;) {
+        if (!terms_limit_core(terms) || atomic_load(&gates_retired))
+            return false;
+        int64_t owed = balance(governor);
+        uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
+        slice_owe(&governor->slice, owed);
+        slice_waits(&governor->slice, true);
+        if (wait_ns == 0 && !(owed_less(governor) && slice_held(&governor->slice)))
+            break;
+        if (wait_ns == 0) {
+            wait_ns = MS;
+        } else if (terms_policy(terms) == HETERO_POLICY_ELASTIC) {
+            *borrowed = slice_try(&governor->slice, terms_priority(terms) == HETERO_PRIORITY_HIGH);
+            if (*borrowed)
+                return true;
+            most = MS / 2;
+        }
+        rest(governor, wait_ns < most ? wait_ns : most);
+    }
+    uint64_t since = governor->engine->now();
+    slice_take(&governor->slice, terms_priority(terms) == HETERO_PRIORITY_HIGH, make_ready, governor);
+    power_ran(&governor->power, since, governor->engine->now(), false);
+    if (terms_limit_core(terms) && balance(governor) >= 0)
+        return true;
+    gate_set(&governor->gate, GATE_CLOSED);
+    slice_give(&governor->slice);
+    return false;
+}
+
+/* How one time slice goes. */
+struct course {
+    bool borrowed;      /* obtained in debt */
+    bool beside;        /* it began while a low-priority neighbour drained */
+    uint32_t before;    /* launches when the gate opened */
+    uint32_t seen;      /* launches at the last look */
+    uint64_t opened;    /* when the gate opened */
+    uint64_t charged;   /* charged up to then; 0: no launch came yet */
+    uint64_t busy;      /* when the device was last seen to have work */
+    uint64_t own_until; /* until then nobody else may have the device */
+    uint64_t gap;       /* with nothing in flight for so long it ends */
+    uint64_t closed;    /* when the gate closed */
+};
+
+/* How long this time slice is when others want theirs and nothing more is owed. Its length varies: the samples of the
+ * card's power, which are taken at regular moments, would otherwise always meet the same tenant (power.h). It is longer
+ * for a program that a pause costs much. */
+static uint64_t slice_length(struct governor *governor)
+{
+    governor->rng = governor->rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    uint64_t longer = 20 * (uint64_t)(governor->pace.lost_ms * 1e6);
+    return BUDGET_SLICE_NS / 2 + (governor->rng >> 32) % BUDGET_SLICE_NS +
+           (longer < BUDGET_SLICE_NS ? longer : BUDGET_SLICE_NS);
+}
+
+static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until)
+{
+    const struct hetero_grant_device *terms = governor->terms;
+    if (!terms_limit_core(terms) || atomic_load(&gates_retired))
+        return true;
+    if (terms_priority(terms) == HETERO_PRIORITY_LOW && slice_claimed(&governor->slice))
+        return true;
+    if (now < own_until)
+        return false;
+    uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_SLICE_NS, terms_core(terms));
+    int64_t owed = balance(governor);
+    slice_owe(&governor->slice, owed);
+    if (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer && owed <= 0)
+        return true;
+    /* Processes of a grant in debt do not wait for the time slice, they only take it when it is free. */
+    if (now >= own_until + 2 * BUDGET_SLICE_NS && owed <= 0 && slice_wanted_by_siblings(&governor->slice))
+        return true;
+    /* Neighbours that are all owed something would otherwise drift apart, one time slice after the other. */
+    return slice_wanted(&governor->slice) && (owed <= 0 || now >= own_until + BUDGET_SLICE_NS || owed_less(governor));
+}
+
+/* Sleep until the next look. */
+static void tick(struct governor *governor, struct course *course)
+{
+    bool high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
+    bool low_latency = !high && slice_beside_high(&governor->slice);
+    atomic_store_explicit(&governor->gate.low_latency, low_latency, memory_order_relaxed);
+    course->gap = high ? GAP_HIGH_NS : GAP_NS;
+    uint64_t ns = low_latency || high ? TICK_LOW_LATENCY_NS : TICK_NS, now = governor->engine->now();
+    uint64_t left = course->own_until > now ? course->own_until - now : ns;
+    governor->engine->pause(left < ns ? left : ns);
+}
+
+/* Whether the first launch has come, and been reckoned from; `ends` if none is to be waited for any longer. */
+static bool has_begun(struct governor *governor, struct course *course, uint64_t now, bool *ends)
+{
+    uint64_t first = atomic_load_explicit(&governor->gate.first_ns, memory_order_relaxed);
+    if (first == 0) {
+        /* Launchers that were waiting may be slow to wake on a busy machine. */
+        *ends = now - course->opened > (atomic_load(&governor->gate.waiting) > 0 ? WAKE_NS : course->gap);
+        return false;
+    }
+    if (course->charged != 0)
+        return true;
+    if (slice_drains(&governor->slice) && now - first < YIELD_NS) {
+        course->beside = true;
+        return false;
+    }
+    course->charged = course->busy = course->beside ? now - (now - first) / 2 : first;
+    course->own_until = course->charged + (course->borrowed ? 0 : slice_length(governor));
+    return true;
+}
+
+/* Let launches run until the time slice has to end; charge as it goes, so that a kill costs one tick. */
+static void let_run(struct governor *governor, struct course *course)
+{
+    for (bool ends = false; !ends;) {
+        tick(governor, course);
+        uint64_t now = governor->engine->now();
+        if (!has_begun(governor, course, now, &ends))
+            continue;
+        uint32_t count = gate_launches(&governor->gate);
+        if (count != course->seen || gate_inside(&governor->gate) || !gate_settled(&governor->gate))
+            course->busy = now;
+        course->seen = count;
+        if (course->busy > course->charged) {
+            charge(governor, course->charged, course->busy);
+            course->charged = course->busy;
+        }
+        ends = now - course->busy >= course->gap || must_end(governor, now, course->own_until);
+    }
+}
+
+/* Wait for what is in flight. False: it took too long. */
+static bool drain(struct governor *governor, uint64_t closed)
+{
+    const struct engine *engine = governor->engine;
+    bool drained = false, advertised = false;
+    while (!drained && engine->now() - closed < DRAIN_NS && !atomic_load(&gates_retired)) {
+        drained = !gate_inside(&governor->gate) && gate_settled(&governor->gate);
+        if (!advertised && atomic_load(&governor->gate.backlog) <= 1) {
+            slice_ends(&governor->slice);
+            advertised = true;
+        }
+        if (!drained) {
+            /* The end of a short wait is found to a few microseconds: a program of small kernels would be charged for
+             * more. */
+            uint64_t waited = engine->now() - closed;
+            engine->pause(waited < 24 * US ? 3 * US : waited > 240 * US ? 30 * US : waited / 8);
+        }
+    }
+    if (!drained)
+        log_line(LOG_INFO, "governor: a time slice was given up with work in flight");
+    return drained;
+}
+
+/* The time slice is over: learn what a pause costs from one that was busy throughout, and charge the rest. */
+static void settle(struct governor *governor, struct course *course, bool yields, bool drained)
+{
+    uint64_t now = governor->engine->now(), first = atomic_load(&governor->gate.first_ns);
+    if (drained && course->charged != 0 && course->closed - course->busy < course->gap && !course->beside && !yields) {
+        uint64_t warmup_ns = pace_end(&governor->pace, now - first, gate_launches(&governor->gate) - course->before);
+        /* The charge rate of a power-limited program was fitted to its time slices, pauses and all. */
+        governor->waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
+    }
+    if (course->charged == 0) /* no launch came, or it has just come */
+        course->charged = first != 0 ? first : now;
+    else if (course->busy + course->gap <= course->closed && !slice_wanted(&governor->slice))
+        course->charged = now; /* the gap at the end is charged only if it kept somebody waiting */
+    if (yields)
+        course->charged += (now - course->charged) / 2;
+    charge(governor, course->charged, now);
+    gate_forget_timing(&governor->gate);
+}
+
+/* Run a time slice: open the gate, let launches run, close it, wait for them. */
+static void run(struct governor *governor, bool borrowed)
+{
+    uint32_t before = gate_launches(&governor->gate);
+    struct course course = {
+        .borrowed = borrowed,
+        .before = before,
+        .seen = before,
+        .opened = governor->engine->now(),
+    };
+    atomic_store(&governor->gate.first_ns, 0);
+    gate_set(&governor->gate, GATE_OPEN);
+    let_run(governor, &course);
+    gate_set(&governor->gate, GATE_CLOSED);
+    bool yields = slice_yields(&governor->slice);
+    course.closed = governor->engine->now();
+    bool drained = drain(governor, course.closed);
+    settle(governor, &course, yields, drained);
+}
+
+void governor_round(struct governor *governor)
+{
+    bool borrowed;
+    if (governor->core != terms_core(governor->terms)) {
+        governor->core = terms_core(governor->terms);
+        power_forget(&governor->power);
+        governor->pace = (struct pace){0}; /* time slices of another length lose something else */
+    }
+    look_at_power(governor);
+    slice_announce(&governor->slice, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
+    slice_want(&governor->slice, true);
+    bool obtained = obtain(governor, &borrowed);
+    slice_want(&governor->slice, false);
+    if (!obtained)
+        return;
+    slice_waits(&governor->slice, false);
+    run(governor, borrowed);
+    slice_give(&governor->slice);
+}
+
+void governor_begin(struct governor *governor)
+{
+    governor->engine->begin();
+    governor->rng = governor->account.asked_ns = governor->engine->now();
+}
+
+/* Sleep until a launcher waits. */
+static void idle(struct governor *governor)
+{
+    uint64_t since = governor->engine->now();
+    slice_owe(&governor->slice, 0);
+    slice_waits(&governor->slice, false);
+    for (bool long_since = false; atomic_load(&governor->gate.waiting) == 0 && !atomic_load(&gates_retired);
+         long_since = true) {
+        if (long_since) /* the others need not keep little in flight for us */
+            slice_announce(&governor->slice, false);
+        futex_sleep(&governor->gate.waiting, 0, UINT64_C(1000) * MS);
+    }
+    uint64_t now = governor->engine->now();
+    governor->account.asked_ns = now; /* what grew meanwhile was not asked for */
+    /* After a short rest, the tenant that runs now is taken to have run since: on average that is as true as watching.
+     */
+    if (now - since > UNWATCHED_NS)
+        power_unwatched(&governor->power, now);
+    else if (slice_held(&governor->slice))
+        power_ran(&governor->power, since, now, false);
+}
+
+static void *work(void *governor_)
+{
+    struct governor *governor = governor_;
+    prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80 */
+    governor_begin(governor);
+    power_watch_start(&governor->watch);
+    while (!atomic_load(&gates_retired)) {
+        if (atomic_load(&governor->gate.waiting) == 0)
+            idle(governor);
+        governor_round(governor);
+    }
+    return NULL;
+}
+
+struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,
+                              struct hetero_region_device *account, const char *directory, unsigned device)
+{
+    struct governor *governor = calloc(1, sizeof *governor);
+    char name[96] = "";
+    if (governor == NULL)
+        return NULL;
+    governor->engine = engine;
+    governor->terms = terms;
+    governor->account = (struct account){.terms = terms, .shared = account};
+    gate_make(&governor->gate, engine, terms, work, governor);
+    slice_open(&governor->slice, directory, device);
+    bool named = engine->device_name(terms->uuid, name, sizeof name);
+    governor->power.model = named ? power_model_of(name) : &power_model_neutral;
+    power_watch_make(&governor->watch, engine, terms->uuid, governor->power.model);
+    return governor;
+}
+
+void governor_retire(struct governor *governor)
+{
+    gate_retire(&governor->gate);
+    power_watch_retire(&governor->watch);
+}
+
+void governor_after_fork(struct governor *governor)
+{
+    slice_close(&governor->slice);
+}

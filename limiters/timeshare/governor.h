@@ -1,0 +1,54 @@
+/* The governor: keeps one process's use of one device to its grant's share, in time slices.
+ *
+ * A share s is exclusive time slices on the device whose wall time adds up to s of the time. Launches run freely while
+ * the gate is open; a thread of ours opens and closes it, waits for what was launched, and charges the wall time of the
+ * time slice, which is the device's time as long as the slice is exclusive. The thread starts at the first launch that
+ * is limited.
+ */
+#ifndef HETERO_GOVERNOR_H
+#define HETERO_GOVERNOR_H
+
+#include "account.h"
+#include "engine.h"
+#include "gate.h"
+#include "pace.h"
+#include "power.h"
+#include "power_watch.h"
+#include "slice.h"
+
+struct governor {
+    struct gate gate; /* what launchers pass */
+
+    /* Written before the governor is published, then constant. */
+    const struct engine *engine;
+    const struct hetero_grant_device *terms;
+
+    /* The thread's own. */
+    struct slice slice;
+    struct power_watch watch;
+    struct account account;
+    uint32_t core; /* what `power` was learnt at */
+    struct power power;
+    struct pace pace;
+    uint32_t paced_at;  /* the charge rate when `pace` began, unity or more */
+    uint64_t waived_ns; /* of what was not charged yet */
+    uint64_t rng;
+};
+
+/* A governor with nothing running; NULL when there is no memory. Never freed. */
+struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,
+                              struct hetero_region_device *account, const char *directory, unsigned device);
+
+/* At exit: launchers pass freely, and no governor calls its engine any more. */
+void governor_retire(struct governor *governor);
+
+/* In a child after fork: the child gets a governor of its own; this one only closes its descriptors. */
+void governor_after_fork(struct governor *governor);
+
+/* What the thread does first. */
+void governor_begin(struct governor *governor);
+
+/* One round of the thread: out of debt, take the time slice, run it, give it up. For the thread and the unit tests. */
+void governor_round(struct governor *governor);
+
+#endif

@@ -1,0 +1,115 @@
+/* Which streams have work that the device may not have finished (tracked_streams.h). */
+#include "tracked_streams.h"
+
+#include <string.h>
+
+static const struct stream_key nobody;
+
+static bool idle(const struct tracked_stream *stream)
+{
+    return !stream->pending && !atomic_load_explicit(&stream->dirty, memory_order_relaxed);
+}
+
+static void empty(struct tracked_streams *streams, struct tracked_stream *stream)
+{
+    if (stream->tail != NULL)
+        streams->engine->drop(stream->tail);
+    while (stream->spares > 0)
+        streams->engine->drop(stream->spare[--stream->spares]);
+    stream->key = nobody;
+    stream->context = stream->tail = NULL;
+    stream->pending = false;
+    atomic_store_explicit(&stream->dirty, false, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stream->generation, 1, memory_order_relaxed);
+}
+
+struct tracked_stream *tracked_streams_find(struct tracked_streams *streams, const struct stream_key *key)
+{
+    for (unsigned i = 0; i < streams->highest; i++)
+        if (same_stream(&streams->stream[i].key, key))
+            return &streams->stream[i];
+    return NULL;
+}
+
+/* An entry without work: a new one, one whose stream is gone, or else one whose stream is idle and can come back. */
+static struct tracked_stream *vacant(struct tracked_streams *streams)
+{
+    struct tracked_stream *resting = NULL;
+    for (unsigned i = 0; i < streams->highest; i++) {
+        if (!idle(&streams->stream[i]))
+            continue;
+        if (same_stream(&streams->stream[i].key, &nobody))
+            return &streams->stream[i];
+        resting = &streams->stream[i];
+    }
+    return streams->highest < TRACKED_STREAMS ? &streams->stream[streams->highest++] : resting;
+}
+
+struct tracked_stream *tracked_streams_get(struct tracked_streams *streams, const struct stream_key *key)
+{
+    struct tracked_stream *stream = tracked_streams_find(streams, key);
+    if (stream != NULL)
+        return stream;
+    stream = vacant(streams);
+    if (stream == NULL)
+        return NULL;
+    empty(streams, stream);
+    void *context = key->context != NULL ? key->context : streams->engine->stream_context(key->stream);
+    void *tail = streams->engine->make(context);
+    if (tail == NULL)
+        return NULL;
+    stream->context = context;
+    stream->tail = tail;
+    stream->key = *key;
+    return stream;
+}
+
+void tracked_stream_flush(struct tracked_streams *streams, struct tracked_stream *stream)
+{
+    /* Cleared first: a launch that comes between sets it again and is flushed the next time. */
+    atomic_store_explicit(&stream->dirty, false, memory_order_seq_cst);
+    stream->pending = streams->engine->set(stream->tail, stream->key.stream);
+}
+
+void *tracked_stream_take_fence(struct tracked_streams *streams, struct tracked_stream *stream)
+{
+    return stream->spares > 0 ? stream->spare[--stream->spares] : streams->engine->make(stream->context);
+}
+
+void tracked_stream_return_fence(struct tracked_streams *streams, struct tracked_stream *stream, unsigned generation,
+                                 void *fence)
+{
+    if (stream->generation == generation && stream->spares < TRACKED_STREAM_FENCES)
+        stream->spare[stream->spares++] = fence;
+    else
+        streams->engine->drop(fence);
+}
+
+bool tracked_streams_settled(struct tracked_streams *streams)
+{
+    bool settled = true;
+    for (unsigned i = 0; i < streams->highest; i++) {
+        struct tracked_stream *stream = &streams->stream[i];
+        if (atomic_load_explicit(&stream->dirty, memory_order_relaxed))
+            tracked_stream_flush(streams, stream);
+        if (stream->pending && streams->engine->passed(stream->tail))
+            stream->pending = false;
+        settled = settled && !stream->pending;
+    }
+    return settled;
+}
+
+void tracked_stream_retire(struct tracked_streams *streams, struct tracked_stream *stream)
+{
+    if (atomic_load_explicit(&stream->dirty, memory_order_relaxed))
+        tracked_stream_flush(streams, stream);
+    stream->key = nobody;
+    atomic_fetch_add_explicit(&stream->generation, 1, memory_order_relaxed);
+}
+
+void tracked_streams_forget_context(struct tracked_streams *streams, void *context)
+{
+    for (unsigned i = 0; i < streams->highest; i++)
+        if (streams->stream[i].context == context)
+            empty(streams, &streams->stream[i]);
+}

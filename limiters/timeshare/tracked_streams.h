@@ -1,0 +1,70 @@
+/* The streams a process uses on one device, and how far the device has come in each of them.
+ *
+ * A tracked stream is dirty when something was launched into it since its tail fence was last set, and pending until
+ * the device has passed that fence. All but the atomic fields are under the owner's lock. Entries are never freed, only
+ * reused: a thread may remember one together with its generation, and see whether it still is the same stream.
+ */
+#ifndef HETERO_TRACKED_STREAMS_H
+#define HETERO_TRACKED_STREAMS_H
+
+#include "engine.h"
+
+#include <stdatomic.h>
+
+#define TRACKED_STREAMS       256u
+#define TRACKED_STREAM_FENCES 4u
+
+/* Which stream: a handle of its own, or a default stream, which is another one in every context (and, when it is the
+ * per-thread one, in every thread). */
+struct stream_key {
+    void *stream;
+    void *context; /* NULL for a stream with a handle of its own */
+    void *thread;  /* NULL but for a per-thread default stream, which only its own thread can fence */
+};
+
+struct tracked_stream {
+    struct stream_key key; /* all NULL: the stream is gone, or the entry was never used */
+    void *context;
+    void *tail;
+    void *spare[TRACKED_STREAM_FENCES]; /* fences ready for use in this stream's context */
+    unsigned spares;
+    bool pending;
+    atomic_uint generation; /* counts the streams this entry has been */
+    atomic_bool dirty;
+};
+
+struct tracked_streams {
+    const struct engine *engine;
+    struct tracked_stream stream[TRACKED_STREAMS];
+    unsigned highest; /* entries beyond were never used */
+};
+
+static inline bool same_stream(const struct stream_key *one, const struct stream_key *other)
+{
+    return one->stream == other->stream && one->context == other->context && one->thread == other->thread;
+}
+
+/* The entry of a stream, made on first use; NULL when there are too many streams at once. */
+struct tracked_stream *tracked_streams_get(struct tracked_streams *streams, const struct stream_key *key);
+
+/* The entry of a stream; NULL when it has none. */
+struct tracked_stream *tracked_streams_find(struct tracked_streams *streams, const struct stream_key *key);
+
+/* Set the stream's tail fence after all that was launched. */
+void tracked_stream_flush(struct tracked_streams *streams, struct tracked_stream *stream);
+
+/* Take a fence of the stream's context; give one back that was taken in this generation. */
+void *tracked_stream_take_fence(struct tracked_streams *streams, struct tracked_stream *stream);
+void tracked_stream_return_fence(struct tracked_streams *streams, struct tracked_stream *stream, unsigned generation,
+                                 void *fence);
+
+/* Whether the device has passed everything launched so far. */
+bool tracked_streams_settled(struct tracked_streams *streams);
+
+/* The stream is about to be destroyed; what was launched into it still counts. */
+void tracked_stream_retire(struct tracked_streams *streams, struct tracked_stream *stream);
+
+/* The context is about to be destroyed, and every stream and fence with it. */
+void tracked_streams_forget_context(struct tracked_streams *streams, void *context);
+
+#endif

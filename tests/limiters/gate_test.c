@@ -1,0 +1,176 @@
+/* The gate and the governor with their threads, in real time. */
+#include "machine/check.h"
+
+#include "../../limiters/timeshare/governor.h"
+
+#include <time.h>
+
+static struct governor *governor;
+
+static struct hetero_grant_device terms;
+static struct hetero_region_device account;
+
+static char stream_handles[64];
+
+static void *stream_context(void *stream)
+{
+    return stream;
+}
+
+static void *make_fence(void *context)
+{
+    return context == NULL ? NULL : calloc(1, sizeof(uint64_t));
+}
+
+static void nothing(void)
+{
+}
+
+static bool device_name(const char *uuid, char *name, size_t size)
+{
+    (void)uuid, (void)name, (void)size;
+    return false;
+}
+
+static void real_pause(uint64_t ns)
+{
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
+static uint64_t real_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000 * MS + (uint64_t)time.tv_nsec;
+}
+
+static _Atomic uint64_t device_free_at;
+
+static bool real_set(void *fence, void *stream)
+{
+    (void)stream;
+    *(uint64_t *)fence = atomic_load(&device_free_at);
+    return true;
+}
+
+static bool real_passed(void *fence)
+{
+    return *(uint64_t *)fence <= real_now();
+}
+
+static bool no_power(const char *uuid, struct power_reading *reading)
+{
+    (void)uuid, (void)reading;
+    return false;
+}
+
+static const struct engine in_real_time = {
+    .now = real_now,
+    .pause = real_pause,
+    .begin = nothing,
+    .stream_context = stream_context,
+    .make = make_fence,
+    .drop = free,
+    .set = real_set,
+    .passed = real_passed,
+    .device_name = device_name,
+    .power = no_power,
+};
+
+enum { GATE_THREADS = 4, GATE_LAUNCHES = 300 };
+
+static void *launch_through_the_gate(void *number)
+{
+    struct stream_key stream = {.stream = stream_handles + (uintptr_t)number};
+    for (int i = 0; i < GATE_LAUNCHES; i++) {
+        EXPECT(true, gate_enter(&governor->gate));
+        uint64_t free_at = atomic_load(&device_free_at), now = real_now();
+        while (!atomic_compare_exchange_weak(&device_free_at, &free_at, (free_at > now ? free_at : now) + 100 * US))
+            ;
+        gate_leave(&governor->gate, &stream);
+    }
+    gate_before_stream_ends(&governor->gate, &stream);
+    return NULL;
+}
+
+static void threads_pass_the_gate_of_a_governor_in_real_time(void)
+{
+    usage_file();
+    terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
+    governor = governor_new(&in_real_time, &terms, &account, directory, 0);
+    pthread_t threads[GATE_THREADS];
+    uint64_t since = real_now();
+    for (uintptr_t t = 0; t < GATE_THREADS; t++)
+        EXPECT(0, pthread_create(&threads[t], NULL, launch_through_the_gate, (void *)t));
+    for (int t = 0; t < GATE_THREADS; t++)
+        pthread_join(threads[t], NULL);
+    /* 120 ms of device time at a half, less the time slices at either end; and prompt, on whatever machine. */
+    EXPECT(true, real_now() - since > 200 * MS && real_now() - since < 5000 * MS);
+    governor_retire(governor);
+    EXPECT(GATE_THREADS * GATE_LAUNCHES, atomic_load(&governor->gate.traffic) >> 32);
+}
+
+/* Whether no thread can be started: its stack would take more than there is. */
+static void threads_are_impossible(bool impossible)
+{
+    static pthread_attr_t usual, huge;
+    if (impossible) {
+        EXPECT(0, pthread_getattr_default_np(&usual));
+        EXPECT(0, pthread_getattr_default_np(&huge));
+        EXPECT(0, pthread_attr_setstacksize(&huge, SIZE_MAX / 4));
+    }
+    EXPECT(0, pthread_setattr_default_np(impossible ? &huge : &usual));
+}
+
+static uint64_t skipped_ns;
+static unsigned looks; /* how often a thread could not be started yet */
+
+/* Each look is 20 s after the one before. */
+static uint64_t now_after_a_look(void)
+{
+    if (looks < 8) {
+        skipped_ns += 20000 * MS;
+        if (++looks == 8)
+            threads_are_impossible(false);
+    }
+    return real_now() + skipped_ns;
+}
+
+static void a_thread_that_cannot_be_started_is_told_of_once_a_minute(void)
+{
+    static struct engine engine; /* the governor's thread may outlive this function */
+    engine = in_real_time;
+    engine.now = now_after_a_look;
+    usage_file();
+    terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
+    governor = governor_new(&engine, &terms, &account, directory, 0);
+    FILE *said = tmpfile();
+    setenv("HETERO_LOG", "info", 1);
+    EXPECT(STDERR_FILENO, dup2(fileno(said), STDERR_FILENO));
+    threads_are_impossible(true);
+    alarm(30); /* rather than wait for ever */
+    EXPECT(true, gate_enter(&governor->gate));
+    gate_leave(&governor->gate, &(struct stream_key){0});
+    governor_retire(governor);
+
+    char line[256];
+    unsigned refused = 0, went_on = 0;
+    rewind(said);
+    while (fgets(line, sizeof line, said) != NULL) {
+        refused += strstr(line, "no thread could be started") != NULL;
+        went_on += strstr(line, "could be started now") != NULL;
+    }
+    EXPECT(8, looks);
+    EXPECT(3, refused); /* at 0, 60 and 120 s of 140 */
+    EXPECT(1, went_on);
+}
+
+static const struct test tests[] = {
+    TEST(threads_pass_the_gate_of_a_governor_in_real_time),
+    TEST(a_thread_that_cannot_be_started_is_told_of_once_a_minute),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}

@@ -1,0 +1,662 @@
+/* The machine of virtual.h: a scheduler of coroutines, and beneath it what of the kernel the core uses. Over 400 lines
+ * because all of it moves one clock. */
+/* The system's own, by their own names. */
+#undef clock_gettime
+#undef fcntl
+#undef nanosleep
+#undef pthread_create
+#undef syscall
+
+#include "h200.h"
+#include "virtual.h"
+
+#include "../../../limiters/timeshare/gate.h"
+#include "../../../limiters/core/tenant.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define NEVER UINT64_MAX
+
+enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 32 * TENANTS, FENCES = 32 * TENANTS };
+
+/* A task that does so much at one point in time never lets it pass. */
+#define STEPS_MOST 100000u
+
+/* A sleep is so much longer than it was asked to be, for a thread that asked for better than 50 us. */
+#define TIMER_US 3
+
+static struct task {
+    ucontext_t context;
+    char *stack;
+    struct tenant *tenant; /* whose process it is in */
+    void *(*run)(void *);
+    void *argument;
+    uint64_t wakes_ns; /* when it goes on, NEVER: when it is woken */
+    const void *word;  /* the futex that it waits for */
+    bool dead, stopped, woken;
+} tasks[TASKS];
+
+static struct {
+    unsigned tasks, locks, refused_threads;
+    uint64_t now_ns;
+    uint64_t card_ns, slice_ns;      /* until when the card has worked; when it looks whether another is to run */
+    struct tenant *tenants[TENANTS]; /* all that were ever started */
+    struct tenant *runs;             /* whose slice it is */
+    unsigned tenant_count;
+    uint64_t rng;
+    const char *directory;
+    double drawn, filtered; /* milliwatt: on average of this millisecond, and what a sample would be */
+    struct power_reading power;
+    struct task *task; /* the one that runs; NULL: the caller of machine_run */
+    ucontext_t caller;
+    struct {
+        int file, byte;
+        short type;
+        struct tenant *tenant;
+    } lock[LOCKS];
+    struct fence {
+        uint64_t at_ns;        /* of its tenant's work */
+        struct tenant *tenant; /* NULL: to be had */
+    } fence[FENCES];
+} machine;
+
+static void demand(bool truth, const char *what)
+{
+    if (truth)
+        return;
+    fprintf(stderr, "virtual machine: %s\n", what);
+    abort();
+}
+
+/* Waking a thread takes 50 to 200 us where many virtual machines share a host. */
+static uint64_t wake_latency_ns(void)
+{
+    machine.rng = machine.rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return 50 * US + (machine.rng >> 33) % (150 * US);
+}
+
+/* -------------------------------------------------------------------------------------------------------- the tasks */
+
+static void task_main(void)
+{
+    machine.task->run(machine.task->argument);
+    machine.task->dead = true;
+    swapcontext(&machine.task->context, &machine.caller);
+}
+
+static void task_prepare(struct task *task)
+{
+    getcontext(&task->context);
+    task->context.uc_stack.ss_sp = task->stack;
+    task->context.uc_stack.ss_size = STACK;
+    makecontext(&task->context, task_main, 0);
+}
+
+static void task_new(struct tenant *tenant, void *(*run)(void *), void *argument, uint64_t at_ns)
+{
+    struct task *task = tasks;
+    while (task < tasks + machine.tasks && !task->dead)
+        task++;
+    demand(task < tasks + TASKS, "too many tasks");
+    if (task == tasks + machine.tasks)
+        machine.tasks++;
+    free(task->stack);
+    *task = (struct task){.tenant = tenant, .run = run, .argument = argument, .wakes_ns = at_ns};
+    task->stack = malloc(STACK);
+    demand(task->stack != NULL, "no memory for a task");
+    task_prepare(task);
+}
+
+static void task_wait(uint64_t until_ns)
+{
+    struct task *task = machine.task;
+    task->wakes_ns = until_ns;
+    task->woken = false;
+    swapcontext(&task->context, &machine.caller);
+}
+
+static void task_wake(struct task *task)
+{
+    uint64_t at_ns = machine.now_ns + wake_latency_ns();
+    task->woken = true;
+    task->word = NULL;
+    if (task->wakes_ns > at_ns)
+        task->wakes_ns = at_ns;
+}
+
+bool machine_run(uint64_t ns)
+{
+    uint64_t end_ns = machine.now_ns + ns;
+    unsigned steps = 0;
+    for (;;) {
+        struct task *next = NULL;
+        for (struct task *task = tasks; task < tasks + machine.tasks; task++)
+            if (!task->dead && !task->stopped && (next == NULL || task->wakes_ns < next->wakes_ns))
+                next = task;
+        if (next == NULL || next->wakes_ns > end_ns)
+            break;
+        steps = next->wakes_ns > machine.now_ns ? 0 : steps + 1;
+        if (steps > STEPS_MOST)
+            return false;
+        if (next->wakes_ns > machine.now_ns)
+            machine.now_ns = next->wakes_ns;
+        machine.task = next;
+        swapcontext(&machine.caller, &next->context);
+        machine.task = NULL;
+    }
+    machine.now_ns = end_ns;
+    return true;
+}
+
+uint64_t machine_now(void)
+{
+    return machine.now_ns;
+}
+
+/* ------------------------------------------------------------------------------------------- what the core asks for */
+
+int virtual_clock_gettime(clockid_t clock, struct timespec *time);
+int virtual_nanosleep(const struct timespec *time, struct timespec *left);
+int virtual_fcntl(int file, int command, ...);
+long virtual_syscall(long number, ...);
+int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
+
+void machine_refuse_threads(unsigned count)
+{
+    machine.refused_threads = count;
+}
+
+static uint64_t task_now(void)
+{
+    return machine.now_ns + (uint64_t)machine.task->tenant->skew_ns;
+}
+
+int virtual_clock_gettime(clockid_t clock, struct timespec *time)
+{
+    if (machine.task == NULL)
+        return clock_gettime(clock, time);
+    uint64_t now = task_now();
+    *time = (struct timespec){.tv_sec = (time_t)(now / 1000000000), .tv_nsec = (long)(now % 1000000000)};
+    return 0;
+}
+
+int virtual_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    if (machine.task == NULL)
+        return nanosleep(time, left);
+    task_wait(machine.now_ns + (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec + TIMER_US * US);
+    return 0;
+}
+
+int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+{
+    if (machine.task == NULL)
+        return pthread_create(thread, attributes, run, argument);
+    if (machine.refused_threads > 0) {
+        machine.refused_threads--;
+        return EAGAIN;
+    }
+    *thread = pthread_self(); /* only ever detached */
+    task_new(machine.task->tenant, run, argument, machine.now_ns + wake_latency_ns());
+    return 0;
+}
+
+static long wait_for_word(const _Atomic uint32_t *word, uint32_t value, const struct timespec *timeout)
+{
+    if (atomic_load(word) != value)
+        return EAGAIN;
+    struct task *task = machine.task;
+    task->word = (const void *)word;
+    task_wait(timeout == NULL ? NEVER
+                              : machine.now_ns + (uint64_t)timeout->tv_sec * 1000000000 + (uint64_t)timeout->tv_nsec);
+    task->word = NULL;
+    return task->woken ? 0 : ETIMEDOUT;
+}
+
+static long wake_those_at(const void *word, unsigned most)
+{
+    unsigned woken = 0;
+    for (struct task *task = tasks; task < tasks + machine.tasks && woken < most; task++)
+        if (!task->dead && task->word == word) {
+            task_wake(task);
+            woken++;
+        }
+    return woken;
+}
+
+/* Only futexes are asked for. */
+long virtual_syscall(long number, ...)
+{
+    va_list arguments;
+    va_start(arguments, number);
+    _Atomic uint32_t *word = va_arg(arguments, _Atomic uint32_t *);
+    int operation = va_arg(arguments, int);
+    uint32_t value = va_arg(arguments, uint32_t);
+    const struct timespec *timeout = va_arg(arguments, const struct timespec *);
+    va_end(arguments);
+    demand(number == SYS_futex, "a system call that it does not know");
+    if (machine.task == NULL)
+        return syscall(number, word, operation, value, timeout, NULL, 0);
+    if ((operation & FUTEX_CMD_MASK) == FUTEX_WAKE)
+        return wake_those_at(word, value);
+    long failed = wait_for_word(word, value, timeout);
+    errno = failed ? (int)failed : errno;
+    return failed ? -1 : 0;
+}
+
+/* The grant's own bytes (slice.h), which processes of other grants have in a file of theirs. */
+static bool is_own(int byte)
+{
+    return byte >= machine.task->tenant->governor->slice.own_at + 14;
+}
+
+static bool conflicts(unsigned held, int file, int byte, short type)
+{
+    if (is_own(byte) && machine.lock[held].tenant->account != machine.task->tenant->account)
+        return false;
+    return machine.lock[held].byte == byte && machine.lock[held].file != file &&
+           (type == F_WRLCK || machine.lock[held].type == F_WRLCK);
+}
+
+static void drop_lock(unsigned held)
+{
+    machine.lock[held] = machine.lock[--machine.locks];
+}
+
+static bool set_lock(int file, int byte, short type)
+{
+    for (unsigned i = 0; i < machine.locks; i++)
+        if (type != F_UNLCK && conflicts(i, file, byte, type))
+            return false;
+    for (unsigned i = 0; i < machine.locks; i++)
+        if (machine.lock[i].file == file && machine.lock[i].byte == byte) {
+            drop_lock(i);
+            break;
+        }
+    if (type == F_UNLCK)
+        return true;
+    demand(machine.locks < LOCKS, "too many locks");
+    machine.lock[machine.locks].file = file;
+    machine.lock[machine.locks].byte = byte;
+    machine.lock[machine.locks].type = type;
+    machine.lock[machine.locks++].tenant = machine.task->tenant;
+    return true;
+}
+
+/* All files that tasks lock are one: the one that keeps the card's time slice. */
+int virtual_fcntl(int file, int command, ...)
+{
+    va_list arguments;
+    va_start(arguments, command);
+    struct flock *range = va_arg(arguments, struct flock *);
+    va_end(arguments);
+    if (machine.task == NULL)
+        return fcntl(file, command, range);
+    int byte = (int)range->l_start, end = byte + (int)range->l_len;
+    if (command == F_OFD_GETLK) {
+        bool taken = false;
+        for (unsigned i = 0; i < machine.locks; i++)
+            for (int of = byte; of < end; of++)
+                taken = taken || conflicts(i, file, of, range->l_type);
+        if (!taken)
+            range->l_type = F_UNLCK;
+        return 0;
+    }
+    demand(command == F_OFD_SETLK, "a command for locks that it does not know");
+    for (int of = byte; of < end; of++)
+        if (!set_lock(file, of, range->l_type)) {
+            demand(of == byte, "a range of which a part is another's");
+            errno = EAGAIN;
+            return -1;
+        }
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------------------------------- the card */
+
+/* How long the driver lets a context run while another has work, too; and how long the card does nothing when it goes
+ * over from one to another: an H200 gives four busy processes 93 % of itself, in slices. */
+#define SLICE_NS  (2000 * US)
+#define SWITCH_NS (150 * US)
+
+static uint64_t pending_ns(const struct tenant *tenant)
+{
+    return tenant->asked_ns - tenant->done_ns;
+}
+
+/* The card draws so much until then, and tells it 4 ms late. */
+static void draw(uint64_t at_ns, uint64_t to_ns, uint32_t mw)
+{
+    while (at_ns < to_ns) {
+        uint64_t next_ns = (at_ns / MS + 1) * MS, until_ns = next_ns < to_ns ? next_ns : to_ns;
+        machine.drawn += (double)mw * (double)(until_ns - at_ns) / 1e6;
+        at_ns = until_ns;
+        if (at_ns != next_ns)
+            continue;
+        h200_meter(&machine.power, &machine.filtered, machine.drawn, at_ns / MS, 4 * MS);
+        machine.drawn = 0;
+    }
+}
+
+/* Another than `tenant` that has work, the next in order. */
+static struct tenant *next_beside(const struct tenant *tenant)
+{
+    unsigned from = 0;
+    while (from < machine.tenant_count && machine.tenants[from] != tenant)
+        from++;
+    for (unsigned i = 1; i <= machine.tenant_count; i++) {
+        struct tenant *next = machine.tenants[(from + i) % machine.tenant_count];
+        if (next != tenant && pending_ns(next) > 0)
+            return next;
+    }
+    return NULL;
+}
+
+static void note_busy(struct tenant *tenant, uint64_t at_ns, uint64_t to_ns)
+{
+    tenant->done_ns += to_ns - at_ns;
+    while (at_ns < to_ns) {
+        uint64_t second = at_ns / 1000000000, next_ns = (second + 1) * 1000000000;
+        uint64_t until_ns = next_ns < to_ns ? next_ns : to_ns;
+        if (second < SECONDS)
+            tenant->busy_ns[second] += until_ns - at_ns;
+        at_ns = until_ns;
+    }
+}
+
+/* Let the card work until now: on what one context asked for, in order; in slices where several did. */
+static void card_work(void)
+{
+    while (machine.card_ns < machine.now_ns) {
+        uint64_t at_ns = machine.card_ns, to_ns = machine.now_ns;
+        struct tenant *other = next_beside(machine.runs);
+        if (other != NULL && (machine.runs == NULL || pending_ns(machine.runs) == 0 || at_ns >= machine.slice_ns)) {
+            machine.runs = other;
+            machine.card_ns = at_ns + SWITCH_NS;
+            draw(at_ns, machine.card_ns, 0);
+            machine.slice_ns = machine.card_ns + SLICE_NS;
+            continue;
+        }
+        if (at_ns >= machine.slice_ns)
+            machine.slice_ns = at_ns + SLICE_NS;
+        to_ns = machine.slice_ns < to_ns ? machine.slice_ns : to_ns;
+        uint32_t mw = 0;
+        if (machine.runs != NULL && pending_ns(machine.runs) > 0) {
+            mw = machine.runs->draws_mw;
+            uint64_t done_ns = at_ns + pending_ns(machine.runs);
+            to_ns = done_ns < to_ns ? done_ns : to_ns;
+            note_busy(machine.runs, at_ns, to_ns);
+        }
+        draw(at_ns, to_ns, mw);
+        machine.card_ns = to_ns;
+    }
+}
+
+/* From the first launch of whoever draws too much. */
+static uint32_t card_clock(void)
+{
+    uint32_t clock = POWER_UNITY;
+    for (unsigned i = 0; i < machine.tenant_count; i++) {
+        const struct tenant *tenant = machine.tenants[i];
+        if (tenant->launched > 0 && tenant->clock > 0 && tenant->clock < clock)
+            clock = tenant->clock;
+    }
+    return clock;
+}
+
+static void card_launch(struct tenant *tenant)
+{
+    card_work();
+    uint64_t kernel_ns = tenant->kernel_ns;
+    if (tenant->pattern > 0)
+        kernel_ns = tenant->pattern_us[tenant->launched % tenant->pattern] * US;
+    if (tenant->clocked)
+        kernel_ns = kernel_ns * POWER_UNITY / card_clock();
+    tenant->asked_ns += kernel_ns;
+    if (tenant->launched++ == 0)
+        tenant->first_ns = machine.now_ns;
+}
+
+/* Its context is gone, and its work with it. */
+static void card_forget(struct tenant *tenant)
+{
+    card_work();
+    tenant->asked_ns = tenant->done_ns;
+}
+
+static void *program(void *tenant);
+
+/* The system's timers are up to 50 us late but for threads that asked for better, as the governor's does. What is
+ * shorter than falling asleep is waited for awake. */
+static void engine_pause(uint64_t ns)
+{
+    bool late = machine.task->run == program && ns >= 5 * US;
+    task_wait(machine.now_ns + ns + (late ? 55 : TIMER_US) * US);
+}
+
+static void *engine_stream_context(void *stream)
+{
+    return stream;
+}
+
+/* A context is its tenant. */
+static void *engine_make(void *context)
+{
+    for (struct fence *fence = machine.fence; fence < machine.fence + FENCES; fence++)
+        if (fence->tenant == NULL) {
+            fence->tenant = context;
+            return fence;
+        }
+    return NULL;
+}
+
+static void engine_drop(void *fence)
+{
+    ((struct fence *)fence)->tenant = NULL;
+}
+
+static bool engine_set(void *fence, void *stream)
+{
+    ((struct fence *)fence)->at_ns = ((const struct tenant *)stream)->asked_ns;
+    return true;
+}
+
+static bool engine_passed(void *fence)
+{
+    card_work();
+    const struct fence *set = fence;
+    return set->at_ns <= set->tenant->done_ns;
+}
+
+static bool engine_device_name(const char *uuid, char *name, size_t size)
+{
+    (void)uuid;
+    snprintf(name, size, "NVIDIA H200");
+    return true;
+}
+
+/* Only a card that draws anything tells its power. */
+static bool engine_power(const char *uuid, struct power_reading *reading)
+{
+    (void)uuid;
+    card_work();
+    *reading = machine.power;
+    reading->mean_mw = IDLE_MW;
+    reading->limit_mw = LIMIT_MW;
+    reading->clock = card_clock();
+    bool draws = false;
+    for (unsigned i = 0; i < machine.tenant_count; i++)
+        draws = draws || machine.tenants[i]->draws_mw > 0;
+    return draws;
+}
+
+static void engine_begin(void)
+{
+}
+
+static const struct engine engine = {
+    .now = task_now,
+    .pause = engine_pause,
+    .begin = engine_begin,
+    .stream_context = engine_stream_context,
+    .make = engine_make,
+    .drop = engine_drop,
+    .set = engine_set,
+    .passed = engine_passed,
+    .device_name = engine_device_name,
+    .power = engine_power,
+};
+
+/* ----------------------------------------------------------------------------------------------------- the programs */
+
+/* Wait until no more than so much is queued. */
+static void wait_for_card(const struct tenant *tenant, uint64_t queued_ns)
+{
+    for (card_work(); pending_ns(tenant) > queued_ns; card_work())
+        task_wait(machine.now_ns + pending_ns(tenant) - queued_ns);
+}
+
+/* A thread that slept so long finds its caches cold. */
+#define COLD_AFTER_NS (2000 * US)
+
+static void *program(void *tenant_)
+{
+    struct tenant *tenant = tenant_;
+    struct stream_key stream = {.stream = tenant};
+    uint64_t batch_ns = machine.now_ns;
+    for (;;) {
+        struct slice lie = {.file = tenant->lies ? tenant->governor->slice.file : -1};
+        slice_owe(&lie, INT64_MAX);
+        uint64_t came_ns = machine.now_ns;
+        bool gated = terms_limit_core(&tenant->terms) && gate_enter(&tenant->governor->gate);
+        card_launch(tenant);
+        if (gated)
+            gate_leave(&tenant->governor->gate, &stream);
+        uint64_t warmup_ns = machine.now_ns - came_ns > COLD_AFTER_NS ? tenant->warmup_ns : 0;
+        task_wait(machine.now_ns + tenant->host_ns + warmup_ns + 1);
+        if (tenant->batch > 0 && tenant->launched % tenant->batch == 0) {
+            wait_for_card(tenant, 0);
+            uint64_t took_ns = machine.now_ns - batch_ns;
+            tenant->batches++;
+            tenant->batches_ns += took_ns;
+            tenant->longest_ns = took_ns > tenant->longest_ns ? took_ns : tenant->longest_ns;
+            task_wait(machine.now_ns + tenant->rest_ns);
+            batch_ns = machine.now_ns;
+        } else {
+            wait_for_card(tenant, tenant->in_flight * tenant->kernel_ns);
+        }
+    }
+    return NULL;
+}
+
+void machine_begin(const char *directory, uint64_t seed)
+{
+    memset(&machine, 0, sizeof machine);
+    machine.now_ns = machine.card_ns = 1000000000;
+    machine.directory = directory;
+    machine.rng = seed;
+}
+
+void tenant_start(struct tenant *tenant)
+{
+    tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, machine.directory, 0);
+    demand(tenant->governor != NULL && tenant->governor->slice.file >= 0, "no file to lock");
+    tenant->launched = tenant->asked_ns = tenant->done_ns = 0;
+    tenant->batches = tenant->batches_ns = tenant->longest_ns = 0;
+    memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
+    unsigned known = 0;
+    while (known < machine.tenant_count && machine.tenants[known] != tenant)
+        known++;
+    demand(known < TENANTS, "too many tenants");
+    machine.tenants[known] = tenant;
+    machine.tenant_count += known == machine.tenant_count;
+    task_new(tenant, program, tenant, tenant->from_ns > machine.now_ns ? tenant->from_ns : machine.now_ns);
+}
+
+static void stop_tasks(struct tenant *tenant, bool dead, bool stopped)
+{
+    for (struct task *task = tasks; task < tasks + machine.tasks; task++)
+        if (task->tenant == tenant) {
+            task->dead = task->dead || dead;
+            task->stopped = stopped;
+        }
+}
+
+/* A governor lives as long as its process. */
+static void forget_governor(struct tenant *tenant)
+{
+    if (tenant->governor == NULL)
+        return;
+    governor_after_fork(tenant->governor); /* lets go of its descriptor */
+    free(tenant->governor);
+    tenant->governor = NULL;
+    for (struct fence *fence = machine.fence; fence < machine.fence + FENCES; fence++)
+        if (fence->tenant == tenant)
+            fence->tenant = NULL;
+}
+
+void tenant_kill(struct tenant *tenant)
+{
+    card_forget(tenant);
+    stop_tasks(tenant, true, false);
+    for (unsigned i = machine.locks; i-- > 0;)
+        if (machine.lock[i].tenant == tenant)
+            drop_lock(i);
+    forget_governor(tenant);
+}
+
+void tenant_stop(struct tenant *tenant)
+{
+    stop_tasks(tenant, false, true);
+}
+
+void tenant_continue(struct tenant *tenant)
+{
+    stop_tasks(tenant, false, false);
+}
+
+bool tenant_runs(const struct tenant *tenant)
+{
+    return tenant->governor != NULL && atomic_load(&tenant->governor->gate.state) == GATE_OPEN;
+}
+
+bool tenant_waits(const struct tenant *tenant)
+{
+    bool waits = false, runs = false;
+    for (unsigned i = 0; i < machine.locks; i++)
+        if (machine.lock[i].tenant == tenant) {
+            int byte = machine.lock[i].byte - tenant->governor->slice.at; /* slice.h */
+            waits = waits || byte == 1 || byte == 2;
+            runs = runs || byte == 4;
+        }
+    return waits && !runs;
+}
+
+double tenant_got(const struct tenant *tenant, unsigned from_s, unsigned to_s)
+{
+    uint64_t busy_ns = 0;
+    for (unsigned s = from_s; s < to_s; s++)
+        busy_ns += tenant->busy_ns[s];
+    return (double)busy_ns / 1e7 / (to_s - from_s);
+}
+
+void machine_end(void)
+{
+    for (struct task *task = tasks; task < tasks + machine.tasks; task++) {
+        forget_governor(task->tenant);
+        free(task->stack);
+        task->stack = NULL;
+    }
+    machine.tasks = 0;
+}

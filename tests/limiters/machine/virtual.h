@@ -1,0 +1,73 @@
+/* A machine in virtual time: tasks, sleeping, futexes and file locks as the kernel has them, a card and its programs.
+ *
+ * The core's sources are compiled once more with the names of what they ask of the system in virtual_'s place (see the
+ * Makefile), so that whole tenants, their governors' threads included, run here one step at a time and
+ * every run is the same. A task is one thread of one process; time passes only while all of them wait. Called by
+ * nobody's task, the functions are the system's own.
+ */
+#ifndef HETERO_TESTS_VIRTUAL_H
+#define HETERO_TESTS_VIRTUAL_H
+
+#include "../../../limiters/timeshare/governor.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TENANTS 8u
+#define SECONDS 64u
+
+/* A program under a grant, in a process of its own. */
+struct tenant {
+    /* What it is: written before tenant_start. */
+    struct hetero_grant_device terms;
+    uint64_t kernel_ns;         /* how long the card takes for one launch */
+    uint64_t host_ns;           /* how long the program takes to make one */
+    unsigned batch;             /* launches between two synchronisations; 0: it never synchronises */
+    unsigned in_flight;         /* launches it keeps queued at most */
+    uint64_t rest_ns;           /* what it does elsewhere after a batch */
+    uint32_t draws_mw;          /* what the card draws above idle while it works for it */
+    uint32_t clock;             /* what that lowers the clock to for all, of POWER_UNITY; 0: it does not */
+    bool clocked;               /* whether its kernels are as fast as the clock */
+    uint64_t warmup_ns;         /* how long it is slow to launch more once it was kept waiting */
+    const uint16_t *pattern_us; /* how long the card takes for one launch after the other, in place of kernel_ns */
+    unsigned pattern;           /* of so many, over and over */
+    uint64_t from_ns;           /* when it begins */
+    int64_t skew_ns;            /* how far its clock is ahead of the others' */
+    bool lies;                  /* says at every launch that as much is owed to it as can be */
+    struct hetero_region_device *account;
+
+    /* What became of it. */
+    struct governor *governor;
+    uint64_t launched, first_ns;              /* launches, and when the first was */
+    uint64_t asked_ns, done_ns;               /* of the card: by all launches, and what it has done */
+    uint64_t busy_ns[SECONDS];                /* of the card, second by second */
+    uint64_t batches, batches_ns, longest_ns; /* how long batches took, from asking for the first launch on */
+};
+
+/* A machine with nothing on it, at one second past the start of its clock; `directory` holds the tenants' files. */
+void machine_begin(const char *directory, uint64_t seed);
+void machine_end(void);
+
+/* Start a tenant's program; `tenant` stays the caller's. */
+void tenant_start(struct tenant *tenant);
+
+/* Let time pass. False: somebody ran for ever without letting it. */
+bool machine_run(uint64_t ns);
+uint64_t machine_now(void);
+
+/* So many threads cannot be started, as in a container that has as many as it may. */
+void machine_refuse_threads(unsigned count);
+
+/* SIGKILL, SIGSTOP and SIGCONT. */
+void tenant_kill(struct tenant *tenant);
+void tenant_stop(struct tenant *tenant);
+void tenant_continue(struct tenant *tenant);
+
+/* Whether its gate is open; and whether it waits for a lock that another has. */
+bool tenant_runs(const struct tenant *tenant);
+bool tenant_waits(const struct tenant *tenant);
+
+/* What the card did for a tenant from the one second to the other, in percent of that time. */
+double tenant_got(const struct tenant *tenant, unsigned from_s, unsigned to_s);
+
+#endif

@@ -1,0 +1,63 @@
+/* Programs that a pause costs something, in virtual time. */
+#include "machine/programs.h"
+
+/* One that reads each token of 5.2 ms, and one of 1.1 ms, whose first launches after a pause are slow; training, whose
+ * kernels are of all lengths. */
+static const uint16_t LAYER_US[] = {5, 5, 280, 5, 8, 8, 8, 560, 5, 100, 5, 5, 5, 190, 10, 190};
+static const struct tenant COLD_DECODER = {.kernel_ns = 87 * US,
+                                           .pattern_us = LAYER_US,
+                                           .pattern = 16,
+                                           .host_ns = 20 * US,
+                                           .batch = 64,
+                                           .in_flight = 1000,
+                                           .warmup_ns = 600 * US};
+static const struct tenant COLD_LOOP = {
+    .kernel_ns = 12 * US, .host_ns = 17 * US, .batch = 60, .in_flight = 1000, .warmup_ns = 500 * US};
+static const uint16_t MIXED_US[] = {[0 ... 24] = 1000, [25 ... 249] = 100};
+static const struct tenant MIXED = {
+    .kernel_ns = 190 * US, .pattern_us = MIXED_US, .pattern = 250, .host_ns = 5 * US, .in_flight = 1000};
+
+static void what_a_pause_costs_a_program_is_made_good(void)
+{
+    static const struct tenant *const programs[] = {&COLD_DECODER, &COLD_LOOP};
+    usage_file();
+    for (unsigned p = 0; p < 2; p++)
+        for (unsigned percent = 30; percent <= 60; percent += 30)
+            for (unsigned others = 0; others < 2; others++) {
+                machine_begin(directory, 1);
+                double native = alone(programs[p]);
+                add(0, programs[p], percent);
+                add(1, &GRAPHS, 90 - percent);
+                together(1 + others);
+                expect_of(0, percent, 0.7, 3, native);
+                machine_end();
+            }
+}
+
+static void what_a_pause_costs_is_lost_to_all_alike(void)
+{
+    pair(&COLD_DECODER, 50, &GRAPHS, 50, 1.5);
+}
+
+static void a_program_whose_launches_are_of_all_sizes_is_given_nothing(void)
+{
+    usage_file();
+    for (unsigned percent = 30; percent <= 60; percent += 30) {
+        machine_begin(directory, 1);
+        add(0, &MIXED, percent);
+        together(1);
+        EXPECT_NEAR(percent, 0.5, tenant_got(&tenants[0], 2, RUN_S));
+        machine_end();
+    }
+}
+
+static const struct test tests[] = {
+    TEST(what_a_pause_costs_a_program_is_made_good),
+    TEST(what_a_pause_costs_is_lost_to_all_alike),
+    TEST(a_program_whose_launches_are_of_all_sizes_is_given_nothing),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}

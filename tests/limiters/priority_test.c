@@ -1,0 +1,54 @@
+/* Tenants of high priority beside others, in virtual time. */
+#include "machine/programs.h"
+
+/* In milliseconds, the mean. */
+static double request_of(const struct tenant *tenant)
+{
+    return (double)tenant->batches_ns / (double)tenant->batches / (double)MS;
+}
+
+static void a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer(void)
+{
+    begin();
+    double native = alone(&TRAINING);
+    alone(&LOOP);
+    const struct tenant *unshared = &tenants[TENANTS - 1];
+    double request_ms = request_of(unshared), longest_ms = (double)unshared->longest_ns / (double)MS;
+    add(0, &LOOP, 50)->terms.priority = HETERO_PRIORITY_HIGH;
+    add(1, &TRAINING, 50);
+    tenants[0].terms.policy = tenants[1].terms.policy = HETERO_POLICY_ELASTIC;
+    together(2);
+    double left = 1 - (double)tenants[0].batches_ns / (RUN_S * (double)SECOND);
+    double low = (double)tenants[1].launched / native / left;
+    printf("request %.3f ms, alone %.3f; longest %.3f, alone %.3f; the other got %.1f %% of what was left\n",
+           request_of(&tenants[0]), request_ms, (double)tenants[0].longest_ns / (double)MS, longest_ms, 100 * low);
+    EXPECT(true, request_of(&tenants[0]) <= request_ms + 0.5);
+    EXPECT(true, (double)tenants[0].longest_ns / (double)MS <= longest_ms + 1);
+    EXPECT(true, low >= 0.9);
+    machine_end();
+}
+
+static void shares_beside_high_priority_are_shares(void)
+{
+    static const unsigned percents[][2] = {{60, 30}, {50, 50}, {90, 10}, {10, 90}};
+    usage_file();
+    for (unsigned p = 0; p < 4; p++) {
+        double native = alone(&KERNELS), natives = alone(&GRAPHS);
+        add(0, &KERNELS, percents[p][0])->terms.priority = HETERO_PRIORITY_HIGH;
+        add(1, &GRAPHS, percents[p][1]);
+        together(2);
+        expect_of(0, percents[p][0], 2, 3, native);
+        expect_of(1, percents[p][1], 2, 3, natives);
+        machine_end();
+    }
+}
+
+static const struct test tests[] = {
+    TEST(a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer),
+    TEST(shares_beside_high_priority_are_shares),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}

@@ -1,0 +1,123 @@
+/* What tenants of one card get beside each other: whole governors, their time slices and budgets, in virtual time. */
+#include "machine/programs.h"
+
+static void halves_of_a_card_are_halves(void)
+{
+    pair(&KERNELS, 50, &KERNELS, 50, 1);
+}
+
+static void a_decoder_beside_graphs_has_its_half(void)
+{
+    pair(&DECODER, 50, &GRAPHS, 50, 1);
+}
+
+static void long_kernels_beside_short_ones_take_no_more_than_their_half(void)
+{
+    pair(&LONG_KERNELS, 50, &KERNELS, 50, 1.5);
+}
+
+static void a_tenth_beside_nine_tenths_is_a_tenth(void)
+{
+    pair(&KERNELS, 10, &GRAPHS, 90, 1);
+}
+
+static void sixty_beside_thirty_leaves_slack(void)
+{
+    pair(&DECODER, 60, &KERNELS, 30, 1);
+}
+
+static void four_quarters_are_quarters(void)
+{
+    begin();
+    double native = alone(&KERNELS), decoders = alone(&DECODER);
+    add(0, &KERNELS, 25);
+    add(1, &DECODER, 25);
+    add(2, &KERNELS, 25);
+    add(3, &DECODER, 25);
+    together(4);
+    for (unsigned t = 0; t < 4; t++)
+        expect_of(t, 25, 1, 4, t % 2 ? decoders : native);
+    machine_end();
+}
+
+static void what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_first_launch(void)
+{
+    begin();
+    double native = alone(&KERNELS), sum_ms = 0, most_ms = 0;
+    for (unsigned moment = 0; moment < 50; moment++) {
+        machine_begin(directory, 1);
+        add(0, &KERNELS, 50)->terms.policy = HETERO_POLICY_ELASTIC;
+        add(1, &KERNELS, 50)->from_ns = 4 * SECOND + moment * 700 * US;
+        tenant_start(&tenants[0]);
+        tenant_start(&tenants[1]);
+        EXPECT(true, machine_run(3 * SECOND));
+        EXPECT(true, (double)tenants[0].launched >= 0.97 * 0.3 * native);
+        EXPECT(true, machine_run(3 * SECOND));
+        double ms = (double)(tenants[1].first_ns - tenants[1].from_ns) / 1e6;
+        sum_ms += ms / 50;
+        most_ms = ms > most_ms ? ms : most_ms;
+        EXPECT_NEAR(50, 2.5, tenant_got(&tenants[1], 5, 7));
+        machine_end();
+    }
+    printf("back after %.1f ms on average, %.1f ms at most\n", sum_ms, most_ms);
+    EXPECT(true, most_ms <= 20);
+}
+
+static void a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more(void)
+{
+    static const unsigned percents[][2] = {{50, 50}, {10, 90}, {90, 10}, {60, 30}};
+    usage_file();
+    for (unsigned p = 0; p < 4; p++) {
+        machine_begin(directory, 1);
+        add(0, &KERNELS, percents[p][0])->lies = true;
+        add(1, &GRAPHS, percents[p][1]);
+        together(2);
+        printf("%.2f of %u beside one that lies\n", tenant_got(&tenants[1], 4, RUN_S), percents[p][1]);
+        EXPECT_NEAR(percents[p][0], 3.5, tenant_got(&tenants[0], 4, RUN_S));
+        EXPECT_NEAR(percents[p][1], 3.5, tenant_got(&tenants[1], 4, RUN_S));
+        machine_end();
+    }
+}
+
+static void a_thread_that_cannot_be_started_is_tried_again(void)
+{
+    begin();
+    add(0, &KERNELS, 50);
+    add(1, &KERNELS, 50);
+    machine_refuse_threads(10);
+    together(2);
+    EXPECT_NEAR(50, 1.5, tenant_got(&tenants[0], 5, 10));
+    EXPECT_NEAR(50, 1.5, tenant_got(&tenants[1], 5, 10));
+    machine_end();
+}
+
+/* As in time namespaces: no tenant's share depends on another's clock. */
+static void tenants_whose_clocks_disagree_have_their_shares(void)
+{
+    begin();
+    double native = alone(&KERNELS);
+    add(0, &KERNELS, 30);
+    add(1, &KERNELS, 60)->skew_ns = INT64_C(86400) * 1000000000;
+    together(2);
+    expect_of(0, 30, 1, 3, native);
+    expect_of(1, 60, 1, 3, native);
+    machine_end();
+}
+
+static const struct test tests[] = {
+    TEST(halves_of_a_card_are_halves),
+    TEST(a_decoder_beside_graphs_has_its_half),
+    TEST(long_kernels_beside_short_ones_take_no_more_than_their_half),
+    TEST(a_tenth_beside_nine_tenths_is_a_tenth),
+    TEST(sixty_beside_thirty_leaves_slack),
+    TEST(four_quarters_are_quarters),
+    TEST(what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_first_launch),
+    TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more),
+    TEST(a_thread_that_cannot_be_started_is_tried_again),
+    TEST(tenants_whose_clocks_disagree_have_their_shares),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}

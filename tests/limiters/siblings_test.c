@@ -1,0 +1,117 @@
+/* The processes of one grant, in virtual time. */
+#include "machine/programs.h"
+
+/* Without a share the driver goes over from one to the next every 2 ms, which takes them 7 % of the card. */
+static void processes_of_a_grant_get_their_share_of_what_they_have_alone(void)
+{
+    static const unsigned percents[] = {25, 50, 90};
+    enum { PROCESSES = 4 };
+    begin();
+    for (unsigned t = 0; t < PROCESSES; t++)
+        add(t, &KERNELS, 100);
+    together(PROCESSES);
+    double native = 0;
+    for (unsigned t = 0; t < PROCESSES; t++)
+        native += (double)tenants[t].launched;
+    machine_end();
+    for (unsigned p = 0; p < 3; p++) {
+        machine_begin(directory, 1);
+        for (unsigned t = 0; t < PROCESSES; t++)
+            add(t, &KERNELS, percents[p])->account = &accounts[0];
+        together(PROCESSES);
+        double got = 0;
+        for (unsigned t = 0; t < PROCESSES; t++)
+            got += 100 * (double)tenants[t].launched / native;
+        printf("%.2f of %u\n", got, percents[p]);
+        EXPECT_NEAR(percents[p], 1, got);
+        machine_end();
+    }
+}
+
+/* Whoever of them has waited longest goes first: none waits for much longer than a time slice of each takes. */
+static void processes_of_a_grant_have_their_slices_one_after_the_other(void)
+{
+    static const struct tenant SERVER = {.kernel_ns = 500 * US, .host_ns = 3 * US, .batch = 8, .in_flight = 8};
+    static const unsigned percents[] = {20, 50, 90};
+    enum { PROCESSES = 4 };
+    usage_file();
+    for (unsigned p = 0; p < 3; p++)
+        for (unsigned others = 0; others < 2; others++) {
+            machine_begin(directory, 1);
+            for (unsigned t = 0; t < PROCESSES; t++)
+                add(t, &SERVER, percents[p])->account = &accounts[0];
+            add(PROCESSES, &GRAPHS, 100 - percents[p]);
+            together(PROCESSES + others);
+            double least = 1e18, most = 0, longest_ms = 0;
+            for (unsigned t = 0; t < PROCESSES; t++) {
+                double launched = (double)tenants[t].launched, waited_ms = (double)tenants[t].longest_ns / (double)MS;
+                least = launched < least ? launched : least;
+                most = launched > most ? launched : most;
+                longest_ms = waited_ms > longest_ms ? waited_ms : longest_ms;
+            }
+            printf("%u%s: one waited %.0f ms; %.0f to %.0f launches\n", percents[p], others > 0 ? " beside graphs" : "",
+                   longest_ms, least, most);
+            EXPECT(true, longest_ms < 200 + 5000.0 / percents[p]); /* or whoever wins a race: 290 to 1330 */
+            EXPECT(true, least > 0.85 * most);
+            machine_end();
+        }
+}
+
+static void a_process_that_is_stopped_while_it_waits_costs_its_grant_little(void)
+{
+    static const unsigned percents[] = {50, 90};
+    usage_file();
+    for (unsigned p = 0; p < 2; p++) {
+        machine_begin(directory, 1);
+        for (unsigned t = 0; t < 3; t++) {
+            add(t, &KERNELS, percents[p])->account = &accounts[0];
+            tenant_start(&tenants[t]);
+        }
+        EXPECT(true, machine_run(2 * SECOND));
+        while (!tenant_waits(&tenants[0]))
+            EXPECT(true, machine_run(MS));
+        tenant_stop(&tenants[0]);
+        EXPECT(true, machine_run(8 * SECOND));
+        double got = tenant_got(&tenants[1], 4, 9) + tenant_got(&tenants[2], 4, 9);
+        double due = percents[p] * 14 / 15.0; /* of the card's time, which time slices make the most of */
+        printf("%.2f of %.2f\n", got, due);
+        EXPECT_NEAR(due, 1, got);
+        machine_end();
+    }
+}
+
+static void processes_of_a_grant_share_what_is_lent_to_it(void)
+{
+    enum { PROCESSES = 4 };
+    static const unsigned percents[] = {1, 50};
+    usage_file();
+    for (unsigned p = 0; p < 2; p++) {
+        machine_begin(directory, 1);
+        for (unsigned t = 0; t < PROCESSES; t++) {
+            add(t, &KERNELS, percents[p])->account = &accounts[0];
+            tenants[t].terms.policy = HETERO_POLICY_ELASTIC;
+        }
+        together(PROCESSES);
+        double got = 0;
+        for (unsigned t = 0; t < PROCESSES; t++) {
+            printf("%.2f ", tenant_got(&tenants[t], 2, RUN_S));
+            EXPECT_NEAR(100.0 / PROCESSES, 2, tenant_got(&tenants[t], 2, RUN_S));
+            got += tenant_got(&tenants[t], 2, RUN_S);
+        }
+        printf("of a card that nobody else wants\n");
+        EXPECT(true, got > 93); /* as much as when the driver goes over from one to the other */
+        machine_end();
+    }
+}
+
+static const struct test tests[] = {
+    TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone),
+    TEST(processes_of_a_grant_have_their_slices_one_after_the_other),
+    TEST(a_process_that_is_stopped_while_it_waits_costs_its_grant_little),
+    TEST(processes_of_a_grant_share_what_is_lent_to_it),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}

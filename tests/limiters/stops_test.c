@@ -1,0 +1,118 @@
+/* Tenants that are killed or stopped beside others, in virtual time. */
+#include "machine/programs.h"
+
+/* Three busy tenants, one of which is killed at a random moment, and another comes in its place; whether the one that
+ * was killed had the time slice or not, some neighbour that waits for it has it soon. */
+static void after_a_kill_the_next_owner_is_there_within_5_ms(unsigned kills)
+{
+    uint64_t last_ns = 0, sum_ns = 0;
+    unsigned owners = 0, seed = 1;
+    begin();
+    for (unsigned t = 0; t < 3; t++) {
+        add(t, t == 1 ? &DECODER : &KERNELS, 33);
+        tenant_start(&tenants[t]);
+    }
+    EXPECT(true, machine_run(100 * MS));
+    for (unsigned k = 0; k < kills; k++) {
+        EXPECT(true, machine_run((uint64_t)rand_r(&seed) % (30 * MS)));
+        unsigned victim = (unsigned)rand_r(&seed) % 3;
+        bool owner = tenant_runs(&tenants[victim]), waits = false;
+        for (unsigned t = 0; t < 3; t++)
+            waits = waits || (t != victim && tenant_waits(&tenants[t]));
+        tenant_kill(&tenants[victim]);
+        uint64_t since_ns = machine_now();
+        bool next = !waits;
+        while (!next && machine_now() - since_ns <= 5 * MS) {
+            EXPECT(true, machine_run(20 * US));
+            for (unsigned t = 0; t < 3; t++)
+                next = next || tenant_runs(&tenants[t]);
+        }
+        uint64_t took_ns = machine_now() - since_ns;
+        if (owner && waits) {
+            owners++;
+            sum_ns += took_ns;
+            last_ns = took_ns > last_ns ? took_ns : last_ns;
+        }
+        EXPECT(true, took_ns <= 5 * MS);
+        tenant_start(&tenants[victim]);
+    }
+    printf("%u kills, %u of them of whoever had the time slice while another waited: the next owner after %.3f ms on "
+           "average, %.3f ms at most\n",
+           kills, owners, (double)sum_ns / 1e6 / owners, (double)last_ns / 1e6);
+    EXPECT(true, owners > kills / 10);
+    for (unsigned t = 0; t < 3; t++)
+        tenants[t].launched = 0;
+    EXPECT(true, machine_run(3000 * MS));
+    for (unsigned t = 0; t < 3; t++)
+        EXPECT(true, tenants[t].launched > 0);
+    machine_end();
+}
+
+static void a_killed_tenant_is_followed_by_the_next_within_5_ms(void)
+{
+    after_a_kill_the_next_owner_is_there_within_5_ms(2000);
+}
+
+static void a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms(void)
+{
+    after_a_kill_the_next_owner_is_there_within_5_ms(100000);
+}
+
+/* SIGSTOP, a debugger, a paused container: at whatever point of its time slice. */
+static void a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_again(void)
+{
+    usage_file();
+    for (unsigned moment = 0; moment < 12; moment++) {
+        machine_begin(directory, 1);
+        add(0, &KERNELS, 50)->terms.priority = moment % 4 == 0 ? HETERO_PRIORITY_HIGH : HETERO_PRIORITY_LOW;
+        add(1, &KERNELS, 50);
+        tenant_start(&tenants[0]);
+        tenant_start(&tenants[1]);
+        EXPECT(true, machine_run(800 * MS));
+        for (uint64_t ran_ns = 0; ran_ns <= moment * 400 * US; ran_ns = tenant_runs(&tenants[0]) ? ran_ns + 20 * US : 0)
+            EXPECT(true, machine_run(20 * US));
+        tenant_stop(&tenants[0]); /* at about two seconds */
+        EXPECT(true, machine_run(20 * SECOND));
+        EXPECT_NEAR(0, 0, tenant_got(&tenants[0], 4, 20));
+        EXPECT_NEAR(50, 2, tenant_got(&tenants[1], 4, 20));
+        tenant_continue(&tenants[0]);
+        EXPECT(true, machine_run(8 * SECOND));
+        EXPECT_NEAR(50, 1.5, tenant_got(&tenants[0], 24, 29));
+        EXPECT_NEAR(50, 2.5, tenant_got(&tenants[1], 24, 29));
+        machine_end();
+    }
+}
+
+/* It keeps the lock that says so. */
+static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
+{
+    static const uint32_t priorities[] = {HETERO_PRIORITY_LOW, HETERO_PRIORITY_HIGH};
+    usage_file();
+    for (unsigned p = 0; p < 2; p++) {
+        machine_begin(directory, 1);
+        add(0, &KERNELS, 10)->terms.priority = priorities[p];
+        add(1, &KERNELS, 90)->terms.priority = priorities[p];
+        tenant_start(&tenants[0]);
+        tenant_start(&tenants[1]);
+        EXPECT(true, machine_run(800 * MS));
+        while (!tenant_waits(&tenants[0]))
+            EXPECT(true, machine_run(20 * US));
+        tenant_stop(&tenants[0]);
+        EXPECT(true, machine_run(8 * SECOND));
+        printf("%.2f of 90\n", tenant_got(&tenants[1], 4, 9));
+        EXPECT_NEAR(90, 4, tenant_got(&tenants[1], 4, 9));
+        machine_end();
+    }
+}
+
+static const struct test tests[] = {
+    TEST(a_killed_tenant_is_followed_by_the_next_within_5_ms),
+    TEST(a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms),
+    TEST(a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_again),
+    TEST(a_tenant_stopped_while_it_waits_holds_nobody_up_for_long),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}
