@@ -25,10 +25,25 @@ EXPORT cndevRet_t cndevRelease(void)
 
 EXPORT const char *cndevGetErrorString(cndevRet_t errorId)
 {
-    static const char *const names[] = {
-        "success", "no driver", "low driver version", "unsupported API version", "uninitialized", "invalid argument",
-        "invalid device ID", "unknown error", "malloc failed", "insufficient space", "not supported", "invalid link",
-        "no devices", "no permission", "not found", "in use", "duplicate", "timeout", "in problem"};
+    static const char *const names[] = {"success",
+                                        "no driver",
+                                        "low driver version",
+                                        "unsupported API version",
+                                        "uninitialized",
+                                        "invalid argument",
+                                        "invalid device ID",
+                                        "unknown error",
+                                        "malloc failed",
+                                        "insufficient space",
+                                        "not supported",
+                                        "invalid link",
+                                        "no devices",
+                                        "no permission",
+                                        "not found",
+                                        "in use",
+                                        "duplicate",
+                                        "timeout",
+                                        "in problem"};
     return (unsigned)errorId < sizeof names / sizeof *names ? names[errorId] : "unknown error";
 }
 
@@ -102,7 +117,8 @@ EXPORT cndevRet_t cndevGetMemoryUsageV2(cndevMemoryInfoV2_t *memInfo, cndevDevic
     CARD(memInfo);
     *memInfo = (cndevMemoryInfoV2_t){.physicalMemoryTotal = (int64_t)(card->memory >> 20),
                                      .physicalMemoryUsed = (int64_t)(card->used >> 20),
-                                     .virtualMemoryTotal = 1 << 20, .globalMemory = card->memory};
+                                     .virtualMemoryTotal = 1 << 20,
+                                     .globalMemory = card->memory};
     return CNDEV_SUCCESS;
 }
 
@@ -119,9 +135,14 @@ EXPORT cndevRet_t cndevGetVersionInfo(cndevVersionInfo_t *versInfo, cndevDevice_
 EXPORT cndevRet_t cndevGetPCIeInfoV2(cndevPCIeInfoV2_t *deviceInfo, cndevDevice_t device)
 {
     CARD(deviceInfo);
-    *deviceInfo = (cndevPCIeInfoV2_t){.vendor = 0xcabc, .subsystemVendor = 0xcabc, .deviceId = 0x0370,
-                                      .domain = card->domain, .bus = card->bus, .device = card->device,
-                                      .function = card->function, .slotId = (uint16_t)card->place};
+    *deviceInfo = (cndevPCIeInfoV2_t){.vendor = 0xcabc,
+                                      .subsystemVendor = 0xcabc,
+                                      .deviceId = 0x0370,
+                                      .domain = card->domain,
+                                      .bus = card->bus,
+                                      .device = card->device,
+                                      .function = card->function,
+                                      .slotId = (uint16_t)card->place};
     return CNDEV_SUCCESS;
 }
 

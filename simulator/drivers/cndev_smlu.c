@@ -55,10 +55,15 @@ static uint32_t free_id(const struct fake_card *card, uint32_t kind, uint32_t id
 static void tell(cndevSMluInfo_t *info, const struct fake_card *card, const struct fake_slice *slice)
 {
     const struct fake_slice *profile = fake_find(card, PROFILE, slice->parent);
-    *info = (cndevSMluInfo_t){.version = 6, .profileId = (int32_t)slice->parent, .instanceId = (int32_t)slice->id,
-                              .domain = (int32_t)card->domain, .bus = (int32_t)card->bus,
-                              .device = (int32_t)card->device, .function = (int32_t)card->function,
-                              .mluQuota = {slice->core}, .memorySize = {slice->memory}};
+    *info = (cndevSMluInfo_t){.version = 6,
+                              .profileId = (int32_t)slice->parent,
+                              .instanceId = (int32_t)slice->id,
+                              .domain = (int32_t)card->domain,
+                              .bus = (int32_t)card->bus,
+                              .device = (int32_t)card->device,
+                              .function = (int32_t)card->function,
+                              .mluQuota = {slice->core},
+                              .memorySize = {slice->memory}};
     snprintf((char *)info->uuid, sizeof info->uuid, "%.24s%012x", card->uuid, slice->id);
     snprintf(info->profileName, sizeof info->profileName, "%s", profile ? profile->name : "");
     snprintf(info->instanceName, sizeof info->instanceName, "%s", slice->name);
@@ -105,8 +110,10 @@ EXPORT cndevRet_t cndevGetSMluProfileInfo(cndevSMluProfileInfo_t *profileInfo, i
         uint32_t made = 0;
         for (const struct fake_slice *one = NULL; (one = fake_next(card, INSTANCE, one));)
             made += one->parent == slice->id;
-        *profileInfo = (cndevSMluProfileInfo_t){.version = profileInfo->version, .profileId = profile,
-                                                .totalCapacity = 100 / slice->core, .mluQuota = {slice->core},
+        *profileInfo = (cndevSMluProfileInfo_t){.version = profileInfo->version,
+                                                .profileId = profile,
+                                                .totalCapacity = 100 / slice->core,
+                                                .mluQuota = {slice->core},
                                                 .memorySize = {slice->memory}};
         profileInfo->remainCapacity = profileInfo->totalCapacity > made ? profileInfo->totalCapacity - made : 0;
         snprintf(profileInfo->name, sizeof profileInfo->name, "%s", slice->name);

@@ -69,7 +69,8 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *s
 {
     if (!shape)
         return CUDA_ERROR_INVALID_VALUE;
-    return cuArray3DCreate_v2(handle, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = shape->Width, .Height = shape->Height,
+    return cuArray3DCreate_v2(handle, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = shape->Width,
+                                                                 .Height = shape->Height,
                                                                  .Format = shape->Format,
                                                                  .NumChannels = shape->NumChannels});
 }
@@ -78,7 +79,7 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *s
     LOCKED;                                                                                                            \
     struct array *name = object_find(handle, OBJECT_ARRAY);                                                            \
     if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_HANDLE
+    return CUDA_ERROR_INVALID_HANDLE
 
 EXPORT CUresult cuArrayDestroy(CUarray handle)
 {

@@ -46,8 +46,12 @@ EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mod
     if (stream->capture)
         return CUDA_ERROR_ILLEGAL_STATE;
     struct capture *capture = malloc(sizeof *capture);
-    *capture = (struct capture){.graph = graph_new(false), .origin = stream, .thread = pthread_self(), .mode = mode,
-                                .status = CU_STREAM_CAPTURE_STATUS_ACTIVE, .next = driver.captures};
+    *capture = (struct capture){.graph = graph_new(false),
+                                .origin = stream,
+                                .thread = pthread_self(),
+                                .mode = mode,
+                                .status = CU_STREAM_CAPTURE_STATUS_ACTIVE,
+                                .next = driver.captures};
     capture->id = capture->graph->object.number;
     stream->capture = driver.captures = capture;
     return CUDA_SUCCESS;

@@ -118,7 +118,10 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return cuDevicePrimaryCtxRelease_v2(ordinal); }
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal)
+{
+    return cuDevicePrimaryCtxRelease_v2(ordinal);
+}
 
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 {
@@ -132,7 +135,10 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) { return cuDevicePrimaryCtxReset_v2(ordinal); }
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
+{
+    return cuDevicePrimaryCtxReset_v2(ordinal);
+}
 
 EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned flags)
 {
@@ -203,7 +209,10 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxDestroy(CUcontext handle) { return cuCtxDestroy_v2(handle); }
+EXPORT CUresult cuCtxDestroy(CUcontext handle)
+{
+    return cuCtxDestroy_v2(handle);
+}
 
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle)
 {
@@ -212,7 +221,10 @@ EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle)
     return context ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-EXPORT CUresult cuCtxPushCurrent(CUcontext handle) { return cuCtxPushCurrent_v2(handle); }
+EXPORT CUresult cuCtxPushCurrent(CUcontext handle)
+{
+    return cuCtxPushCurrent_v2(handle);
+}
 
 EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *handle)
 {
@@ -224,7 +236,10 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxPopCurrent(CUcontext *handle) { return cuCtxPopCurrent_v2(handle); }
+EXPORT CUresult cuCtxPopCurrent(CUcontext *handle)
+{
+    return cuCtxPopCurrent_v2(handle);
+}
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext handle)
 {
@@ -328,8 +343,14 @@ static CUresult synchronize(CUcontext handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxSynchronize(void) { return synchronize(NULL); }
-EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle) { return synchronize(handle); }
+EXPORT CUresult cuCtxSynchronize(void)
+{
+    return synchronize(NULL);
+}
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle)
+{
+    return synchronize(handle);
+}
 
 EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 {
@@ -362,20 +383,4 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
     if (greatest)
         *greatest = -5;
     return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    struct context *peer = object_find(handle, OBJECT_CONTEXT);
-    if (!peer || flags)
-        return peer ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
-    return device_peers(context->device, peer->device) ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-}
-
-EXPORT CUresult cuCtxDisablePeerAccess(CUcontext handle)
-{
-    LOCKED;
-    return object_find(handle, OBJECT_CONTEXT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }

@@ -30,7 +30,8 @@ void fill_box(const struct fill *fill)
 
 static struct work copy_work(const struct device *device, const struct copy *copy)
 {
-    return (struct work){.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy,
+    return (struct work){.type = CU_GRAPH_NODE_TYPE_MEMCPY,
+                         .copy = *copy,
                          .ns = copy_time(device, copy->width * copy->height * copy->depth)};
 }
 
@@ -171,18 +172,39 @@ static CUresult copy_plane(const CUDA_MEMCPY2D *it, CUstream stream, bool asynch
     if (!it)
         return CUDA_ERROR_INVALID_VALUE;
     CUDA_MEMCPY3D space = {
-        .srcXInBytes = it->srcXInBytes, .srcY = it->srcY, .srcMemoryType = it->srcMemoryType, .srcHost = it->srcHost,
-        .srcDevice = it->srcDevice, .srcArray = it->srcArray, .srcPitch = it->srcPitch,
-        .dstXInBytes = it->dstXInBytes, .dstY = it->dstY, .dstMemoryType = it->dstMemoryType, .dstHost = it->dstHost,
-        .dstDevice = it->dstDevice, .dstArray = it->dstArray, .dstPitch = it->dstPitch,
-        .WidthInBytes = it->WidthInBytes, .Height = it->Height, .Depth = 1,
+        .srcXInBytes = it->srcXInBytes,
+        .srcY = it->srcY,
+        .srcMemoryType = it->srcMemoryType,
+        .srcHost = it->srcHost,
+        .srcDevice = it->srcDevice,
+        .srcArray = it->srcArray,
+        .srcPitch = it->srcPitch,
+        .dstXInBytes = it->dstXInBytes,
+        .dstY = it->dstY,
+        .dstMemoryType = it->dstMemoryType,
+        .dstHost = it->dstHost,
+        .dstDevice = it->dstDevice,
+        .dstArray = it->dstArray,
+        .dstPitch = it->dstPitch,
+        .WidthInBytes = it->WidthInBytes,
+        .Height = it->Height,
+        .Depth = 1,
     };
     return copy_space(&space, stream, asynchronous);
 }
 
-EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *it) { return copy_plane(it, NULL, false); }
-EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *it) { return copy_plane(it, NULL, false); }
-EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *it, CUstream stream) { return copy_plane(it, stream, true); }
+EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *it)
+{
+    return copy_plane(it, NULL, false);
+}
+EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *it)
+{
+    return copy_plane(it, NULL, false);
+}
+EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *it, CUstream stream)
+{
+    return copy_plane(it, stream, true);
+}
 
 EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *it)
 {
@@ -230,11 +252,19 @@ static CUresult copy_array(CUarray to, size_t to_offset, CUarray from, size_t fr
 {
     CUmemorytype other = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     CUDA_MEMCPY3D space = {
-        .srcXInBytes = from ? from_offset : 0, .srcMemoryType = from ? CU_MEMORYTYPE_ARRAY : other, .srcArray = from,
-        .srcDevice = device, .srcHost = host,
-        .dstXInBytes = to ? to_offset : 0, .dstMemoryType = to ? CU_MEMORYTYPE_ARRAY : other, .dstArray = to,
-        .dstDevice = device, .dstHost = host,
-        .WidthInBytes = size, .Height = 1, .Depth = 1,
+        .srcXInBytes = from ? from_offset : 0,
+        .srcMemoryType = from ? CU_MEMORYTYPE_ARRAY : other,
+        .srcArray = from,
+        .srcDevice = device,
+        .srcHost = host,
+        .dstXInBytes = to ? to_offset : 0,
+        .dstMemoryType = to ? CU_MEMORYTYPE_ARRAY : other,
+        .dstArray = to,
+        .dstDevice = device,
+        .dstHost = host,
+        .WidthInBytes = size,
+        .Height = 1,
+        .Depth = 1,
     };
     return copy_space(&space, stream, asynchronous);
 }

@@ -16,11 +16,11 @@ _Static_assert(sizeof(struct node) <= CELL, "the largest object fits a cell");
 
 struct driver driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .host_change = PTHREAD_COND_INITIALIZER};
 
-static char *arena;              /* made once by cuInit; its cells under driver.lock */
-static uint64_t arena_used;      /* bytes ever handed out */
+static char *arena;               /* made once by cuInit; its cells under driver.lock */
+static uint64_t arena_used;       /* bytes ever handed out */
 static struct object *free_cells; /* by next_free */
-static uint64_t numbers;         /* of objects and memory: never given twice */
-static bool forked;              /* set in a child of a process that had called cuInit: no driver works there */
+static uint64_t numbers;          /* of objects and memory: never given twice */
+static bool forked;               /* set in a child of a process that had called cuInit: no driver works there */
 
 void *object_new(enum object_kind kind)
 {
@@ -300,8 +300,8 @@ EXPORT CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice ordinal)
     WITH_DEVICE(device, ordinal);
     (void)device;
     NEEDS(properties);
-    *properties = (CUdevprop){1024, {1024, 1024, 64}, {0x7fffffff, 65535, 65535}, 49152, 65536, 32,
-                              0x7fffffff, 65536, 1980000, 512};
+    *properties = (CUdevprop){
+        1024, {1024, 1024, 64}, {0x7fffffff, 65535, 65535}, 49152, 65536, 32, 0x7fffffff, 65536, 1980000, 512};
     return CUDA_SUCCESS;
 }
 
@@ -355,8 +355,24 @@ EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib
         return CUDA_ERROR_INVALID_DEVICE;
     NEEDS(value);
     bool near = device->slot->links[peer->slot - driver.rack->devices].nvlinks;
-    *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK           ? !near
+    *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK          ? !near
              : attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED ? near
                                                                             : device_peers(device, peer);
     return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    struct context *peer = object_find(handle, OBJECT_CONTEXT);
+    if (!peer || flags)
+        return peer ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
+    return device_peers(context->device, peer->device) ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+}
+
+EXPORT CUresult cuCtxDisablePeerAccess(CUcontext handle)
+{
+    LOCKED;
+    return object_find(handle, OBJECT_CONTEXT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }

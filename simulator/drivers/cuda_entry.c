@@ -10,11 +10,18 @@
 /* Variants. */
 
 #define PTSZ(name, parameters, arguments)                                                                              \
-    EXPORT CUresult name##_ptsz parameters { return name arguments; }
+    EXPORT CUresult name##_ptsz parameters                                                                             \
+    {                                                                                                                  \
+        return name arguments;                                                                                         \
+    }
 #define PTDS(name, parameters, arguments)                                                                              \
-    EXPORT CUresult name##_ptds parameters { return name arguments; }
+    EXPORT CUresult name##_ptds parameters                                                                             \
+    {                                                                                                                  \
+        return name arguments;                                                                                         \
+    }
 #define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
+/* clang-format off */
 PTSZ(cuLaunchKernel,
      (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
       CUstream s, void **params, void **extra),
@@ -123,6 +130,7 @@ PTDS(cuMemsetD2D16_v2, (CUdeviceptr to, size_t pitch, unsigned short value, size
      (to, pitch, value, width, height))
 PTDS(cuMemsetD2D32_v2, (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height),
      (to, pitch, value, width, height))
+/* clang-format on */
 
 /* cuGetProcAddress. It takes a name without its suffix and the CUDA version the caller was built for, and answers with
  * the form of that time. Our own symbol table is the list of what there is. */
@@ -131,7 +139,8 @@ static const struct {
     const char *name;
     int since;
     const char *exported;
-} forms[] = { /* where the form is not "_v2 for whoever came after 4.0"; newest first */
+} forms[] = {
+    /* where the form is not "_v2 for whoever came after 4.0"; newest first */
     {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
     {"cuCtxCreate", 11040, "cuCtxCreate_v3"},
     {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
@@ -247,6 +256,7 @@ EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
 
 /* Errors. */
 
+/* clang-format off */
 #define ERRORS(each)                                                                                                   \
     each(CUDA_SUCCESS, "no error")                                                                                     \
     each(CUDA_ERROR_INVALID_VALUE, "invalid argument")                                                                 \
@@ -276,6 +286,7 @@ EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
     each(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing stream")    \
     each(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream")         \
     each(CUDA_ERROR_UNKNOWN, "unknown error")
+/* clang-format on */
 
 EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 {

@@ -52,7 +52,7 @@ EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *handle, CUgraph graph,
     LOCKED;                                                                                                            \
     struct exec *name = object_find(handle, OBJECT_EXEC);                                                              \
     if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_VALUE
+    return CUDA_ERROR_INVALID_VALUE
 
 EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, uint64_t *flags)
 {
@@ -153,8 +153,8 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
     if (!stream)
         return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
     if (stream->capture) /* becomes a child of the graph being made */
-        return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_GRAPH,
-                                              .graph = graph_copy(exec->graph, true)});
+        return enqueue(stream,
+                       &(struct work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = graph_copy(exec->graph, true)});
     CHECK(free_first(exec->graph, exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
     return run(stream, exec->graph);
 }

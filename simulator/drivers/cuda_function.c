@@ -37,7 +37,10 @@ static CUresult load_in_context(const void *image, CUmodule *handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuModuleLoadData(CUmodule *handle, const void *image) { return load_in_context(image, handle); }
+EXPORT CUresult cuModuleLoadData(CUmodule *handle, const void *image)
+{
+    return load_in_context(image, handle);
+}
 
 EXPORT CUresult cuModuleLoadDataEx(CUmodule *handle, const void *image, unsigned count, CUjit_option *options,
                                    void **values)
@@ -46,7 +49,10 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule *handle, const void *image, unsigned
     return load_in_context(image, handle);
 }
 
-EXPORT CUresult cuModuleLoadFatBinary(CUmodule *handle, const void *image) { return load_in_context(image, handle); }
+EXPORT CUresult cuModuleLoadFatBinary(CUmodule *handle, const void *image)
+{
+    return load_in_context(image, handle);
+}
 
 EXPORT CUresult cuModuleLoad(CUmodule *handle, const char *path)
 {
@@ -77,8 +83,14 @@ static CUresult unload(const void *handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuModuleUnload(CUmodule handle) { return unload(handle); }
-EXPORT CUresult cuLibraryUnload(CUlibrary handle) { return unload(handle); }
+EXPORT CUresult cuModuleUnload(CUmodule handle)
+{
+    return unload(handle);
+}
+EXPORT CUresult cuLibraryUnload(CUlibrary handle)
+{
+    return unload(handle);
+}
 
 static bool declares(const char *ptx, const char *name)
 {
@@ -192,8 +204,14 @@ static CUresult name_of(const char **name, const void *handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuFuncGetName(const char **name, CUfunction handle) { return name_of(name, handle); }
-EXPORT CUresult cuKernelGetName(const char **name, CUkernel handle) { return name_of(name, handle); }
+EXPORT CUresult cuFuncGetName(const char **name, CUfunction handle)
+{
+    return name_of(name, handle);
+}
+EXPORT CUresult cuKernelGetName(const char **name, CUkernel handle)
+{
+    return name_of(name, handle);
+}
 
 EXPORT CUresult cuFuncGetModule(CUmodule *module, CUfunction handle)
 {
@@ -238,8 +256,12 @@ CUresult launch_work(struct work *work, CUfunction handle, const unsigned dims[7
         .type = CU_GRAPH_NODE_TYPE_KERNEL,
         .ns = function->kernel->time,
         .kernel = {.func = handle,
-                   .gridDimX = dims[0], .gridDimY = dims[1], .gridDimZ = dims[2],
-                   .blockDimX = dims[3], .blockDimY = dims[4], .blockDimZ = dims[5],
+                   .gridDimX = dims[0],
+                   .gridDimY = dims[1],
+                   .gridDimZ = dims[2],
+                   .blockDimX = dims[3],
+                   .blockDimY = dims[4],
+                   .blockDimZ = dims[5],
                    .sharedMemBytes = dims[6]},
     };
     const void *first = params ? params[0] : NULL;

@@ -77,7 +77,7 @@ CUresult captured_alloc(struct stream *stream, struct pool *pool, size_t size, C
     LOCKED;                                                                                                            \
     struct node *name = object_find(handle, OBJECT_NODE);                                                              \
     if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_VALUE
+    return CUDA_ERROR_INVALID_VALUE
 
 EXPORT CUresult cuGraphCreate(CUgraph *handle, unsigned flags)
 {
@@ -120,8 +120,8 @@ static CUresult add(CUgraphNode *handle, struct graph *graph, const CUgraphNode 
 
 static CUresult kernel_work(struct work *work, const CUDA_KERNEL_NODE_PARAMS *it)
 {
-    unsigned dims[7] = {it->gridDimX, it->gridDimY, it->gridDimZ, it->blockDimX, it->blockDimY, it->blockDimZ,
-                        it->sharedMemBytes};
+    unsigned dims[7] = {it->gridDimX,  it->gridDimY,  it->gridDimZ,      it->blockDimX,
+                        it->blockDimY, it->blockDimZ, it->sharedMemBytes};
     return launch_work(work, it->func ? it->func : (CUfunction)it->kern, dims, it->kernelParams, it->extra);
 }
 
@@ -231,7 +231,8 @@ EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *handle, CUgraph graph_handle
     WITH_GRAPH(graph, graph_handle);
     WITH_CONTEXT(context);
     struct device *device = params && params->poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE
-                                ? device_at(params->poolProps.location.id) : NULL;
+                                ? device_at(params->poolProps.location.id)
+                                : NULL;
     if (!device || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || params->poolProps.handleTypes)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device->graph_pool)
@@ -263,16 +264,14 @@ EXPORT CUresult cuGraphAddNode(CUgraphNode *handle, CUgraph graph, const CUgraph
         return cuGraphAddMemcpyNode(handle, graph, needs, count, &params->memcpy.copyParams, params->memcpy.copyCtx);
     case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphAddMemsetNode(handle, graph, needs, count, &params->memset, NULL);
     case CU_GRAPH_NODE_TYPE_HOST: return cuGraphAddHostNode(handle, graph, needs, count, &params->host);
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-        return cuGraphAddChildGraphNode(handle, graph, needs, count, params->graph.graph);
+    case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphAddChildGraphNode(handle, graph, needs, count, params->graph.graph);
     case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(handle, graph, needs, count);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
         return cuGraphAddEventWaitNode(handle, graph, needs, count, params->eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
         return cuGraphAddEventRecordNode(handle, graph, needs, count, params->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuGraphAddMemAllocNode(handle, graph, needs, count, &params->alloc);
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
-        return cuGraphAddMemFreeNode(handle, graph, needs, count, params->free.dptr);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(handle, graph, needs, count, params->free.dptr);
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }

@@ -25,10 +25,14 @@ static CUresult host_new(void *fixed, void **result, size_t size, unsigned flags
         start = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memory_insert(&(struct memory){.start = (uintptr_t)start, .size = size,
+    memory_insert(&(struct memory){.start = (uintptr_t)start,
+                                   .size = size,
                                    .length = fixed ? size : round_up(size, PAGE),
-                                   .kind = fixed ? MEMORY_REGISTERED : MEMORY_HOST, .context = context,
-                                   .device = context->device, .flags = flags, .live = true});
+                                   .kind = fixed ? MEMORY_REGISTERED : MEMORY_HOST,
+                                   .context = context,
+                                   .device = context->device,
+                                   .flags = flags,
+                                   .live = true});
     if (result)
         *result = start;
     return CUDA_SUCCESS;
@@ -39,7 +43,10 @@ EXPORT CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
     return host_new(NULL, pointer, size, flags);
 }
 
-EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t size) { return host_new(NULL, pointer, size, 0); }
+EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t size)
+{
+    return host_new(NULL, pointer, size, 0);
+}
 
 EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
 {
@@ -57,7 +64,10 @@ static CUresult host_end(void *pointer, enum memory_kind kind, CUresult absent)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemFreeHost(void *pointer) { return host_end(pointer, MEMORY_HOST, CUDA_ERROR_INVALID_VALUE); }
+EXPORT CUresult cuMemFreeHost(void *pointer)
+{
+    return host_end(pointer, MEMORY_HOST, CUDA_ERROR_INVALID_VALUE);
+}
 
 EXPORT CUresult cuMemHostUnregister(void *pointer)
 {
@@ -94,9 +104,7 @@ static CUresult attribute_of(void *value, CUpointer_attribute attribute, CUdevic
     bool host = memory->kind >= MEMORY_HOST;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)value = (CUcontext)memory->context; break;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *(unsigned *)value = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-        break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)value = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)value = pointer; break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         if (!host && memory->kind != MEMORY_MANAGED)

@@ -21,8 +21,8 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
     struct memory *memory = memory_find(pointer);
     if (!handle || !memory || memory->kind != MEMORY_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
-    struct ipc_handle it = {IPC_MAGIC, memory->offset, memory->size, memory->length,
-                            getpid(), memory_file(), memory->device->card_index};
+    struct ipc_handle it = {
+        IPC_MAGIC, memory->offset, memory->size, memory->length, getpid(), memory_file(), memory->device->card_index};
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &it, sizeof it);
     return CUDA_SUCCESS;
@@ -51,8 +51,13 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handl
     close(fd);
     if (start == MAP_FAILED)
         return CUDA_ERROR_MAP_FAILED;
-    memory_insert(&(struct memory){.start = (uintptr_t)start, .size = it.size, .length = it.length, .kind = MEMORY_IPC,
-                                   .device = owner, .context = context, .live = true});
+    memory_insert(&(struct memory){.start = (uintptr_t)start,
+                                   .size = it.size,
+                                   .length = it.length,
+                                   .kind = MEMORY_IPC,
+                                   .device = owner,
+                                   .context = context,
+                                   .live = true});
     *pointer = (uintptr_t)start;
     return CUDA_SUCCESS;
 }

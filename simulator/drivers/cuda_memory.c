@@ -138,8 +138,12 @@ CUresult memory_new(struct context *context, size_t size, enum memory_kind kind,
         return CUDA_ERROR_INVALID_VALUE;
     if (size > context->device->card->memory && kind != MEMORY_MANAGED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct memory memory = {.size = size, .length = round_up(size, PAGE), .kind = kind, .context = context,
-                            .device = pool ? pool->device : context->device, .pool = pool};
+    struct memory memory = {.size = size,
+                            .length = round_up(size, PAGE),
+                            .kind = kind,
+                            .context = context,
+                            .device = pool ? pool->device : context->device,
+                            .pool = pool};
     void *start;
     if (kind != MEMORY_GRAPH && !charge(&memory))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -235,7 +239,10 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, enum memory_kind kin
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) { return allocate(pointer, size, MEMORY_DEVICE); }
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
+{
+    return allocate(pointer, size, MEMORY_DEVICE);
+}
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
 {

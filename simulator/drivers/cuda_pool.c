@@ -92,7 +92,7 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle)
     LOCKED;                                                                                                            \
     struct pool *name = object_find(handle, OBJECT_POOL);                                                              \
     if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_VALUE
+    return CUDA_ERROR_INVALID_VALUE
 
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
 {
@@ -192,7 +192,10 @@ EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *handle, CUdevice ordinal
     return pool_of(handle, ordinal, false);
 }
 
-EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *handle, CUdevice ordinal) { return pool_of(handle, ordinal, true); }
+EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *handle, CUdevice ordinal)
+{
+    return pool_of(handle, ordinal, true);
+}
 
 EXPORT CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 {

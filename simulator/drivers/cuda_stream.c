@@ -33,7 +33,7 @@ struct stream *stream_find(CUstream handle)
 #define WITH_EVENT(name, handle)                                                                                       \
     struct event *name = object_find(handle, OBJECT_EVENT);                                                            \
     if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_HANDLE
+    return CUDA_ERROR_INVALID_HANDLE
 
 bool reached(struct device *device, struct position at)
 {
@@ -171,7 +171,10 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuStreamDestroy(CUstream handle) { return cuStreamDestroy_v2(handle); }
+EXPORT CUresult cuStreamDestroy(CUstream handle)
+{
+    return cuStreamDestroy_v2(handle);
+}
 
 EXPORT CUresult cuStreamQuery(CUstream handle)
 {
@@ -256,8 +259,8 @@ EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn call, void *argument)
     WITH_STREAM(stream, handle);
     if (!call)
         return CUDA_ERROR_INVALID_VALUE;
-    return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_HOST,
-                                          .host = {.call = call, .argument = argument}});
+    return enqueue(stream,
+                   &(struct work){.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.call = call, .argument = argument}});
 }
 
 EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *argument, unsigned flags)
@@ -294,7 +297,10 @@ EXPORT CUresult cuEventDestroy_v2(CUevent handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }
+EXPORT CUresult cuEventDestroy(CUevent handle)
+{
+    return cuEventDestroy_v2(handle);
+}
 
 EXPORT CUresult cuEventRecord(CUevent event_handle, CUstream handle)
 {

@@ -115,7 +115,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     LOCKED;                                                                                                            \
     struct physical *name = object_find((void *)(uintptr_t)(handle), OBJECT_PHYSICAL);                                 \
     if (!name || !name->handles)                                                                                       \
-        return CUDA_ERROR_INVALID_VALUE
+    return CUDA_ERROR_INVALID_VALUE
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
@@ -245,8 +245,13 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
                        physical->fd >= 0 ? physical->fd : memory_file(), (off_t)physical->offset);
     if (start == MAP_FAILED)
         return CUDA_ERROR_MAP_FAILED;
-    memory_insert(&(struct memory){.start = (uintptr_t)pointer, .size = size, .length = size, .kind = MEMORY_MAPPED,
-                                   .device = physical->device, .physical = physical, .live = true});
+    memory_insert(&(struct memory){.start = (uintptr_t)pointer,
+                                   .size = size,
+                                   .length = size,
+                                   .kind = MEMORY_MAPPED,
+                                   .device = physical->device,
+                                   .physical = physical,
+                                   .live = true});
     physical->maps++;
     return CUDA_SUCCESS;
 }

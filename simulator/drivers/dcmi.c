@@ -106,8 +106,11 @@ EXPORT int dcmi_get_device_chip_info_v2(int card_id, int device_id, struct dcmi_
 EXPORT int dcmi_get_device_pcie_info_v2(int card_id, int device_id, struct dcmi_pcie_info_all *pcie_info)
 {
     DEVICE(pcie_info);
-    *pcie_info = (struct dcmi_pcie_info_all){.venderid = 0x19e5, .subvenderid = 0x19e5, .domain = (int)card->domain,
-                                             .bdf_busid = card->bus, .bdf_deviceid = card->device,
+    *pcie_info = (struct dcmi_pcie_info_all){.venderid = 0x19e5,
+                                             .subvenderid = 0x19e5,
+                                             .domain = (int)card->domain,
+                                             .bdf_busid = card->bus,
+                                             .bdf_deviceid = card->device,
                                              .bdf_funcid = card->function,
                                              .deviceid = has_hbm(card) ? 0xd802 : 0xd500};
     return DCMI_OK;
@@ -137,7 +140,8 @@ EXPORT int dcmi_get_device_memory_info_v3(int card_id, int device_id, struct dcm
     DEVICE(memory_info);
     if (has_hbm(card))
         return DCMI_ERR_CODE_NOT_SUPPORT;
-    *memory_info = (struct dcmi_get_memory_info_stru){.memory_size = mebibytes(card->memory), .freq = 1600,
+    *memory_info = (struct dcmi_get_memory_info_stru){.memory_size = mebibytes(card->memory),
+                                                      .freq = 1600,
                                                       .memory_available = mebibytes(card->memory - card->used),
                                                       .hugepagesize = 2048,
                                                       .utiliza = (unsigned)(card->used * 100 / card->memory)};
@@ -149,8 +153,8 @@ EXPORT int dcmi_get_device_hbm_info(int card_id, int device_id, struct dcmi_hbm_
     DEVICE(hbm_info);
     if (!has_hbm(card))
         return DCMI_ERR_CODE_NOT_SUPPORT;
-    *hbm_info = (struct dcmi_hbm_info){.memory_size = mebibytes(card->memory), .memory_usage = mebibytes(card->used),
-                                       .freq = 1600, .temp = 45};
+    *hbm_info = (struct dcmi_hbm_info){
+        .memory_size = mebibytes(card->memory), .memory_usage = mebibytes(card->used), .freq = 1600, .temp = 45};
     return DCMI_OK;
 }
 
@@ -204,7 +208,7 @@ EXPORT int dcmi_get_topo_info_by_device_id(int card_id, int device_id, int card_
         const char *word;
         enum dcmi_topology topology;
     } words[] = {{"HCCS", DCMI_TOPO_TYPE_HCCS}, {"HCCS_SW", DCMI_TOPO_TYPE_HCCS_SW}, {"SIO", DCMI_TOPO_TYPE_SIO},
-                 {"PIX", DCMI_TOPO_TYPE_PIX}, {"PXB", DCMI_TOPO_TYPE_PXB}, {"PHB", DCMI_TOPO_TYPE_PHB},
+                 {"PIX", DCMI_TOPO_TYPE_PIX},   {"PXB", DCMI_TOPO_TYPE_PXB},         {"PHB", DCMI_TOPO_TYPE_PHB},
                  {"NODE", DCMI_TOPO_TYPE_PHB}};
     DEVICE(topo);
     const struct fake_card *other = device(card_id2, device_id2);

@@ -22,9 +22,9 @@ enum dcmi_die_type { NDIE, VDIE };
 enum dcmi_main_cmd { DCMI_MAIN_CMD_VDEV_MNG = 52 };
 enum { VDEV_RESOURCE = 0, VDEV_TOTAL = 1, VDEV_FREE = 2, VDEV_ACTIVITY = 5 }; /* sub-commands of VDEV_MNG */
 enum { /* what dcmi_get_device_utilization_rate is asked for */
-    UTILIZATION_MEMORY = 1,
-    UTILIZATION_AICORE = 2,
-    UTILIZATION_HBM = 6,
+       UTILIZATION_MEMORY = 1,
+       UTILIZATION_AICORE = 2,
+       UTILIZATION_HBM = 6,
 };
 enum dcmi_topology {
     DCMI_TOPO_TYPE_SELF = 0,

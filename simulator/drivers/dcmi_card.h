@@ -14,8 +14,14 @@ static inline unsigned number(const struct fake_card *card, const char *key, uns
     return text ? (unsigned)strtoul(text, NULL, 10) : fallback;
 }
 
-static inline unsigned card_of(const struct fake_card *card) { return number(card, "card", card->place); }
-static inline unsigned chip_of(const struct fake_card *card) { return number(card, "chip", 0); }
+static inline unsigned card_of(const struct fake_card *card)
+{
+    return number(card, "card", card->place);
+}
+static inline unsigned chip_of(const struct fake_card *card)
+{
+    return number(card, "chip", 0);
+}
 
 static inline const struct fake_card *device(int card_id, int device_id)
 {
@@ -26,18 +32,27 @@ static inline const struct fake_card *device(int card_id, int device_id)
     return NULL;
 }
 
-static inline unsigned mebibytes(uint64_t bytes) { return (unsigned)(bytes >> 20); }
-static inline bool has_hbm(const struct fake_card *card) { return strncmp(card->model, "310", 3); }
+static inline unsigned mebibytes(uint64_t bytes)
+{
+    return (unsigned)(bytes >> 20);
+}
+static inline bool has_hbm(const struct fake_card *card)
+{
+    return strncmp(card->model, "310", 3);
+}
 
-static inline bool is_null(const void *out) { return !out; }
+static inline bool is_null(const void *out)
+{
+    return !out;
+}
 
 /* The card a call is about, or the end of the call. */
-#define DEVICE_NOISE(out, size)                                \
-    const struct fake_card *card = device(card_id, device_id); \
-    FAULTS(card, out, size);                                   \
-    if (is_null(out))                                          \
-        return DCMI_ERR_CODE_INVALID_PARAMETER;                \
-    if (!card || !faults_spare(card))                          \
+#define DEVICE_NOISE(out, size)                                                                                        \
+    const struct fake_card *card = device(card_id, device_id);                                                         \
+    FAULTS(card, out, size);                                                                                           \
+    if (is_null(out))                                                                                                  \
+        return DCMI_ERR_CODE_INVALID_PARAMETER;                                                                        \
+    if (!card || !faults_spare(card))                                                                                  \
     return fake_opened() ? DCMI_ERR_CODE_DEVICE_NOT_EXIST : DCMI_ERR_CODE_NOT_REDAY
 #define DEVICE(out) DEVICE_NOISE((out), sizeof *(out))
 

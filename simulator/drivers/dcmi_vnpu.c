@@ -80,8 +80,8 @@ EXPORT int dcmi_create_vdevice(int card_id, int device_id, struct dcmi_create_vd
     if (slice)
         snprintf(slice->name, sizeof slice->name, "%s", shape->name);
     fake_unlock();
-    *out = (struct dcmi_create_vdev_out){.vdev_id = id, .pcie_bus = card->bus, .pcie_device = card->device,
-                                         .pcie_func = id - first + 1};
+    *out = (struct dcmi_create_vdev_out){
+        .vdev_id = id, .pcie_bus = card->bus, .pcie_device = card->device, .pcie_func = id - first + 1};
     return slice ? DCMI_OK : DCMI_ERR_CODE_RESOURCE_OCCUPIED;
 }
 
@@ -99,9 +99,12 @@ EXPORT int dcmi_set_destroy_vdevice(int card_id, int device_id, unsigned int vde
 
 static struct dcmi_computing_resource computing(const struct shape *shape)
 {
-    return (struct dcmi_computing_resource){.aic = (float)shape->aicore, .aiv = (float)shape->aicore,
-                                            .memory_size = shape->memory, .device_aicpu = (unsigned short)shape->aicpu,
-                                            .vdev_memory_total = shape->memory, .vdev_memory_free = shape->memory};
+    return (struct dcmi_computing_resource){.aic = (float)shape->aicore,
+                                            .aiv = (float)shape->aicore,
+                                            .memory_size = shape->memory,
+                                            .device_aicpu = (unsigned short)shape->aicpu,
+                                            .vdev_memory_total = shape->memory,
+                                            .vdev_memory_free = shape->memory};
 }
 
 static int query_vdevice(const struct fake_card *card, struct dcmi_vdev_query_stru *query)

@@ -17,7 +17,7 @@
 enum object_kind {
     OBJECT_FREE,
     OBJECT_CONTEXT,
-    OBJECT_MODULE, /* also a library */
+    OBJECT_MODULE,   /* also a library */
     OBJECT_FUNCTION, /* also a kernel */
     OBJECT_STREAM,
     OBJECT_EVENT,
@@ -32,7 +32,10 @@ enum object_kind {
 
 struct object {
     enum object_kind kind;
-    union { struct object *next_free; uint64_t number; }; /* number: unique for the process's life */
+    union {
+        struct object *next_free;
+        uint64_t number;
+    }; /* number: unique for the process's life */
 };
 
 void *object_new(enum object_kind kind);
@@ -67,7 +70,7 @@ struct context {
     size_t limits[CU_LIMIT_MAX];
 };
 
-struct position { /* a point in the order of a device's work */
+struct position {  /* a point in the order of a device's work */
     uint64_t mark; /* of the card's work */
     uint64_t host; /* of this process's host functions */
 };
@@ -136,7 +139,12 @@ struct work { /* one thing a stream does, or a graph's node */
         CUDA_KERNEL_NODE_PARAMS kernel; /* without its parameters: a fake kernel computes nothing */
         struct copy copy;
         struct fill fill;
-        struct { CUhostFn call; CUstreamCallback callback; CUstream stream; void *argument; } host;
+        struct {
+            CUhostFn call;
+            CUstreamCallback callback;
+            CUstream stream;
+            void *argument;
+        } host;
         CUDA_MEM_ALLOC_NODE_PARAMS alloc;
         CUdeviceptr free;
         struct event *event;
@@ -170,8 +178,16 @@ struct capture {
     struct capture *next; /* in driver.captures */
 };
 
-enum memory_kind { MEMORY_DEVICE, MEMORY_MANAGED, MEMORY_POOL, MEMORY_GRAPH, MEMORY_MAPPED, MEMORY_IPC, MEMORY_HOST,
-                   MEMORY_REGISTERED };
+enum memory_kind {
+    MEMORY_DEVICE,
+    MEMORY_MANAGED,
+    MEMORY_POOL,
+    MEMORY_GRAPH,
+    MEMORY_MAPPED,
+    MEMORY_IPC,
+    MEMORY_HOST,
+    MEMORY_REGISTERED
+};
 
 struct memory { /* an address range */
     uintptr_t start;
@@ -221,20 +237,23 @@ static inline void unlock_driver(char *guard)
 #define WITH_CONTEXT(name)                                                                                             \
     struct context *name = current_context();                                                                          \
     if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_CONTEXT
+    return CUDA_ERROR_INVALID_CONTEXT
 
 #define PAGE 4096u
-static inline uint64_t round_up(uint64_t value, uint64_t grain) { return (value + grain - 1) / grain * grain; }
+static inline uint64_t round_up(uint64_t value, uint64_t grain)
+{
+    return (value + grain - 1) / grain * grain;
+}
 
 #define WITH_DEVICE(name, ordinal)                                                                                     \
     LOCKED;                                                                                                            \
     struct device *name = device_at(ordinal);                                                                          \
     if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_DEVICE
+    return CUDA_ERROR_INVALID_DEVICE
 
 #define NEEDS(pointer)                                                                                                 \
     if (!(pointer))                                                                                                    \
-        return CUDA_ERROR_INVALID_VALUE
+    return CUDA_ERROR_INVALID_VALUE
 
 struct context *current_context(void);
 struct device *device_at(CUdevice ordinal);
@@ -248,12 +267,12 @@ bool device_peers(const struct device *one, const struct device *other);
     LOCKED;                                                                                                            \
     struct stream *name = stream_find(handle);                                                                         \
     if (!name)                                                                                                         \
-        return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT
+    return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT
 
 struct stream *stream_find(CUstream handle); /* special streams resolve in the current context; NULL: no such stream */
 struct stream *stream_new(struct context *context, unsigned flags, int priority);
-CUresult enqueue(struct stream *stream, const struct work *work); /* does it, or captures it */
-CUresult do_now(struct context *context, const struct work *work);  /* on the default stream, and waits */
+CUresult enqueue(struct stream *stream, const struct work *work);  /* does it, or captures it */
+CUresult do_now(struct context *context, const struct work *work); /* on the default stream, and waits */
 CUresult perform(struct stream *stream, const struct work *work);
 void submit(struct stream *stream, uint64_t ns);
 void wait_for(struct device *device, struct position at); /* gives the lock away meanwhile */
@@ -265,7 +284,7 @@ CUresult launch_work(struct work *work, CUfunction function, const unsigned dims
     LOCKED;                                                                                                            \
     struct graph *name = object_find(handle, OBJECT_GRAPH);                                                            \
     if (!name)                                                                                                         \
-        return CUDA_ERROR_INVALID_VALUE
+    return CUDA_ERROR_INVALID_VALUE
 
 CUresult capture_guard(void); /* refuses, and spoils captures, where a call may not be made beside one */
 CUresult capture_spoil(struct capture *capture);

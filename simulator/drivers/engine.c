@@ -1,5 +1,5 @@
-/* Cards that take turns and memory that is counted, in one file under /dev/shm. Over 400 lines because all of it reads or
- * changes one state under one lock. */
+/* Cards that take turns and memory that is counted, in one file under /dev/shm. Over 400 lines because all of it reads
+ * or changes one state under one lock. */
 #include "engine.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #define ACCOUNTS  1024u
 #define STRETCHES 1024u
 #define NOBODY    UINT32_MAX
-#define MAKING    ACCOUNTS /* the byte locked while the state is made */
+#define MAKING    ACCOUNTS                     /* the byte locked while the state is made */
 #define MAGIC     UINT64_C(0x3245474e45544848) /* layout 2 */
 
 static const uint64_t sample_period = 166666667; /* ns; what NVML documents at most for utilization: 1/6 s to 1 s */
@@ -29,17 +29,17 @@ struct stretch { /* an unbroken run of one process on its card: served grows one
 };
 
 struct account {
-    uint32_t card, pid;          /* pid: to be shown, never to decide */
-    _Atomic uint64_t served;     /* written under the card's lock, read without it */
-    uint64_t submitted, memory;  /* under the card's lock */
-    uint64_t stretches;          /* how many there were, the last STRETCHES are kept */
+    uint32_t card, pid;         /* pid: to be shown, never to decide */
+    _Atomic uint64_t served;    /* written under the card's lock, read without it */
+    uint64_t submitted, memory; /* under the card's lock */
+    uint64_t stretches;         /* how many there were, the last STRETCHES are kept */
     struct stretch stretch[STRETCHES];
 };
 
 /* Whose turn it is. Plain numbers, so that a wait can play the future on a copy. */
 struct wheel {
-    uint64_t clock; /* the time until which everything is worked out */
-    uint32_t holder; /* index in tenants, or NOBODY */
+    uint64_t clock;      /* the time until which everything is worked out */
+    uint32_t holder;     /* index in tenants, or NOBODY */
     uint64_t turn, swap; /* what is left of its slice, and of the change to it */
 };
 
@@ -60,7 +60,7 @@ struct state { /* the file */
 
 struct engine {
     char path[64];
-    int fd; /* the lock byte of account i is byte i */
+    int fd;      /* the lock byte of account i is byte i */
     pid_t owner; /* a forked child is not */
     struct state *state;
     unsigned count;

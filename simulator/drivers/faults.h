@@ -21,11 +21,11 @@ bool faults_spare(const struct fake_card *card); /* still there: it has not vani
 
 /* Whether the call ends here: with *code to be returned, after filling out with noise if so told. */
 bool faults_answer(const char *call, const struct fake_card *card, void *out, uint64_t size, int *code);
-#define FAULTS(card, out, size)                                     \
-    do {                                                            \
-        int code_;                                                  \
-        if (faults_answer(__func__, (card), (out), (size), &code_)) \
-            return code_;                                           \
+#define FAULTS(card, out, size)                                                                                        \
+    do {                                                                                                               \
+        int code_;                                                                                                     \
+        if (faults_answer(__func__, (card), (out), (size), &code_))                                                    \
+            return code_;                                                                                              \
     } while (0)
 
 #endif

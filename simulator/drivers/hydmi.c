@@ -8,28 +8,34 @@
 
 const char fake_vendor[] = "hygon";
 
-enum { VDEVICE }; /* kinds of slices */
+enum { VDEVICE };   /* kinds of slices */
 #define VDEVICES 4u /* on one card */
 
-static bool opened(void) { return fake_opened() || fake_open(); }
-static bool is_null(const void *out) { return !out; }
+static bool opened(void)
+{
+    return fake_opened() || fake_open();
+}
+static bool is_null(const void *out)
+{
+    return !out;
+}
 
 /* The card a call is about, or the end of the call. */
-#define CARD(out)                                                  \
-    const bool ready = opened();                                   \
-    const struct fake_card *card = fake_card((unsigned)device_id); \
-    FAULTS(card, (out), sizeof *(out));                            \
-    if (!ready)                                                    \
-        return DMI_STATUS_OPEN_MKFD_FAILED;                        \
-    if (!card || !faults_spare(card) || is_null(out))              \
+#define CARD(out)                                                                                                      \
+    const bool ready = opened();                                                                                       \
+    const struct fake_card *card = fake_card((unsigned)device_id);                                                     \
+    FAULTS(card, (out), sizeof *(out));                                                                                \
+    if (!ready)                                                                                                        \
+        return DMI_STATUS_OPEN_MKFD_FAILED;                                                                            \
+    if (!card || !faults_spare(card) || is_null(out))                                                                  \
     return DMI_STATUS_INVALID_ARGUMENTS
 /* Calls about none. */
-#define MACHINE(out)                                        \
-    const bool ready = opened();                            \
-    FAULTS(NULL, (out), sizeof *(out));                     \
-    if (!ready)                                             \
-        return DMI_STATUS_OPEN_MKFD_FAILED;                 \
-    if (is_null(out))                                       \
+#define MACHINE(out)                                                                                                   \
+    const bool ready = opened();                                                                                       \
+    FAULTS(NULL, (out), sizeof *(out));                                                                                \
+    if (!ready)                                                                                                        \
+        return DMI_STATUS_OPEN_MKFD_FAILED;                                                                            \
+    if (is_null(out))                                                                                                  \
     return DMI_STATUS_INVALID_ARGUMENTS
 
 EXPORT dmiStatus dmiGetStatusString(dmiStatus status, const char **status_string)
@@ -37,9 +43,12 @@ EXPORT dmiStatus dmiGetStatusString(dmiStatus status, const char **status_string
     static const struct {
         dmiStatus status;
         const char *words;
-    } names[] = {{DMI_STATUS_SUCCESS, "success"}, {DMI_STATUS_ERROR, "error"},
-                 {DMI_STATUS_OPEN_MKFD_FAILED, "open mkfd failed"}, {DMI_STATUS_INVALID_ARGUMENTS, "invalid arguments"},
-                 {DMI_STATUS_OUT_OF_RESOURCES, "out of resources"}, {DMI_STATUS_VDEV_NOT_EXIST, "vdev does not exist"},
+    } names[] = {{DMI_STATUS_SUCCESS, "success"},
+                 {DMI_STATUS_ERROR, "error"},
+                 {DMI_STATUS_OPEN_MKFD_FAILED, "open mkfd failed"},
+                 {DMI_STATUS_INVALID_ARGUMENTS, "invalid arguments"},
+                 {DMI_STATUS_OUT_OF_RESOURCES, "out of resources"},
+                 {DMI_STATUS_VDEV_NOT_EXIST, "vdev does not exist"},
                  {DMI_STATUS_DEVICE_BUSY, "device busy"}};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].status == status) {
@@ -59,8 +68,10 @@ EXPORT dmiStatus dmiGetDeviceCount(int *count)
 EXPORT dmiStatus dmiGetDeviceInfo(int device_id, dmiDeviceInfo *device_info)
 {
     CARD(device_info);
-    *device_info = (dmiDeviceInfo){.compute_unit_count = (int)card->core, .global_mem_size = card->memory,
-                                   .usage_mem_size = card->used, .device_id = device_id};
+    *device_info = (dmiDeviceInfo){.compute_unit_count = (int)card->core,
+                                   .global_mem_size = card->memory,
+                                   .usage_mem_size = card->used,
+                                   .device_id = device_id};
     snprintf(device_info->name, sizeof device_info->name, "%s", card->model);
     return DMI_STATUS_SUCCESS;
 }
@@ -167,8 +178,8 @@ EXPORT dmiStatus dmiGetVDeviceInfo(int vdevice_id, dmiDeviceInfo *device_info)
     fake_lock();
     const struct fake_slice *slice = fake_find(NULL, VDEVICE, (uint32_t)vdevice_id);
     if (slice && (card = card_of(slice))) {
-        *device_info = (dmiDeviceInfo){.compute_unit_count = (int)slice->core, .global_mem_size = slice->memory,
-                                       .device_id = (int)card->place};
+        *device_info = (dmiDeviceInfo){
+            .compute_unit_count = (int)slice->core, .global_mem_size = slice->memory, .device_id = (int)card->place};
         snprintf(device_info->name, sizeof device_info->name, "%s", card->model);
     }
     fake_unlock();
@@ -194,9 +205,9 @@ EXPORT dmiStatus dmiUpdateSingleVDevice(int vdevice_id, int vdev_cus, int vdev_m
         struct left left = left_of(card, slice);
         uint64_t units = vdev_cus < 0 ? slice->core : (unsigned)vdev_cus; /* -1 changes nothing */
         uint64_t memory = vdev_mem_size < 0 ? slice->memory : (uint64_t)vdev_mem_size << 20;
-        outcome = fake_in_use(slice)                              ? DMI_STATUS_DEVICE_BUSY
+        outcome = fake_in_use(slice)                             ? DMI_STATUS_DEVICE_BUSY
                   : units <= left.units && memory <= left.memory ? DMI_STATUS_SUCCESS
-                                                                   : DMI_STATUS_OUT_OF_RESOURCES;
+                                                                 : DMI_STATUS_OUT_OF_RESOURCES;
         if (outcome == DMI_STATUS_SUCCESS) {
             slice->core = (uint32_t)units;
             slice->memory = memory;

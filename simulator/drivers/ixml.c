@@ -16,8 +16,8 @@ bool nvml_lost(const char *health)
 
 EXPORT nvmlReturn_t ixmlDeviceGetHealth(nvmlDevice_t handle, unsigned long long *health)
 {
-    static const char *const words[] = {
-        "sysbus", "memory-controller", "temperature", "voltage", "ecc", "memory", "pcie"};
+    static const char *const words[] = {"sysbus", "memory-controller", "temperature", "voltage", "ecc", "memory",
+                                        "pcie"};
     FILLS(health);
     ALIVE(device, handle);
     NEEDS(health);

@@ -7,13 +7,13 @@
 #include "nvml/abi.h"
 
 enum { /* bits of ixmlDeviceGetHealth; none: well */
-    ixmlHealthSYSHUBError = 0x01,
-    ixmlHealthMCError = 0x02,
-    ixmlHealthOverTempError = 0x04,
-    ixmlHealthOverVoltageError = 0x08,
-    ixmlHealthECCError = 0x10,
-    ixmlHealthMemoryError = 0x20,
-    ixmlHealthPCIEError = 0x40,
+       ixmlHealthSYSHUBError = 0x01,
+       ixmlHealthMCError = 0x02,
+       ixmlHealthOverTempError = 0x04,
+       ixmlHealthOverVoltageError = 0x08,
+       ixmlHealthECCError = 0x10,
+       ixmlHealthMemoryError = 0x20,
+       ixmlHealthPCIEError = 0x40,
 };
 
 nvmlReturn_t ixmlDeviceGetHealth(nvmlDevice_t device, unsigned long long *health);

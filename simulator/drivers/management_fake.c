@@ -74,8 +74,14 @@ bool fake_open(void)
     return good;
 }
 
-bool fake_opened(void) { return fake_cards(); }
-void fake_close(void) { fake_open_cards(NULL); }
+bool fake_opened(void)
+{
+    return fake_cards();
+}
+void fake_close(void)
+{
+    fake_open_cards(NULL);
+}
 
 unsigned fake_count(void)
 {

@@ -22,9 +22,9 @@ struct fake_process {
  * without a device of this vendor. Cards handed out before stay valid. */
 bool fake_open(void);
 bool fake_opened(void);
-void fake_close(void); /* until opened again there are no cards */
-unsigned fake_count(void);                         /* cards that are there now */
-const struct fake_card *fake_card(unsigned index); /* NULL: not opened, or no such card now */
+void fake_close(void);                                          /* until opened again there are no cards */
+unsigned fake_count(void);                                      /* cards that are there now */
+const struct fake_card *fake_card(unsigned index);              /* NULL: not opened, or no such card now */
 const char *fake_driver(const char *key, const char *fallback); /* what a [driver] says of key */
 
 /* What lies between two cards, by the rack's word for it: what either says, else NODE or SYS by their NUMA nodes. */

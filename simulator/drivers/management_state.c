@@ -11,11 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LAYOUT 2u /* of struct state; part of the file's name */
+#define LAYOUT         2u /* of struct state; part of the file's name */
 #define FAULTS_COUNTED 32u
 
 struct state { /* the file, shared by all processes and read and changed under its lock: zeroes, but for its name */
-    char rack[512]; /* whose state it is, for people */
+    char rack[512];                 /* whose state it is, for people */
     uint32_t calls[FAULTS_COUNTED]; /* how often the call of each [fault] was made, for vanish */
     struct {
         uint64_t card;
@@ -90,9 +90,18 @@ __attribute__((destructor)) static void remove_empty(void)
     fake_unlock();
 }
 
-void fake_open_cards(struct fake_cards *cards) { opened = cards; }
-struct fake_cards *fake_cards(void) { return opened; }
-uint32_t *fake_calls(unsigned fault) { return &state->calls[fault % FAULTS_COUNTED]; }
+void fake_open_cards(struct fake_cards *cards)
+{
+    opened = cards;
+}
+struct fake_cards *fake_cards(void)
+{
+    return opened;
+}
+uint32_t *fake_calls(unsigned fault)
+{
+    return &state->calls[fault % FAULTS_COUNTED];
+}
 
 const struct fake_card *fake_at(unsigned place)
 {
@@ -110,7 +119,10 @@ struct fake_slice *fake_cut(const struct fake_card *card, uint32_t kind, uint32_
     return NULL;
 }
 
-void fake_drop(struct fake_slice *slice) { *slice = (struct fake_slice){0}; }
+void fake_drop(struct fake_slice *slice)
+{
+    *slice = (struct fake_slice){0};
+}
 
 struct fake_slice *fake_next(const struct fake_card *card, uint32_t kind, const struct fake_slice *after)
 {

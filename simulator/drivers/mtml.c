@@ -13,34 +13,47 @@
 const char fake_vendor[] = "mthreads";
 
 /* Handles are checked by their addresses: each is a cell of one of these. */
-struct MtmlLibrary { char unused; };
-struct MtmlSystem { char unused; };
-struct MtmlDevice { char unused; };
-struct MtmlMemory { char unused; };
-struct MtmlGpu { char unused; };
+struct MtmlLibrary {
+    char unused;
+};
+struct MtmlSystem {
+    char unused;
+};
+struct MtmlDevice {
+    char unused;
+};
+struct MtmlMemory {
+    char unused;
+};
+struct MtmlGpu {
+    char unused;
+};
 static struct MtmlLibrary library;
 static struct MtmlSystem computer;
 static struct MtmlDevice devices[FAKE_CARDS]; /* by place, as the two below */
 static struct MtmlMemory memories[FAKE_CARDS];
 static struct MtmlGpu gpus[FAKE_CARDS];
 
-static bool is_null(const void *out) { return !out; }
+static bool is_null(const void *out)
+{
+    return !out;
+}
 
 /* The card a handle is about, or the end of the call. */
-#define HANDLE_NOISE(cells, handle, out, size)                                             \
-    const unsigned place = (unsigned)((handle) - (cells));                                 \
-    const struct fake_card *card = (handle) == (cells) + place ? fake_at(place) : NULL;    \
-    FAULTS(card, out, size);                                                               \
-    if (!card || is_null(out))                                                             \
-        return fake_opened() ? MTML_ERROR_INVALID_ARGUMENT : MTML_ERROR_DRIVER_NOT_LOADED; \
-    if (!faults_spare(card))                                                               \
+#define HANDLE_NOISE(cells, handle, out, size)                                                                         \
+    const unsigned place = (unsigned)((handle) - (cells));                                                             \
+    const struct fake_card *card = (handle) == (cells) + place ? fake_at(place) : NULL;                                \
+    FAULTS(card, out, size);                                                                                           \
+    if (!card || is_null(out))                                                                                         \
+        return fake_opened() ? MTML_ERROR_INVALID_ARGUMENT : MTML_ERROR_DRIVER_NOT_LOADED;                             \
+    if (!faults_spare(card))                                                                                           \
     return MTML_ERROR_DRIVER_FAILURE
 #define HANDLE(cells, handle, out) HANDLE_NOISE(cells, handle, (out), sizeof *(out))
-#define LIBRARY(handle, out)                  \
-    FAULTS(NULL, (out), sizeof *(out));       \
-    if (!fake_opened())                       \
-        return MTML_ERROR_DRIVER_NOT_LOADED;  \
-    if ((handle) != &library || is_null(out)) \
+#define LIBRARY(handle, out)                                                                                           \
+    FAULTS(NULL, (out), sizeof *(out));                                                                                \
+    if (!fake_opened())                                                                                                \
+        return MTML_ERROR_DRIVER_NOT_LOADED;                                                                           \
+    if ((handle) != &library || is_null(out))                                                                          \
     return MTML_ERROR_INVALID_ARGUMENT
 
 EXPORT MtmlReturn mtmlLibraryInit(MtmlLibrary **lib)
@@ -61,9 +74,8 @@ EXPORT MtmlReturn mtmlLibraryShutDown(MtmlLibrary *lib)
 
 EXPORT const char *mtmlErrorString(MtmlReturn result)
 {
-    static const char *const names[] = {
-        "Success", "Driver not loaded", "Driver failure", "Invalid argument", "Not supported", "No permission",
-        "Insufficient size", "Not found"};
+    static const char *const names[] = {"Success",       "Driver not loaded", "Driver failure",    "Invalid argument",
+                                        "Not supported", "No permission",     "Insufficient size", "Not found"};
     return (unsigned)result < sizeof names / sizeof *names ? names[result] : "Unknown error";
 }
 
@@ -169,15 +181,22 @@ EXPORT MtmlReturn mtmlDeviceGetSerialNumber(const MtmlDevice *dev, unsigned int 
 EXPORT MtmlReturn mtmlDeviceGetPciInfo(const MtmlDevice *dev, MtmlPciInfo *pci)
 {
     HANDLE(devices, dev, pci);
-    *pci = (MtmlPciInfo){.segment = card->domain, .bus = card->bus, .device = card->device, .pciDeviceId = 0x03271ed5,
-                         .busWidth = 16, .pciMaxSpeed = 32, .pciCurSpeed = 32, .pciMaxWidth = 16, .pciCurWidth = 16,
-                         .pciMaxGen = 5, .pciCurGen = 5};
+    *pci = (MtmlPciInfo){.segment = card->domain,
+                         .bus = card->bus,
+                         .device = card->device,
+                         .pciDeviceId = 0x03271ed5,
+                         .busWidth = 16,
+                         .pciMaxSpeed = 32,
+                         .pciCurSpeed = 32,
+                         .pciMaxWidth = 16,
+                         .pciCurWidth = 16,
+                         .pciMaxGen = 5,
+                         .pciCurGen = 5};
     snprintf(pci->sbdf, sizeof pci->sbdf, "%08x:%02x:%02x.%x", card->domain, card->bus, card->device, card->function);
     return MTML_SUCCESS;
 }
 
-static MtmlReturn path(const struct fake_card *card, const char *format, unsigned first, char *out,
-                       unsigned int length)
+static MtmlReturn path(const struct fake_card *card, const char *format, unsigned first, char *out, unsigned int length)
 {
     char name[64];
     snprintf(name, sizeof name, format, first + card->place);
@@ -257,7 +276,9 @@ EXPORT MtmlReturn mtmlDeviceGetTopologyLevel(const MtmlDevice *dev, const MtmlDe
     static const struct {
         const char *word;
         MtmlDeviceTopologyLevel level;
-    } words[] = {{"PIX", MTML_TOPOLOGY_SINGLE}, {"PXB", MTML_TOPOLOGY_MULTIPLE}, {"PHB", MTML_TOPOLOGY_HOSTBRIDGE},
+    } words[] = {{"PIX", MTML_TOPOLOGY_SINGLE},
+                 {"PXB", MTML_TOPOLOGY_MULTIPLE},
+                 {"PHB", MTML_TOPOLOGY_HOSTBRIDGE},
                  {"NODE", MTML_TOPOLOGY_NODE}};
     HANDLE(devices, dev, level);
     const struct fake_card *other = fake_at((unsigned)(dev2 - devices));

@@ -15,8 +15,9 @@ EXPORT mxSmlReturn_t mxSmlInit(void)
 EXPORT const char *mxSmlGetErrorString(mxSmlReturn_t result)
 {
     static const char *const names[] = {
-        "success", "failure", "no device", "operation not supported", "sysfs error", "sysfs write error",
-        "invalid device id", "invalid die id", "permission denied", "invalid input", "insufficient size"};
+        "success",           "failure",           "no device",         "operation not supported",
+        "sysfs error",       "sysfs write error", "invalid device id", "invalid die id",
+        "permission denied", "invalid input",     "insufficient size"};
     return (unsigned)result < sizeof names / sizeof *names ? names[result] : "unknown error";
 }
 
@@ -32,8 +33,8 @@ EXPORT unsigned int mxSmlGetDeviceCount(void)
 EXPORT mxSmlReturn_t mxSmlGetDeviceInfo(unsigned int deviceId, mxSmlDeviceInfo_t *deviceInfo)
 {
     CARD(deviceInfo);
-    *deviceInfo = (mxSmlDeviceInfo_t){.deviceId = deviceId, .gpuId = card->place, .nodeId = card->place,
-                                      .brand = MXSML_Brand_C};
+    *deviceInfo =
+        (mxSmlDeviceInfo_t){.deviceId = deviceId, .gpuId = card->place, .nodeId = card->place, .brand = MXSML_Brand_C};
     snprintf(deviceInfo->bdfId, sizeof deviceInfo->bdfId, "%04x:%02x:%02x.%x", card->domain, card->bus, card->device,
              card->function);
     const char *kind = strncmp(card->uuid, "GPU-", 4) ? "GPU-" : "";
@@ -116,8 +117,11 @@ EXPORT mxSmlReturn_t mxSmlGetDeviceTopology(unsigned int deviceId, unsigned int 
     static const struct {
         const char *word;
         mxSmlGpuTopologyLevel_t level;
-    } words[] = {{"METAXLINK", MXSML_TOPOLOGY_METAXLINK}, {"PIX", MXSML_TOPOLOGY_SINGLE},
-                 {"PXB", MXSML_TOPOLOGY_MULTIPLE}, {"PHB", MXSML_TOPOLOGY_HOSTBRIDGE}, {"NODE", MXSML_TOPOLOGY_NODE}};
+    } words[] = {{"METAXLINK", MXSML_TOPOLOGY_METAXLINK},
+                 {"PIX", MXSML_TOPOLOGY_SINGLE},
+                 {"PXB", MXSML_TOPOLOGY_MULTIPLE},
+                 {"PHB", MXSML_TOPOLOGY_HOSTBRIDGE},
+                 {"NODE", MXSML_TOPOLOGY_NODE}};
     CARD(level);
     const struct fake_card *other = fake_card(deviceDst);
     char word[16];

@@ -8,15 +8,18 @@
 #include <stdio.h>
 #include <string.h>
 
-static inline bool is_null(const void *out) { return !out; }
+static inline bool is_null(const void *out)
+{
+    return !out;
+}
 
 /* The card a call is about, or the end of the call. */
-#define CARD_NOISE(out, size)                           \
-    const struct fake_card *card = fake_card(deviceId); \
-    FAULTS(card, out, size);                            \
-    if (!card || !faults_spare(card))                   \
-        return MXSML_InvalidDeviceId;                   \
-    if (is_null(out))                                   \
+#define CARD_NOISE(out, size)                                                                                          \
+    const struct fake_card *card = fake_card(deviceId);                                                                \
+    FAULTS(card, out, size);                                                                                           \
+    if (!card || !faults_spare(card))                                                                                  \
+        return MXSML_InvalidDeviceId;                                                                                  \
+    if (is_null(out))                                                                                                  \
     return MXSML_InvalidInput
 #define CARD(out) CARD_NOISE((out), sizeof *(out))
 

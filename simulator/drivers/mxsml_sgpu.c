@@ -11,16 +11,19 @@ enum { SW_QUEUE_PRIORITY, QUEUE_PRIORITY }; /* settings of a slice */
 #define SGPUS 16u                           /* on one card */
 #define STEP  128u                          /* MB */
 
-static unsigned mebibytes(uint64_t bytes) { return (unsigned)(bytes >> 20); }
+static unsigned mebibytes(uint64_t bytes)
+{
+    return (unsigned)(bytes >> 20);
+}
 
 static bool can_slice(const struct fake_card *card)
 {
     return strcmp(rack_text(card->section, "sgpu", "off"), "never");
 }
 
-#define SLICED(out)                        \
-    CARD(out);                             \
-    if (!can_slice(card))                  \
+#define SLICED(out)                                                                                                    \
+    CARD(out);                                                                                                         \
+    if (!can_slice(card))                                                                                              \
     return MXSML_OperationNotSupport
 
 /* A card's settings for all of its slices. */
@@ -156,20 +159,23 @@ EXPORT unsigned int mxSmlGetSgpuCount(unsigned int deviceId)
 }
 
 /* A slice to look at or to change, under the lock, or the end of the call. */
-#define SLICE(out)                                            \
-    SLICED(out);                                              \
-    fake_lock();                                              \
-    struct fake_slice *slice = fake_find(card, SGPU, sgpuId); \
-    if (!slice) {                                             \
-        fake_unlock();                                        \
-        return MXSML_OperationNotSupport;                     \
+#define SLICE(out)                                                                                                     \
+    SLICED(out);                                                                                                       \
+    fake_lock();                                                                                                       \
+    struct fake_slice *slice = fake_find(card, SGPU, sgpuId);                                                          \
+    if (!slice) {                                                                                                      \
+        fake_unlock();                                                                                                 \
+        return MXSML_OperationNotSupport;                                                                              \
     }
 
 EXPORT mxSmlReturn_t mxSmlGetSgpuInfo(unsigned int deviceId, unsigned int sgpuId, mxSmlSgpuInfo_t *sgpuInfo)
 {
     SLICE(sgpuInfo);
-    *sgpuInfo = (mxSmlSgpuInfo_t){.parentDeviceId = deviceId, .sgpuId = sgpuId, .vramQuota = (unsigned)slice->memory,
-                                  .computeQuota = slice->core, .minor = card->place * SGPUS + sgpuId,
+    *sgpuInfo = (mxSmlSgpuInfo_t){.parentDeviceId = deviceId,
+                                  .sgpuId = sgpuId,
+                                  .vramQuota = (unsigned)slice->memory,
+                                  .computeQuota = slice->core,
+                                  .minor = card->place * SGPUS + sgpuId,
                                   .swQueuePriority = slice->settings[SW_QUEUE_PRIORITY],
                                   .deviceQueuePriority = slice->settings[QUEUE_PRIORITY]};
     snprintf(sgpuInfo->uuid, sizeof sgpuInfo->uuid, "%s-%u", card->uuid, sgpuId);

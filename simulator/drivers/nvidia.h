@@ -6,12 +6,12 @@
 #include "rack.h"
 
 enum nvidia_path { /* between two devices, nearest first; in NVML's numbers */
-    PATH_SELF = 0,
-    PATH_PIX = 10,
-    PATH_PXB = 20,
-    PATH_PHB = 30,
-    PATH_NODE = 40,
-    PATH_SYS = 50,
+                   PATH_SELF = 0,
+                   PATH_PIX = 10,
+                   PATH_PXB = 20,
+                   PATH_PHB = 30,
+                   PATH_NODE = 40,
+                   PATH_SYS = 50,
 };
 
 struct nvidia_link {
@@ -19,7 +19,7 @@ struct nvidia_link {
     unsigned nvlinks;
 };
 
-struct nvidia_device { /* what sits in a slot */
+struct nvidia_device {          /* what sits in a slot */
     const char *model, *health; /* health is "ok", or what is wrong */
     char uuid[48];
     uint64_t memory, context, bandwidth;
@@ -37,8 +37,8 @@ struct nvidia_card { /* what memory and time belong to: a device, or a MIG insta
     unsigned device;
     char uuid[48];
     uint64_t memory;
-    unsigned slices;     /* of seven, for a MIG instance; 0 for a whole device */
-    char profile[16];    /* "1g.18gb" */
+    unsigned slices;  /* of seven, for a MIG instance; 0 for a whole device */
+    char profile[16]; /* "1g.18gb" */
 };
 
 struct nvidia_kernel {

@@ -5,10 +5,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
-struct nvidia *rack;                                      /* read once, kept when the library is shut down */
-static unsigned initialized;                              /* calls of init not yet shut down */
-static pid_t owner;                                       /* a forked child starts again */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* guards the rest */
+struct nvidia *rack;                                           /* read once, kept when the library is shut down */
+static unsigned initialized;                                   /* calls of init not yet shut down */
+static pid_t owner;                                            /* a forked child starts again */
 struct nvmlDevice_st whole[ENGINE_CARDS], parts[ENGINE_CARDS]; /* set with the rack */
 
 static nvmlReturn_t init(void)
@@ -132,7 +132,10 @@ EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
     return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
+EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
+{
+    return nvmlSystemGetCudaDriverVersion_v2(version);
+}
 
 EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size)
 {
@@ -161,7 +164,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
     return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned *count)
+{
+    return nvmlDeviceGetCount_v2(count);
+}
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *handle)
 {

@@ -44,12 +44,12 @@ static const uint64_t noise_size __attribute__((unused)) = 0;
     return NVML_ERROR_INVALID_ARGUMENT
 
 /* What NVML keeps in memory answers even for a card that fell off the bus; what it has to ask the card does not. */
-#define KNOWN(name, handle)                                                                                   \
-    const struct fake_card *const about = nvml_started() && valid(handle) ? fake_at((handle)->device) : NULL; \
-    STARTED;                                                                                                  \
-    NEEDS(valid(handle));                                                                                     \
-    if (!faults_spare(about))                                                                                 \
-        return NVML_ERROR_GPU_IS_LOST;                                                                        \
+#define KNOWN(name, handle)                                                                                            \
+    const struct fake_card *const about = nvml_started() && valid(handle) ? fake_at((handle)->device) : NULL;          \
+    STARTED;                                                                                                           \
+    NEEDS(valid(handle));                                                                                              \
+    if (!faults_spare(about))                                                                                          \
+        return NVML_ERROR_GPU_IS_LOST;                                                                                 \
     const struct nvidia_device *name = &rack->devices[(handle)->device]
 #define ALIVE(name, handle)                                                                                            \
     KNOWN(name, handle);                                                                                               \

@@ -73,7 +73,10 @@ static unsigned users_of(const struct nvidia_device *device, int instance, struc
     return count;
 }
 
-static unsigned percent(double share) { return share >= 1 ? 100 : (unsigned)(share * 100 + 0.5); }
+static unsigned percent(double share)
+{
+    return share >= 1 ? 100 : (unsigned)(share * 100 + 0.5);
+}
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization)
 {
@@ -132,8 +135,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlPro
     if (!samples || room < found)
         return NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < found; i++)
-        samples[i] = (nvmlProcessUtilizationSample_t){.pid = (unsigned)users[i].tenant.pid, .timeStamp = stamp,
-                                                      .smUtil = percent(users[i].tenant.busy)};
+        samples[i] = (nvmlProcessUtilizationSample_t){
+            .pid = (unsigned)users[i].tenant.pid, .timeStamp = stamp, .smUtil = percent(users[i].tenant.busy)};
     return NVML_SUCCESS;
 }
 

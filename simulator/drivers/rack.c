@@ -93,8 +93,7 @@ static const char *take_line(struct rack *rack, char *line, unsigned number)
         if (!*kind)
             return "expected [kind] or [kind name]";
         rack->sections = realloc(rack->sections, (rack->count + 1) * sizeof *rack->sections);
-        rack->sections[rack->count++] =
-            (struct rack_section){.kind = kind, .name = trimmed(name), .line = number};
+        rack->sections[rack->count++] = (struct rack_section){.kind = kind, .name = trimmed(name), .line = number};
         return NULL;
     }
     char *equals = strchr(line, '=');

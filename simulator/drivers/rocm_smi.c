@@ -17,15 +17,18 @@ static const struct {
     uint16_t id;
 } ids[] = {{"Z100", 0x54b7}, {"Z100L", 0x55b7}, {"K100", 0x62b7}, {"K100_AI", 0x6210}};
 
-static bool is_null(const void *out) { return !out; }
+static bool is_null(const void *out)
+{
+    return !out;
+}
 
 /* The card a call is about, or the end of the call. */
-#define CARD_NOISE(out, size)                         \
-    const struct fake_card *card = fake_card(dv_ind); \
-    FAULTS(card, out, size);                          \
-    if (!fake_opened())                               \
-        return RSMI_STATUS_INIT_ERROR;                \
-    if (!card || !faults_spare(card) || is_null(out)) \
+#define CARD_NOISE(out, size)                                                                                          \
+    const struct fake_card *card = fake_card(dv_ind);                                                                  \
+    FAULTS(card, out, size);                                                                                           \
+    if (!fake_opened())                                                                                                \
+        return RSMI_STATUS_INIT_ERROR;                                                                                 \
+    if (!card || !faults_spare(card) || is_null(out))                                                                  \
     return RSMI_STATUS_INVALID_ARGS
 #define CARD(out) CARD_NOISE((out), sizeof *(out))
 
@@ -46,9 +49,9 @@ EXPORT rsmi_status_t rsmi_shut_down(void)
 EXPORT rsmi_status_t rsmi_status_string(rsmi_status_t status, const char **status_string)
 {
     static const char *const names[] = {
-        "success", "invalid arguments", "not supported", "file error", "permission denied", "out of resources",
-        "internal exception", "input out of bounds", "initialization error", "not yet implemented", "not found",
-        "insufficient size"};
+        "success",          "invalid arguments",  "not supported",       "file error",           "permission denied",
+        "out of resources", "internal exception", "input out of bounds", "initialization error", "not yet implemented",
+        "not found",        "insufficient size"};
     *status_string = (unsigned)status < sizeof names / sizeof *names ? names[status] : "unknown error";
     return RSMI_STATUS_SUCCESS;
 }

@@ -37,31 +37,30 @@ static const char help[] =
 
 /* One warp of dependent multiply-adds: as long as its loop, and no load on memory. Text, so that any driver since
  * Maxwell compiles it for its card. */
-static const char ptx[] =
-    ".version 6.0\n"
-    ".target sm_50\n"
-    ".address_size 64\n"
-    ".shared .u32 sink;\n"
-    ".visible .entry spin(.param .u32 iterations)\n"
-    "{\n"
-    "    .reg .pred %more;\n"
-    "    .reg .u32 %left, %x;\n"
-    "    ld.param.u32 %left, [iterations];\n"
-    "    mov.u32 %x, %tid.x;\n"
-    "loop:\n"
-    "    setp.ne.u32 %more, %left, 0;\n"
-    "    @!%more bra done;\n"
-    "    mad.lo.u32 %x, %x, 1664525, 1013904223;\n"
-    "    sub.u32 %left, %left, 1;\n"
-    "    bra loop;\n"
-    "done:\n"
-    "    st.volatile.shared.u32 [sink], %x;\n" /* so that no compiler finds the loop useless */
-    "    ret;\n"
-    "}\n";
+static const char ptx[] = ".version 6.0\n"
+                          ".target sm_50\n"
+                          ".address_size 64\n"
+                          ".shared .u32 sink;\n"
+                          ".visible .entry spin(.param .u32 iterations)\n"
+                          "{\n"
+                          "    .reg .pred %more;\n"
+                          "    .reg .u32 %left, %x;\n"
+                          "    ld.param.u32 %left, [iterations];\n"
+                          "    mov.u32 %x, %tid.x;\n"
+                          "loop:\n"
+                          "    setp.ne.u32 %more, %left, 0;\n"
+                          "    @!%more bra done;\n"
+                          "    mad.lo.u32 %x, %x, 1664525, 1013904223;\n"
+                          "    sub.u32 %left, %left, 1;\n"
+                          "    bra loop;\n"
+                          "done:\n"
+                          "    st.volatile.shared.u32 [sink], %x;\n" /* so that no compiler finds the loop useless */
+                          "    ret;\n"
+                          "}\n";
 
-/* Blocks that meet at a barrier, again and again, after some 30 us of work each: `before` is how often they did in earlier
- * launches. Where a counter lies decides how fast a barrier is, so that every program has all kinds, MEETINGS of them one
- * after the other; and without work between them a program made 2 % more steps than the next (H200). */
+/* Blocks that meet at a barrier, again and again, after some 30 us of work each: `before` is how often they did in
+ * earlier launches. Where a counter lies decides how fast a barrier is, so that every program has all kinds, MEETINGS
+ * of them one after the other; and without work between them a program made 2 % more steps than the next (H200). */
 #define MEETINGS 32u
 #define APART    256u /* bytes */
 static const char cooperative_ptx[] =
@@ -92,7 +91,7 @@ static const char cooperative_ptx[] =
     "    @%is bra working;\n"
     "    st.volatile.shared.u32 [sink], %x;\n" /* so that no compiler finds the work useless */
     "    cvt.u32.u64 %lane, %meeting;\n"
-    "    and.b32 %lane, %lane, 31;\n" /* MEETINGS */
+    "    and.b32 %lane, %lane, 31;\n"          /* MEETINGS */
     "    mul.wide.u32 %counter, %lane, 256;\n" /* APART */
     "    add.u64 %counter, %counter, %counters;\n"
     "    shr.u64 %round, %meeting, 5;\n"
@@ -115,13 +114,16 @@ static const char cooperative_ptx[] =
 /* The driver, by name: the program builds and starts where there is none. */
 #define DRIVER(each)                                                                                                   \
     each(cuInit) each(cuGetErrorName) each(cuDeviceGet) each(cuDevicePrimaryCtxRetain) each(cuCtxSetCurrent)           \
-    each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuStreamCreate)                         \
-    each(cuStreamSynchronize) each(cuEventCreate) each(cuEventDestroy_v2) each(cuEventRecord)                          \
-    each(cuEventSynchronize) each(cuEventElapsedTime) each(cuMemAlloc_v2) each(cuMemFree_v2)                           \
-    each(cuStreamBeginCapture_v2) each(cuStreamEndCapture) each(cuGraphInstantiate_v2) each(cuGraphLaunch)             \
-    each(cuDeviceGetAttribute) each(cuLaunchCooperativeKernel) each(cuMemsetD32Async)
+        each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuStreamCreate)                     \
+            each(cuStreamSynchronize) each(cuEventCreate) each(cuEventDestroy_v2) each(cuEventRecord)                  \
+                each(cuEventSynchronize) each(cuEventElapsedTime) each(cuMemAlloc_v2) each(cuMemFree_v2)               \
+                    each(cuStreamBeginCapture_v2) each(cuStreamEndCapture) each(cuGraphInstantiate_v2)                 \
+                        each(cuGraphLaunch) each(cuDeviceGetAttribute) each(cuLaunchCooperativeKernel)                 \
+                            each(cuMemsetD32Async)
 #define POINTER(name) __typeof__(name) *name;
-static struct { DRIVER(POINTER) } cu;
+static struct {
+    DRIVER(POINTER)
+} cu;
 
 static struct {
     double seconds, warmup, kernel_us;
@@ -321,7 +323,9 @@ static void run(double seconds, bool tell)
  * must not hold it up. */
 static void run_until(double until, double rest)
 {
-    struct { double at, took; } *steps = NULL;
+    struct {
+        double at, took;
+    } *steps = NULL;
     size_t count = 0, room = 0;
     double start = now(), begun = start, last = start;
     while (last < until) {
@@ -384,9 +388,12 @@ static bool allocate_each(void)
 
 static uint64_t size_of(const char *option, const char *text)
 {
-    static const struct { const char *name; double scale; } units[] = {
-        {"", 1}, {"B", 1}, {"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
-        {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
+    static const struct {
+        const char *name;
+        double scale;
+    } units[] = {{"", 1},        {"B", 1},        {"K", 1e3},      {"M", 1e6},     {"G", 1e9},
+                 {"KB", 1e3},    {"MB", 1e6},     {"GB", 1e9},     {"Ki", 0x1p10}, {"Mi", 0x1p20},
+                 {"Gi", 0x1p30}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
     char *end;
     double value = strtod(text, &end);
     for (unsigned i = 0; end != text && value > 0 && i < sizeof units / sizeof *units; i++)
@@ -414,11 +421,19 @@ static unsigned long whole(const char *option, const char *text, double least)
 
 static void read_options(int count, char **arguments)
 {
-    static const struct option options[] = {
-        {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'}, {"kernel-us", 1, NULL, 'k'},
-        {"iterations", 1, NULL, 'n'}, {"in-flight", 1, NULL, 'f'}, {"graph", 1, NULL, 'g'},
-        {"memory", 1, NULL, 'm'}, {"alloc", 1, NULL, 'a'}, {"device", 1, NULL, 'd'}, {"help", 0, NULL, 'h'},
-        {"cooperative", 0, NULL, 'c'}, {"cued", 0, NULL, 'q'}, {0}};
+    static const struct option options[] = {{"seconds", 1, NULL, 's'},
+                                            {"warmup", 1, NULL, 'w'},
+                                            {"kernel-us", 1, NULL, 'k'},
+                                            {"iterations", 1, NULL, 'n'},
+                                            {"in-flight", 1, NULL, 'f'},
+                                            {"graph", 1, NULL, 'g'},
+                                            {"memory", 1, NULL, 'm'},
+                                            {"alloc", 1, NULL, 'a'},
+                                            {"device", 1, NULL, 'd'},
+                                            {"help", 0, NULL, 'h'},
+                                            {"cooperative", 0, NULL, 'c'},
+                                            {"cued", 0, NULL, 'q'},
+                                            {0}};
     int index = 0, option;
     opterr = 0;
     while ((option = getopt_long(count, arguments, "h", options, &index)) != -1) {

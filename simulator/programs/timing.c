@@ -28,10 +28,12 @@
 static const char EMPTY_KERNEL[] =
     ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry empty()\n{\n    ret;\n}\n";
 
+/* clang-format off */
 #define CALLS(X) \
     X(cuInit) X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuModuleLoadData) \
     X(cuModuleGetFunction) X(cuLaunchKernel) X(cuCtxSynchronize) X(cuMemAlloc_v2) X(cuMemFree_v2) \
     X(cuMemGetInfo_v2)
+/* clang-format on */
 
 /* Filled once by open_driver before anything is timed, then only read. */
 #define DECLARE(name) static __typeof__(name) *p_##name;
@@ -44,10 +46,10 @@ static void open_driver(void)
         fprintf(stderr, "hetero-timing-cuda: %s\n", dlerror());
         exit(4);
     }
-#define FIND(name) \
-    if (!(p_##name = (__typeof__(name) *)dlsym(driver, #name))) { \
-        fprintf(stderr, "hetero-timing-cuda: the driver has no " #name "\n"); \
-        exit(4); \
+#define FIND(name)                                                                                                     \
+    if (!(p_##name = (__typeof__(name) *)dlsym(driver, #name))) {                                                      \
+        fprintf(stderr, "hetero-timing-cuda: the driver has no " #name "\n");                                          \
+        exit(4);                                                                                                       \
     }
     CALLS(FIND)
 }
