@@ -384,19 +384,3 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
         *greatest = -5;
     return CUDA_SUCCESS;
 }
-
-EXPORT CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    struct context *peer = object_find(handle, OBJECT_CONTEXT);
-    if (!peer || flags)
-        return peer ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
-    return device_peers(context->device, peer->device) ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-}
-
-EXPORT CUresult cuCtxDisablePeerAccess(CUcontext handle)
-{
-    LOCKED;
-    return object_find(handle, OBJECT_CONTEXT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}

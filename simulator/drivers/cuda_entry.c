@@ -21,6 +21,7 @@
     }
 #define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
+/* clang-format off */
 PTSZ(cuLaunchKernel,
      (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
       CUstream s, void **params, void **extra),
@@ -129,6 +130,7 @@ PTDS(cuMemsetD2D16_v2, (CUdeviceptr to, size_t pitch, unsigned short value, size
      (to, pitch, value, width, height))
 PTDS(cuMemsetD2D32_v2, (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height),
      (to, pitch, value, width, height))
+/* clang-format on */
 
 /* cuGetProcAddress. It takes a name without its suffix and the CUDA version the caller was built for, and answers with
  * the form of that time. Our own symbol table is the list of what there is. */
