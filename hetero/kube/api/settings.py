@@ -52,7 +52,7 @@ class Settings:
     vendor = "vendor-runtime"
 
     [nodes."*".cards]             # what nodes give out, by patterns of their names: the tables of
-    split = 10                    # `hetero.node.settings`; what a later pattern says, it says
+    max_sharers = 10              # `hetero.node.settings`; what a later pattern says, it says
     [nodes."old-*".scale]         # instead of an earlier one
     memory = 1.5
     """
