@@ -1,4 +1,4 @@
-"""docs/architecture.md names places in the code; here each is looked up, so that none is stale."""
+"""docs/architecture.md names places in the code, and documents each other: none may be stale."""
 
 from __future__ import annotations
 
@@ -117,3 +117,12 @@ def test_each_step_of_a_walk_begins_with_a_place() -> None:
 
     assert 3 == len(walks)
     assert [] == [step for step in steps if not re.match(r"\d+\. `[\w./-]+:[\w.]+`", step)]
+
+
+@pytest.mark.parametrize(
+    "document", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda path: path.name
+)
+def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)", document.read_text())
+
+    assert [] == [link for link in links if not (document.parent / link).exists()]
