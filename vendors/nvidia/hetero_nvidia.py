@@ -122,7 +122,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         except DriverError as error:
             if error.code not in _LOST:
                 raise
-            return _lost(index, error)
+            return _lost(index, health=str(error))
 
     def between(here: Device, there: Device) -> str | None:
         one, other = ends(here.index), ends(there.index)
@@ -180,7 +180,7 @@ def _device(handle: Any, index: int) -> Device:
     )
 
 
-def _lost(index: int, error: Exception) -> Device:
+def _lost(index: int, *, health: str) -> Device:
     """A card that fell off the bus: shown by what NVML still knows of it, never given out."""
     try:
         handle = _get(pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -188,12 +188,7 @@ def _lost(index: int, error: Exception) -> Device:
     except DriverError:
         uuid, model = f"lost-{index}", "unknown"
     return VENDOR.device(
-        uuid=uuid,
-        model=model,
-        index=index,
-        memory=0,
-        enforcement=Enforcement.NONE,
-        health=str(error),
+        uuid=uuid, model=model, index=index, memory=0, enforcement=Enforcement.NONE, health=health
     )
 
 
