@@ -79,8 +79,10 @@ class Selector:
 
 @frozen(kw_only=True)
 class CoTenancy:
-    """Whom a grant shares a device with: in the matter of `what` it is `name`, and only goes to
-    those who are one of `beside` in it. Who has nothing to say in a matter shares with anybody.
+    """Whom a grant may share a device with.
+
+    Its value of `key` is `value`, and it shares with grants whose value is in `compatible_with`.
+    A grant that says nothing of a key shares with any.
     """
 
     key: str

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Container",
     "Defragmentation",
-    "Explanation",
     "DeviceUsage",
+    "Explanation",
     "Index",
     "Move",
     "Node",

@@ -221,7 +221,7 @@ def _place(device: Device) -> tuple[int, int]:
 
 
 def _numbers(device: Device) -> range:
-    """A vNPU's number belongs to its chip: from 100 on, sixteen to each physical id."""
+    """Return the numbers that belong to the chip: from 100 on, sixteen to each physical id."""
     first = 100 + int(device.attributes["physical"]) * 16
     return range(first, first + 16)
 

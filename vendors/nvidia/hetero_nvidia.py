@@ -181,7 +181,7 @@ def _device(handle: Any, index: int) -> Device:
 
 
 def _lost(index: int, *, health: str) -> Device:
-    """A card that fell off the bus: shown by what NVML still knows of it, never given out."""
+    """Return a card that fell off the bus, by what NVML still knows; it is never given out."""
     try:
         handle = _get(pynvml.nvmlDeviceGetHandleByIndex, index)
         uuid, model = _get(pynvml.nvmlDeviceGetUUID, handle), _get(pynvml.nvmlDeviceGetName, handle)
@@ -199,7 +199,7 @@ def _memory(handle: Any) -> Any:
 
 
 def _health(handle: Any) -> str | None:
-    """What NVML's error records say: "ok", what is wrong, or None where it keeps none."""
+    """Return what NVML's error records say: "ok", what is wrong, or None where it keeps none."""
     rows = _find(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
     pages = _find(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)  # before Ampere
     uncorrected = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
