@@ -13,7 +13,8 @@ L6   The command line computes or reaches the machine by itself: import-linter.
 L7   Importing a vendor, or asking for its declaration, needs a driver: here.
 L8   `limiters/core` includes a driver's header, or a symbol is named in two places: here.
 L9   Anything asks which vendor it is: here.
-L10  A field of the model has no JSON, or old JSON no longer loads: tests/model/test_codec.py.
+L10  A field of the model has no JSON, or old JSON no longer loads: tests/model/test_codec.py and
+     tests/test_old_json.py.
 
 Also here: how long a vendor and a file may be.
 """

@@ -79,10 +79,9 @@ class Selector:
 
 @frozen(kw_only=True)
 class CoTenancy:
-    """Whom a grant may share a device with.
+    """Whom a grant shares a device with: only grants whose `key` value is in `compatible_with`.
 
-    Its value of `key` is `value`, and it shares with grants whose value is in `compatible_with`.
-    A grant that says nothing of a key shares with any.
+    `value` is its own for that key. A grant that says nothing of a key shares with any.
     """
 
     key: str

@@ -1,5 +1,8 @@
 """The ledger of standing grants: one directory each, standing exactly as long as somebody holds it.
 
+Over 400 lines because every step that adds, changes or removes a grant may be killed, and the sweep
+beside it must undo or finish each of them.
+
     lock                    locked by whoever admits, changes or sweeps
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
@@ -18,9 +21,6 @@ knows the container, too: as long as the end of its link is there. One that is k
 keeper lets it go, whether or not a process came yet. A share stands while its record is there:
 `allocation.json` is a link to it, in a directory that outlives the boot. All else is flushed to no
 disk, since it does not outlive the kernel that holds it, and a keeper can say so anew.
-
-Over 400 lines because every step that adds, changes or removes a grant may be killed, and the sweep
-beside it must undo or finish each of them.
 """
 
 from __future__ import annotations
