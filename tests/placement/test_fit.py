@@ -275,14 +275,14 @@ def test_binpack_fills_the_fuller_card_and_spread_takes_the_emptier() -> None:
     assert ("memory-1", "memory-0") == (packed.pieces[0].device, apart.pieces[0].device)
 
 
-def test_a_small_wish_leaves_the_large_card_whole() -> None:
+def test_a_small_request_leaves_the_large_card_whole() -> None:
     assert ["memory-1"] == granted(rack(80 * GiB, 24 * GiB), one(memory=8 * GiB))
 
 
 # --- cards that come in shapes -------------------------------------------------------------------
 
 
-def test_instances_are_given_smallest_first_each_once_and_the_fifth_wish_is_refused() -> None:
+def test_instances_are_given_smallest_first_each_once_and_the_fifth_request_is_refused() -> None:
     sizes = [("1g.18gb", 18, 1)] * 3 + [("2g.35gb", 35, 2)]
     menu = tuple(
         Template(name, {MEMORY: gib * GiB, CORE: core, name: 1, f"part-{i}": 1}, f"part-{i}")

@@ -63,14 +63,14 @@ racks = st.lists(
 
 @given(racks, st.lists(requests, max_size=12))
 def test_no_counter_of_any_device_is_ever_promised_twice(
-    devices: tuple[Device, ...], wishes: list[Request]
+    devices: tuple[Device, ...], demands: list[Request]
 ) -> None:
     inventory = Inventory(devices)
-    for wish in wishes:
-        got = fit(inventory, wish)
+    for demand in demands:
+        got = fit(inventory, demand)
         if isinstance(got, Refusal):
             continue
-        assert len(wish.asks) == len({grant.device for grant in got.pieces})
+        assert len(demand.asks) == len({grant.device for grant in got.pieces})
         inventory = evolve(inventory, standing=(*inventory.standing, got))
 
         for uuid, left in inventory.free().items():
@@ -79,26 +79,26 @@ def test_no_counter_of_any_device_is_ever_promised_twice(
 
 @given(racks, st.lists(requests, max_size=6))
 def test_the_same_question_has_the_same_answer(
-    devices: tuple[Device, ...], wishes: list[Request]
+    devices: tuple[Device, ...], demands: list[Request]
 ) -> None:
     inventory = Inventory(devices)
-    for wish in wishes:
-        got = fit(inventory, wish)
-        assert got == fit(inventory, wish)
+    for demand in demands:
+        got = fit(inventory, demand)
+        assert got == fit(inventory, demand)
         if isinstance(got, Allocation):
             inventory = evolve(inventory, standing=(*inventory.standing, got))
 
 
 @given(racks, requests)
 def test_a_refusal_on_an_empty_rack_is_one_that_no_assignment_would_serve(
-    devices: tuple[Device, ...], wish: Request
+    devices: tuple[Device, ...], demand: Request
 ) -> None:
     def serves(chosen: tuple[Device, ...]) -> bool:
         return all(
-            portion(device, ask, count=len(wish.asks), free=device.capacity) is not None
-            for device, ask in zip(chosen, wish.asks, strict=True)
+            portion(device, ask, count=len(demand.asks), free=device.capacity) is not None
+            for device, ask in zip(chosen, demand.asks, strict=True)
         )
 
-    possible = any(map(serves, permutations(devices, len(wish.asks))))
+    possible = any(map(serves, permutations(devices, len(demand.asks))))
 
-    assert possible == isinstance(fit(Inventory(devices), wish), Allocation)
+    assert possible == isinstance(fit(Inventory(devices), demand), Allocation)
