@@ -5,8 +5,8 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
-DEVELOPMENT := clang-format hatchling hypothesis matplotlib mypy numpy pyelftools pytest pytest-rerunfailures pytest-timeout \
-	pytest-xdist ruff
+DEVELOPMENT := clang-format hatchling hypothesis import-linter matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
+	pytest-timeout pytest-xdist ruff
 
 FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
@@ -59,6 +59,7 @@ check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/pytest tests/test_layers.py
 	$(BIN)/python limiters/check_layers.py
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)

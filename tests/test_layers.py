@@ -1,4 +1,23 @@
-"""What must never happen, executed: the rules of CONTRIBUTING.md as tests over the source."""
+"""What must never happen in the source, and which tool of `make check` holds it.
+
+L1   A vendor is named in `hetero/`: here.
+L2   A vendor imports anything of ours but `hetero.plugin`, or another vendor: import-linter. Here:
+     that its contract lists every vendor, and the same of the examples, which it cannot import.
+L3   An upward import, between packages or inside one, or a circle: import-linter. In the limiters:
+     limiters/check_layers.py.
+L4   `model` or `placement` reaches a clock, a file, a process or the environment: import-linter,
+     through any number of modules. Here: calls of built-in functions that do.
+L5   Kubernetes' libraries outside `hetero/kube/`, or the terminal's outside `hetero/cli/`:
+     import-linter, and which subcommands may know `hetero.kube`.
+L6   The command line computes or reaches the machine by itself: import-linter.
+L7   Importing a vendor, or asking for its declaration, needs a driver: here.
+L8   `limiters/core` includes a driver's header, or a symbol is named in two places: here.
+L9   Anything asks which vendor it is: here.
+L10  A field of the model has no JSON, or old JSON no longer loads: tests/model/test_codec.py and
+     tests/test_old_json.py.
+
+Also here: how long a vendor and a file may be.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +25,14 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import hetero
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
 CORE = sorted((ROOT / "hetero").rglob("*.py"))
@@ -42,48 +63,26 @@ def test_the_core_names_no_vendor() -> None:
     assert [] == found
 
 
-# --- L2 to L6: who may import whom ---------------------------------------------------------------
+# --- L2: vendors ---------------------------------------------------------------------------------
 
 
-def module(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def test_the_contract_of_vendors_lists_each_of_them() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (contract,) = (one for one in contracts["contracts"] if one["name"].startswith("L2"))
+
+    vendors = {path.stem for path in ROOT.glob("vendors/*/*.py")}
+
+    assert {"hetero", *vendors} == set(contract["forbidden_modules"])
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield every name a file imports, wherever in it, as `package.module.name` with its line."""
-    package = module(path) if path.name == "__init__.py" else module(path).rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, node.lineno
-        elif isinstance(node, ast.ImportFrom):
-            base = package.split(".")[: len(package.split(".")) + 1 - node.level]
-            source = ".".join([*(base if node.level else []), *filter(None, [node.module])])
-            for alias in node.names:
-                yield f"{source}.{alias.name}", node.lineno
-
-
-def violations(paths: list[Path], forbidden: re.Pattern[str]) -> list[str]:
-    return [
-        f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for path in paths
-        for name, line in imports(path)
-        if forbidden.match(name)
-    ]
-
-
-def test_a_vendor_imports_the_front_door_and_nothing_else_of_ours() -> None:
-    doors = {"hetero", *(f"hetero.{name}" for name in hetero.__all__)}
-    plugins = {path.stem for path in PLUGINS}
-
+def test_an_example_imports_the_front_door_and_nothing_else_of_ours() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for path in PLUGINS
-        if path.name != "hatch_build.py" and "tests" not in path.parts
-        for name, line in imports(path)
-        if (name.split(".")[0] == "hetero" and name not in doors)
-        or (name.split(".")[0] in plugins - {path.stem} and path.stem.startswith("hetero_"))
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in ROOT.glob("examples/*/*.py")
+        for name in re.findall(
+            r"^\s*(?:from|import) (hetero\S*(?: import \w+)?)", path.read_text(), re.M
+        )
+        if not re.fullmatch(r"hetero\.plugin|hetero import plugin", name)
     ]
 
     assert [] == found
@@ -99,87 +98,20 @@ def test_a_vendor_is_a_description_of_at_most_250_lines() -> None:
     assert {} == {name: count for name, count in lines.items() if count > 250}
 
 
-#: Lower may not import higher; what shares a rank may. A new module needs a place here.
-RANKS = {
-    **dict.fromkeys(("units", "errors", "value"), 0),
-    "model": 1,
-    **dict.fromkeys(("question", "entries"), 1),
-    **dict.fromkeys(
-        ("granularity", "codec", "driver", "binding", "cards", "slicing", "words", "asks"), 2
-    ),
-    **dict.fromkeys(("vendor", "grouped"), 3),
-    "hookspecs": 4,
-    "registry": 5,
-    **dict.fromkeys(("fit", "policy"), 6),
-    **dict.fromkeys(("node", "simulate", "testing"), 7),
-    "container": 8,
-    **dict.fromkeys(("cli", "kube", "__main__"), 9),
-}
+# --- L4: what a pure module may not call ---------------------------------------------------------
 
 
-def component(name: str) -> str:
-    return name.split(".")[1]
-
-
-def test_imports_go_one_way() -> None:
-    inner = [path for path in CORE if module(path) != "hetero"]  # __init__ is the front door
-    unplaced = {module(path) for path in inner if component(module(path)) not in RANKS}
+def test_the_pure_packages_call_nothing_that_reads_writes_or_runs() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for path in inner
-        for name, line in imports(path)
-        if name.split(".")[0] == "hetero" and name != "hetero"
-        if RANKS.get(component(name), 99) > RANKS.get(component(module(path)), 0)
-    ]
-
-    assert (set(), []) == (unplaced, found)
-
-
-#: All of the standard library that the pure modules may touch: no clock, no files, no environment.
-PURE = re.compile(
-    r"(__future__|typing|collections|enum|re|decimal|fractions|math|functools|itertools|operator"
-    r"|bisect|heapq|string|fnmatch|array|zlib|numpy|attrs|hetero\.\w+)\b"
-)
-
-
-def test_the_pure_modules_touch_nothing_outside_themselves() -> None:
-    pure = {"units", "errors", "model", "granularity", "grouped", "vendor", "words", "fit"}
-    pure |= {"policy", "asks"}
-    paths = [path for path in CORE if path.parent != ROOT and module(path) != "hetero"]
-    paths = [path for path in paths if component(module(path)) in pure]
-    calls = [
         f"{path.relative_to(ROOT)}:{node.lineno} calls {node.func.id}"
-        for path in paths
+        for package in ("model", "placement")
+        for path in sorted((ROOT / "hetero" / package).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if node.func.id in {"open", "print", "input", "exec", "eval", "__import__"}
     ]
 
-    assert pure == {component(module(path)) for path in paths}
-    assert [] == violations(paths, re.compile(rf"(?!{PURE.pattern})"))
-    assert [] == calls
-
-
-def test_kubernetes_and_rich_stay_in_their_corners() -> None:
-    outside = {
-        name: [path for path in CORE if component(f"{module(path)}.") != name]
-        for name in ("kube", "cli")
-    }
-
-    assert [] == violations(outside["kube"], re.compile(r"(kubernetes|grpc)\b"))
-    assert [] == violations(outside["cli"], re.compile(r"(rich|click)\b"))
-    assert [] == violations(
-        [path for path in CORE if "kube" in path.parts], re.compile(r"hetero\.cli\b")
-    )
-
-
-def test_the_command_line_formats_and_does_not_compute() -> None:
-    """It reaches the machine through the node, and packs through fit: neither by itself."""
-    cli = [path for path in CORE if "cli" in path.parts]
-    machine = r"(ctypes|fcntl|mmap|socket|struct|random|statistics|math|threading)\b"
-
-    assert [] == violations(cli, re.compile(machine))
-    assert [] == violations(cli, re.compile(r"hetero\.(granularity|hookspecs)\b"))
+    assert [] == found
 
 
 def test_one_module_of_the_core_knows_the_simulator() -> None:
@@ -274,3 +206,34 @@ def test_nothing_asks_which_vendor_it_is() -> None:
     ]
 
     assert ([], []) == (in_python, in_c)
+
+
+# --- the length of a file ------------------------------------------------------------------------
+
+#: A file with more lines gives the reason at its head: "Over 400 lines because …".
+_MOST_LINES = 400
+_REASON = re.compile(r"Over \d+ lines\W+because \w")
+
+
+def test_a_long_file_gives_the_reason_at_its_head() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py", "*.c", "*.h"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    texts = {name: (ROOT / name).read_text() for name in listed.stdout.split()}
+
+    found = [
+        name
+        for name, text in texts.items()
+        if text.count("\n") > _MOST_LINES and not _REASON.search(_head(text))
+    ]
+
+    assert [] == found
+
+
+def _head(text: str) -> str:
+    """Return the docstring of a Python module, or the comment at the head of a C file."""
+    return re.split(r'"""$|\*/', text, maxsplit=1, flags=re.M)[0]

@@ -46,8 +46,10 @@ class Tenant:
 
     @property
     def program(self) -> Tenant:
-        """Which program this is of: tenants whose shares differ in what `hetero resize` can change
-        are the same, with 1 in the place of that.
+        """Which program this is of.
+
+        Tenants whose shares differ in what `hetero resize` can change are the same, with 1 in the
+        place of that.
         """
         share = self.share
         if share is not None and share.core not in (None, FULL):

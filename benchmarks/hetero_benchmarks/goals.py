@@ -156,8 +156,9 @@ def rows(cells: Sequence[Cell], results: Results) -> tuple[tuple[Row, ...], ...]
 
 
 def pairings(jobs: Sequence[str], split: Sequence[int], seconds: float) -> Iterator[Cell]:
-    """Give every pairing of `jobs`, a job with itself too, that takes turns at the shares of
-    `split`: 25, 25, 25 and 25 are two programs of each. Unequal shares are tried both ways.
+    """Give every pairing of `jobs`, a job with itself too, that shares a card as `split` says.
+
+    25, 25, 25 and 25 are two programs of each. Unequal shares are tried both ways.
     """
     for pair in combinations_with_replacement(jobs, 2):
         ways = [split] if pair[0] == pair[1] or len(set(split)) == 1 else [split, split[::-1]]
@@ -202,8 +203,10 @@ def lent(job: str, seconds: float, results: Results) -> Lent | None:
 
 
 def precedence_cells(high: str, low: str, seconds: float) -> tuple[Cell, ...]:
-    """Return the inference loop without hetero, alone and beside the other; both under grants at
-    work; the other beside an idle loop.
+    """Return the runs of an inference loop beside another job.
+
+    The loop without hetero, alone and beside the other; both under grants at work; the other
+    beside an idle loop.
     """
     loop = Tenant(job=high, share=_FIRST, rest=THINKING)
     idle = Tenant(job=high, share=_FIRST, idle=True)

@@ -46,8 +46,10 @@ class SignedContainer:
         return (*named, *pairings)
 
     def plan(self, seconds: float) -> list[Cell]:
-        """Return all that is to be measured, in order: each job unlimited before it is judged, and
-        again after all that it was beside, because a program's speed alone drifts.
+        """Return all that is to be measured, in order.
+
+        Each job is unlimited before it is judged, and again after all that it was beside, because
+        a program's speed alone drifts.
         """
         plan = list(self.alone(seconds))
         rest = list(self.beside(seconds))
@@ -281,8 +283,9 @@ main = report.entry(isolation)
 
 @contextmanager
 def _shown_at_the_end(so_far: Callable[[], Isolation]) -> Iterator[None]:
-    """Show the tables whatever ends the measuring, and before its programs are ended: whoever is
-    out of time has them.
+    """Show the tables whatever ends the measuring, and before its programs are ended.
+
+    They are there even when the time has run out.
     """
     try:
         yield

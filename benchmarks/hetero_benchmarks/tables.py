@@ -98,7 +98,7 @@ def _count(errors: Sequence[float], within: float) -> str:
 
 
 def _together(runs: Sequence[Sequence[Row]]) -> Table:
-    """A section for each run, with the total that its tenants got of what they asked at the end."""
+    """Return a section for each run, which ends with the total of what its tenants got."""
     table = _table("Together", *_ROW, "total of asked %")
     flat = [row for rows in runs for row in rows]
     whole = any({(row.job, row.asked) for row in rows} == set(peers.BESIDE) for rows in runs)

@@ -16,11 +16,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from attrs import frozen
+
 from hetero.container.cdi import mount_options
 from hetero.container.edits import confine, in_place
 from hetero.container.log import tell
 from hetero.container.preload import PLACE, TARGET, libraries, preload_of
-from hetero.container.runtime import NOTE, Call
 from hetero.model import Edits
 from hetero.model.errors import HeteroError, Refused
 from hetero.model.request_parser import SEED, WISH, request_in
@@ -32,32 +33,47 @@ from hetero.node.view.containers import describe
 from hetero.node.view.oci import read_json, runtime_state
 
 
-def admit(runtime: str, call: Call, *, command: Sequence[str], environ: Mapping[str, str]) -> None:
+@frozen
+class Creation:
+    """A container that an engine asks an OCI runtime to create."""
+
+    container: str
+    bundle: Path
+    #: Where the runtime keeps the container's state.
+    state: str
+    #: The options before the subcommand.
+    options: Mapping[str, str]
+    #: The runtime, its words and its environment: what this process becomes.
+    command: Sequence[str]
+    environ: Mapping[str, str]
+
+
+def admit(creation: Creation, *, note: str) -> None:
     """Admit the container if it asks, and become the runtime; return if it asks for nothing.
 
-    One that is refused is said to be, and the process ends.
+    The annotation `note` of its config.json says what its environment was given. One that is
+    refused is said to be, and the process ends.
     """
-    bundle = Path(call.bundle)
-    config = read_json(bundle / "config.json")
+    config = read_json(creation.bundle / "config.json")
     asked = _asked(config) if isinstance(config, dict) else {}
     if not asked:
         return
     try:
-        _confine(runtime, call, config, asked, command=command, environ=environ)
+        _confine(creation, config, asked, note=note)
     except HeteroError as error:
-        _complain(call, f"hetero: container {call.container[:12]}: {error}")
+        _complain(creation.options, f"hetero: container {creation.container[:12]}: {error}")
         sys.exit(1)
 
 
-def carry_over(process: str, state: str) -> None:
+def carry_over(process: str, state: str, *, note: str) -> None:
     """Give a process that is started later the environment we gave the first one."""
     bundle = runtime_state(Path(state)).bundle
-    notes = read_json(bundle / "config.json").get("annotations") or {} if bundle else {}
-    if note := notes.get(NOTE):
+    annotations = read_json(bundle / "config.json").get("annotations") or {} if bundle else {}
+    if given := annotations.get(note):
         described = read_json(Path(process))
         env = described.get("env") or []
         there = {variable.partition("=")[0] for variable in env}
-        more = [f"{name}={value}" for name, value in json.loads(note).items() if name not in there]
+        more = [f"{name}={value}" for name, value in json.loads(given).items() if name not in there]
         described["env"] = [*env, *more]
         Path(process).write_text(json.dumps(described))
 
@@ -70,19 +86,12 @@ def _asked(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _confine(
-    runtime: str,
-    call: Call,
-    config: dict[str, Any],
-    asked: Mapping[str, str],
-    *,
-    command: Sequence[str],
-    environ: Mapping[str, str],
+    creation: Creation, config: dict[str, Any], asked: Mapping[str, str], *, note: str
 ) -> None:
     """Admit the container and become the runtime. Raises `HeteroError`; then nothing is held."""
     enter(os.environ)
     node = Node.here()
-    bundle, state = Path(call.bundle), call.state(runtime)
-    container = describe(call.container, bundle, state=state)
+    container = describe(creation.container, creation.bundle, state=creation.state)
 
     def story(says: str) -> None:
         tell(node, container.name, says)
@@ -92,9 +101,9 @@ def _confine(
         if node.ledger.persistent is None:
             raise Refused("containers are root's to confine: run this as root")
         request = request_in(asked)
-        if os.path.exists(state):
-            raise Refused(f"{state} is there already: a container of this name exists")
-        preload = _preload_of(bundle, config)
+        if os.path.exists(creation.state):
+            raise Refused(f"{creation.state} is there already: a container of this name exists")
+        preload = _preload_of(creation.bundle, config)
         assert request is not None  # noqa: S101 - something was asked
         words = tuple((config.get("process") or {}).get("args") or ())
         taken = node.take(request, command=words, container=container)
@@ -106,41 +115,47 @@ def _confine(
         limiters = in_place(handle.path, taken.limiters, preload)
         edits = confine(node, handle.grant, taken.edits, limiters=limiters)
         story(f"admitted: grant {handle.grant.id}")
-        _apply(config, edits, bundle)
+        _apply(config, edits, note=note)
+        _write(config, creation.bundle / "config.json")
         handle.hand_over()
-        os.execve(runtime, list(command), environ)  # noqa: S606
+        os.execve(creation.command[0], list(creation.command), creation.environ)  # noqa: S606
     except BaseException as error:
         node.ledger.abort(handle)
         story(f"given back: {error}")
         if isinstance(error, OSError):
-            raise HeteroError(f"{error.filename or bundle}: {error.strerror}") from None
+            where = error.filename or creation.bundle
+            raise HeteroError(f"{where}: {error.strerror}") from None
         raise
 
 
-def _apply(config: dict[str, Any], edits: Edits, bundle: Path) -> None:
-    """Write the edits into the container's config.json.
+def _apply(config: dict[str, Any], edits: Edits, *, note: str) -> None:
+    """Put the edits into the container's config.
 
     What the config has already of a device or a driver's file stays; the grant, and all else that
     is written from inside, takes the place of what was there.
     """
-    process, linux = config.setdefault("process", {}), config.setdefault("linux", {})
+    process = config.setdefault("process", {})
     others = [
         variable
         for variable in process.get("env") or ()
         if variable.partition("=")[0] not in edits.env
     ]
     process["env"] = [*others, *(f"{name}={value}" for name, value in edits.env.items())]
-    config.setdefault("annotations", {})[NOTE] = json.dumps(dict(edits.env))
+    config.setdefault("annotations", {})[note] = json.dumps(dict(edits.env))
+    config["mounts"] = _mounts(config.get("mounts") or (), edits)
+    _add_device_nodes(config.setdefault("linux", {}), edits.device_nodes)
 
+
+def _mounts(present: Sequence[dict[str, Any]], edits: Edits) -> list[dict[str, Any]]:
     taken = {mount.target for mount in edits.mounts if mount.writable} | {TARGET}
     mounts = [
         mount
-        for mount in config.get("mounts") or ()
+        for mount in present
         if mount.get("destination") not in taken
         and not str(mount.get("destination")).startswith(f"{PLACE}/")
     ]
     there = {mount.get("destination") for mount in mounts}
-    config["mounts"] = mounts + [
+    return mounts + [
         {
             "destination": mount.target,
             "type": "bind",
@@ -151,10 +166,12 @@ def _apply(config: dict[str, Any], edits: Edits, bundle: Path) -> None:
         if mount.target not in there
     ]
 
+
+def _add_device_nodes(linux: dict[str, Any], paths: Sequence[str]) -> None:
     devices = linux.setdefault("devices", [])
     rules = linux.setdefault("resources", {}).setdefault("devices", [])
     there = {device.get("path") for device in devices}
-    for path in edits.device_nodes:
+    for path in paths:
         found = os.stat(path)
         kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
         number = {"major": os.major(found.st_rdev), "minor": os.minor(found.st_rdev)}
@@ -163,7 +180,9 @@ def _apply(config: dict[str, Any], edits: Edits, bundle: Path) -> None:
                 {"path": path, "type": kind, **number, "fileMode": 0o666, "uid": 0, "gid": 0}
             )
         rules.append({"allow": True, "type": kind, **number, "access": "rwm"})
-    file = bundle / "config.json"
+
+
+def _write(config: Mapping[str, Any], file: Path) -> None:
     replace(file, json.dumps(config).encode(), mode=stat.S_IMODE(file.stat().st_mode))
 
 
@@ -181,15 +200,15 @@ def _preload_of(bundle: Path, config: Mapping[str, Any]) -> list[str]:
         raise Refused(str(error.strerror)) from None
 
 
-def _complain(call: Call, sentence: str) -> None:
+def _complain(options: Mapping[str, str], sentence: str) -> None:
     """Say it where the engine looks: its log, in its format, and the standard error."""
     sentence = " ".join(sentence.split())
     print(sentence, file=sys.stderr)
-    log = call.options.get("--log")
+    log = options.get("--log")
     if log:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         line = f'time="{now}" level=error msg={json.dumps(sentence)}'
-        if call.options.get("--log-format") == "json":
+        if options.get("--log-format") == "json":
             line = json.dumps({"level": "error", "msg": sentence, "time": now})
         with suppress(OSError), open(log, "a", encoding="utf-8") as file:
             file.write(line + "\n")

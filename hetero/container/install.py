@@ -139,7 +139,7 @@ def _script(real: str, environ: Mapping[str, str]) -> str:
 
 
 def _absolute(value: str) -> str:
-    """A path holds wherever the runtime is started; the name of a shipped rack stays one."""
+    """Return a path that holds wherever the runtime is started; a shipped rack's name stays."""
     return os.path.abspath(value) if os.path.exists(value) or "/" in value else value
 
 

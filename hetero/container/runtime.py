@@ -68,9 +68,19 @@ def main(runtime: str, arguments: Sequence[str]) -> NoReturn:
     call = _call(arguments)
     if call and call.command in _MAKING and _may_ask(f"{call.bundle}/config.json"):
         _import_site()
-        from hetero.container.admit import admit
+        from pathlib import Path
 
-        admit(runtime, call, command=command, environ=environ)
+        from hetero.container.admit import Creation, admit
+
+        creation = Creation(
+            container=call.container,
+            bundle=Path(call.bundle),
+            state=call.state(runtime),
+            options=call.options,
+            command=command,
+            environ=environ,
+        )
+        admit(creation, note=NOTE)
     elif call and call.command == "exec" and call.process:
         state = call.state(runtime)
         # crun's state does not have the note; what does is in the bundle it names.
@@ -78,7 +88,7 @@ def main(runtime: str, arguments: Sequence[str]) -> NoReturn:
             _import_site()
             from hetero.container.admit import carry_over
 
-            carry_over(call.process, state)
+            carry_over(call.process, state, note=NOTE)
     os.execve(runtime, command, environ)  # noqa: S606 - no shell is the point
 
 

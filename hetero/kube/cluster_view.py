@@ -40,8 +40,9 @@ class PodView:
 
 @frozen(kw_only=True)
 class MemberView:
-    """One node of a cluster; `fault` says why its inventory cannot be read, `silent` why what is
-    used there is not known.
+    """One node of a cluster.
+
+    `fault` says why its inventory cannot be read, `silent` why its usage is not known.
     """
 
     name: str

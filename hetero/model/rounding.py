@@ -94,7 +94,7 @@ def _asked(device: Device, ask: Ask) -> tuple[int, int | None]:
 
 
 def _all_memory(device: Device, core: int) -> int:
-    """The bytes a request that names no size means: the card's, or its largest part's."""
+    """Return the bytes a request means that names no size: the card's, or its largest part's."""
     total = device.capacity[MEMORY]
     match device.granularity:
         case Templated(menu, whole=False):
@@ -109,7 +109,7 @@ def whole(device: Device) -> Portion:
 
 
 def _fraction(device: Device, *, memory: int | None, core: int | None) -> Portion:
-    """A cut of a fractional device; all of its memory or a card's core makes it exclusive."""
+    """Return a cut of a fractional device; all its memory or a card's core makes it exclusive."""
     total_memory, total_core = device.capacity[MEMORY], device.of_card(CORE)
     # A card's size need not be a multiple of its grain: the last cut is simply the rest of it.
     memory = total_memory if memory is None else min(memory, total_memory)
@@ -126,7 +126,7 @@ def _fraction(device: Device, *, memory: int | None, core: int | None) -> Portio
 def _shape(
     device: Device, templated: Templated, *, memory: int, core: int, free: Mapping[str, int]
 ) -> Portion | None:
-    """The first menu entry that covers the ask, preferring one whose counters are still free."""
+    """Return the first menu entry that covers the ask, one whose counters are free if any is."""
     # All of the core is the whole card, whatever the menu is ordered by.
     measured = core if CORE in templated.measured_by or core == device.of_card(CORE) else 0
     covering = [

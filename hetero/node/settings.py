@@ -171,8 +171,8 @@ def _expect(table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
             raise BadInput(
-                f"unknown key {key!r}: there is [scale] with memory and core, [cards] with max_sharers, "
-                "exclude and partitioned, [count] with context, nothing else"
+                f"unknown key {key!r}: there is [scale] with memory and core, [cards] with "
+                "max_sharers, exclude and partitioned, [count] with context, nothing else"
             )
 
 

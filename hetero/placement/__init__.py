@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Container",
     "Defragmentation",
-    "Explanation",
     "DeviceUsage",
+    "Explanation",
     "Index",
     "Move",
     "Node",

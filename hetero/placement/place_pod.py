@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hetero.model import Allocation, Counters, Device, Refusal, Request
+from hetero.model import Allocation, Ask, Counters, Device, Refusal, Request
 from hetero.model.rounding import Portion
 from hetero.placement.cluster import Container, DeviceUsage, Placement, Pod, total
 from hetero.placement.device_groups import owed
@@ -113,19 +113,8 @@ def _search(
         ask = request.asks[len(chosen)]
         taken = {device.uuid for device, _ in chosen}
         allowed = group if ask.device is None else named(devices, ask.device)
-        ranked = []
-        tried: set[object] = set()
-        for position, device in enumerate(group):
-            if device.uuid in taken or device not in allowed:
-                continue
-            left = free[device.uuid]
-            cut = offer(device, ask, request, left)
-            alike = (device.vendor, device.model, device.group, *left.values())
-            alike = (device.uuid,) if told_apart else alike
-            if isinstance(cut, Portion) and alike not in tried:
-                tried.add(alike)
-                ranked.append((policy(device, left, cut), position, device, cut))
-        for _, _, device, cut in sorted(ranked, key=lambda one: one[:2]):
+        left = [d for d in group if d.uuid not in taken and d in allowed]
+        for device, cut in _ways(left, free, ask, request, policy, told_apart=told_apart):
             _add(free[device.uuid], cut.takes, times=-1)
             found = place(group, [*chosen, (device, cut)])
             _add(free[device.uuid], cut.takes, times=1)
@@ -138,6 +127,32 @@ def _search(
         if found is not None:
             return found
     return None
+
+
+def _ways(
+    devices: Iterable[Device],
+    free: _Free,
+    ask: Ask,
+    request: Request,
+    policy: PlacementPolicy,
+    *,
+    told_apart: bool,
+) -> list[tuple[Device, Portion]]:
+    """Return the devices that can serve the ask, the policy's favourite first.
+
+    One stands for all that are alike, unless they are told apart.
+    """
+    ranked = []
+    tried: set[object] = set()
+    for position, device in enumerate(devices):
+        left = free[device.uuid]
+        cut = offer(device, ask, request, left)
+        alike = (device.vendor, device.model, device.group, *left.values())
+        alike = (device.uuid,) if told_apart else alike
+        if isinstance(cut, Portion) and alike not in tried:
+            tried.add(alike)
+            ranked.append((policy(device, left, cut), position, device, cut))
+    return [(device, cut) for _, _, device, cut in sorted(ranked, key=lambda one: one[:2])]
 
 
 def _add(counters: dict[str, int], amounts: Counters, *, times: int) -> None:

@@ -39,9 +39,9 @@ _HEAVIEST = 1_000_000
 class Weights:
     """How much each term of a placement's cost counts over a cluster; all terms are integers.
 
-    The first three price what the placement makes useless (see `hetero.placement.mix`): the rest of the
-    card it cuts, the rest of the node's empty cards, cards left without enough host. The other two
-    pack (positive) or spread (negative) by the room that is left of the card and of the node.
+    The first three price what the placement makes useless (see `hetero.placement.mix`): the rest of
+    the card it cuts, the rest of the node's empty cards, cards left without enough host. The other
+    two pack (positive) or spread (negative) by the room that is left of the card and of the node.
     The cheapest placement wins, the first node among equals.
     """
 

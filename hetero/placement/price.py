@@ -229,7 +229,7 @@ class Prices:
         return cut
 
     def policy(self, device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
-        """Return what a cut costs of its device alone: the weights as a `hetero.placement.placement_policy.Order`."""
+        """Return what a cut costs of its device alone, by the weights: a `PlacementPolicy`."""
         kind, weights = self.cluster.kind(device), self.weights
         before = kind.free_milli(dict(free))
         after = kind.free_milli(

@@ -13,8 +13,9 @@ from hetero.model.units import MiB
 
 @frozen(kw_only=True)
 class ResourceNames:
-    """The words in which a pod asks for a vendor's cards; all are names of Kubernetes resources
-    or annotations, so that what users wrote for other products keeps its meaning.
+    """The resources and annotations by which a pod asks for a vendor's cards.
+
+    They are other products' names, so that what users wrote for those keeps its meaning.
 
     `count` counts cards and is the resource the kubelet knows. `memory` and `core` are per card:
     one of `memory` is `memory_unit` bytes (an amount with a binary suffix is bytes as it stands),

@@ -187,9 +187,10 @@ def replay_all(
 
 
 def placements(names: str) -> list[str]:
-    """Return the orders in a list as `fragmentation,fgd` or `fragmentation=2,host=1`, ours or published.
+    """Return the orders in a list, ours or published.
 
-    A part with a weight continues the weights before it. Raises `BadInput`.
+    The list is as `fragmentation,fgd` or `fragmentation=2,host=1`: a part with a weight continues
+    the weights before it. Raises `BadInput`.
     """
     found: list[str] = []
     for part in filter(None, (part.strip() for part in names.split(","))):

@@ -10,12 +10,12 @@ _HERE = Path(__file__).parent
 
 
 def library(api: str) -> Path:
-    """The limiter to preload in front of the driver with this API, such as "cuda"."""
+    """Return the limiter to preload in front of the driver with this API, such as "cuda"."""
     return _built(_HERE / "lib" / f"libhetero-{api}.so")
 
 
 def layouts() -> dict[str, int]:
-    """The versions of the files that limiters share with the node: of "grant" and of "region"."""
+    """Return the versions of the files that limiters share with the node: "grant", "region"."""
     lines = _built(_HERE / "lib" / "layouts").read_text().splitlines()
     return {name: int(version) for name, version in map(str.split, lines)}
 

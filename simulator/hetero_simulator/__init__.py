@@ -10,7 +10,7 @@ _HERE = Path(__file__).parent
 
 
 def fake_drivers() -> Path:
-    """The directory to search for libraries first (LD_LIBRARY_PATH) to meet the fake drivers.
+    """Return the directory of the fake drivers, to search for libraries first (LD_LIBRARY_PATH).
 
     They simulate the rack file that $HETERO_RACK names; without it they answer as a machine that
     has no driver.
@@ -19,17 +19,17 @@ def fake_drivers() -> Path:
 
 
 def job(api: str) -> Path:
-    """The program that keeps a device with this API busy and says how fast it went."""
+    """Return the program that keeps a device with this API busy and says how fast it went."""
     return _built(_HERE / "lib" / f"hetero-job-{api}")
 
 
 def timing(api: str) -> Path:
-    """The program that says what calls of the driver with this API cost."""
+    """Return the program that says what calls of the driver with this API cost."""
     return _built(_HERE / "lib" / f"hetero-timing-{api}")
 
 
 def rack(name: str) -> Path:
-    """An example rack that is shipped, such as "mixed" or "one"."""
+    """Return an example rack that is shipped, such as "mixed" or "one"."""
     racks = {path.stem: path for path in (_HERE / "racks").glob("*.rack")}
     if name not in racks:
         raise FileNotFoundError(f"no such file, and shipped are {', '.join(sorted(racks))}")

@@ -33,7 +33,12 @@ def hetero_vendor():
 def hetero_discover():
     for index, (uuid, size) in enumerate(SIZES.items()):
         yield VENDOR.device(
-            uuid=uuid, model="T1000", index=index, memory=size * GiB, enforcement=Enforcement.NONE, health="ok"
+            uuid=uuid,
+            model="T1000",
+            index=index,
+            memory=size * GiB,
+            enforcement=Enforcement.NONE,
+            health="ok",
         )
 
 @hookimpl

@@ -238,7 +238,7 @@ def test_a_runtime_killed_at_any_moment_leaves_no_grant(bundles: Bundles) -> Non
 
 @pytest.fixture
 def ctr(machine: Machine, archive: Path) -> Iterator[Callable[..., Done]]:
-    """containerd's client, with a containerd of its own that has the image."""
+    """Give the client of containerd, with a containerd of its own that has the image."""
     place = machine.directory / "containerd"
     place.mkdir()
     socket = place / "socket"

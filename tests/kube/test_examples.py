@@ -1,5 +1,7 @@
-"""What HAMi's own examples ask (examples/ of its repository at 4707fb02), file by file, through the
-webhook and the extender: written anew here, with the same resources and annotations.
+"""What HAMi's own examples ask, file by file, through the webhook and the extender.
+
+They are examples/ of its repository at 4707fb02, written anew with the same resources and
+annotations.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ VENDORS = Registry.installed()
 
 @frozen
 class Example:
-    """A file's pods, each as what its containers ask; `gets`: how many cards each container of
-    each pod then has, and the MiB of each (None: all of it).
+    """A file's pods, each as what its containers ask.
+
+    `gets` is how many cards each container of each pod then has, and the MiB of each (None: all).
     """
 
     pods: tuple[tuple[Mapping[str, str], ...], ...]

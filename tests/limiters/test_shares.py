@@ -62,8 +62,9 @@ def _charge_rates(directory: Path, model: str, power: int) -> list[int]:
 
 
 def test_time_on_a_card_at_its_power_limit_is_charged_more(tmp_path: Path) -> None:
-    """The driver tells the mean alone: a program that has half of the time on a card which draws
-    all it may is taken to want more.
+    """The driver tells the mean alone.
+
+    A program that has half of the time on a card which draws all it may is taken to want more.
     """
     rates = {
         power: _charge_rates(tmp_path / str(power), "NVIDIA H200", power)[-1]

@@ -25,7 +25,7 @@ from hetero.model import Ask, Policy, Request, codec
 from hetero.model.errors import HeteroError, Refused
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits, store_limits
-from hetero.node.ledger.ledger import Container, Grant, GrantHandle, Ledger
+from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
 from hetero.plugin.registry import Registry
@@ -352,99 +352,3 @@ def test_an_entry_of_the_first_version_still_loads() -> None:
     assert (DeviceLimit(name="M-0", memory=3000 << 20, core=3000),) == entry.limits
     (grant,) = entry.allocation.pieces
     assert {"core": 30, "memory": 3000 << 20, "slots": 1} == grant.takes
-
-
-# --- what stands without a process -----------------------------------------------------------
-
-
-def test_a_container_s_grant_stands_while_its_runtime_knows_it(
-    make_node: MakeNode, tmp_path: Path
-) -> None:
-    node, state = make_node(), tmp_path / "runc" / "one"
-    container = Container(id="one", name="one", state=str(state))
-    handle = node.take(request(memory=GiB), container=container).handle
-    state.mkdir(parents=True)
-    drop(handle)
-
-    (entry,) = node.snapshot().grants
-    assert container == entry.container
-    with pytest.raises(Refused, match="container one holds grant"):
-        node.take(request(memory=GiB), container=container)
-    with pytest.raises(Refused, match="in use by container one"):
-        node.release(entry.id)
-
-    state.rmdir()
-    assert [] == standing(node)
-
-
-def test_a_container_that_was_never_made_leaves_nothing(
-    make_node: MakeNode, tmp_path: Path
-) -> None:
-    node = make_node()
-    container = Container(id="one", name="one", state=str(tmp_path / "nowhere"))
-    drop(node.take(request(memory=GiB), container=container).handle)
-
-    assert [] == standing(node)
-
-
-def test_another_boot_ends_every_grant_but_the_shares(make_node: MakeNode, tmp_path: Path) -> None:
-    node = evolve(
-        make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
-    )
-    (tmp_path / "runtime").mkdir()
-    container = Container(id="one", name="one", state=str(tmp_path / "runtime"))
-    drop(node.take(request(memory=GiB), container=container).handle)
-    share = node.take(request(memory=GiB), share="train").handle
-    drop(share)
-    assert 2 == len(standing(node))
-
-    (node.ledger.path / "boot").write_text("another\n")
-
-    assert [share.grant.id] == standing(node)
-    shutil.rmtree(node.ledger.path)
-    assert [share.grant.id] == standing(node)
-
-
-def test_a_share_killed_while_it_is_made_or_changed_stands_or_does_not(
-    make_node: MakeNode, tmp_path: Path
-) -> None:
-    node = evolve(
-        make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
-    )
-    step = 0
-    while killed_at(step := step + 1, lambda: node.take(request(memory=16 * GiB), share="train")):
-        for entry in node.snapshot().grants:
-            assert "train" == entry.share
-            assert entry.limits == read_limits(node.directory(entry.id) / "tenant/grant")
-            with node.ledger.admission():
-                node.ledger.drop(entry.id)
-        assert [] == standing(node)
-
-    assert step > 20
-
-
-def test_a_record_nobody_can_read_keeps_others_out_until_it_is_released(
-    make_node: MakeNode, tmp_path: Path
-) -> None:
-    node = evolve(
-        make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
-    )
-    handle = node.take(request(memory=GiB), share="train").handle
-    drop(handle)
-    (tmp_path / f"persistent/shares/{handle.grant.id}.json").write_text("{")
-
-    with pytest.raises(Refused, match="stands but cannot be read"):
-        node.take(request(memory=GiB))
-    node.release(handle.grant.id, force=True)
-
-    assert ([], ()) == (standing(node), node.snapshot().unreadable)
-
-
-def test_a_share_is_not_released_but_removed(make_node: MakeNode, tmp_path: Path) -> None:
-    node = evolve(
-        make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
-    )
-    handle = node.take(request(memory=GiB), share="train").handle
-
-    with pytest.raises(Refused, match="hetero share rm train"):
-        node.release(handle.grant.id, force=True)

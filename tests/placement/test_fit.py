@@ -7,8 +7,6 @@ from itertools import permutations
 
 import pytest
 from attrs import evolve
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hetero.model import (
     CORE,
@@ -18,20 +16,15 @@ from hetero.model import (
     Ask,
     Device,
     Fractional,
-    Granularity,
     Inventory,
-    Ladder,
     MultiDevice,
     Refusal,
     Request,
     Selector,
-    Step,
     Template,
     Templated,
-    Whole,
 )
 from hetero.model.errors import BadInput
-from hetero.model.rounding import portion
 from hetero.model.units import GiB, MiB
 from hetero.placement import fit
 from hetero.placement.placement_policy import binpack, spread
@@ -282,14 +275,14 @@ def test_binpack_fills_the_fuller_card_and_spread_takes_the_emptier() -> None:
     assert ("memory-1", "memory-0") == (packed.pieces[0].device, apart.pieces[0].device)
 
 
-def test_a_small_wish_leaves_the_large_card_whole() -> None:
+def test_a_small_request_leaves_the_large_card_whole() -> None:
     assert ["memory-1"] == granted(rack(80 * GiB, 24 * GiB), one(memory=8 * GiB))
 
 
 # --- cards that come in shapes -------------------------------------------------------------------
 
 
-def test_instances_are_given_smallest_first_each_once_and_the_fifth_wish_is_refused() -> None:
+def test_instances_are_given_smallest_first_each_once_and_the_fifth_request_is_refused() -> None:
     sizes = [("1g.18gb", 18, 1)] * 3 + [("2g.35gb", 35, 2)]
     menu = tuple(
         Template(name, {MEMORY: gib * GiB, CORE: core, name: 1, f"part-{i}": 1}, f"part-{i}")
@@ -341,81 +334,6 @@ def test_several_of_a_whole_card_vendor_are_whole_cards() -> None:
         grant.takes for grant in full.standing[0].pieces
     ]
     assert "0 of 2 devices fit: 2 lack memory" == refused(full, one(memory=GiB))
-
-
-# --- properties ----------------------------------------------------------------------------------
-
-GRANULARITIES: list[Granularity] = [
-    Whole(),
-    Fractional(),
-    Fractional(Step(256 * MiB), Step(1), MultiDevice.WHOLE),
-    Fractional(Ladder(tuple(n * 512 * MiB for n in (2, 4, 8, 16, 32))), Step(4), MultiDevice.WHOLE),
-    Templated((Template("half", {MEMORY: 8 * GiB, CORE: 50}),)),
-    Templated((Template("small", {MEMORY: 4 * GiB, CORE: 30}),), measured_by=(MEMORY,)),
-]
-asks = st.builds(
-    Ask,
-    memory=st.none() | st.sampled_from([1, 100 * MiB, GiB, 3 * GiB, 7 * GiB, 12 * GiB, 16 * GiB]),
-    core=st.none() | st.sampled_from([1, 10, 33, 50, 99, 100]),
-)
-requests = st.builds(Request, asks=st.lists(asks, min_size=1, max_size=3).map(tuple))
-
-
-def numbered(cards: list[tuple[int, Granularity]]) -> tuple[Device, ...]:
-    return tuple(
-        evolve(rack(size, granularity=granularity, slots=3)[0], uuid=f"card-{index}")
-        for index, (size, granularity) in enumerate(cards)
-    )
-
-
-racks = st.lists(
-    st.tuples(st.sampled_from([8 * GiB, 16 * GiB]), st.sampled_from(GRANULARITIES)),
-    min_size=1,
-    max_size=4,
-).map(numbered)
-
-
-@given(racks, st.lists(requests, max_size=12))
-def test_no_counter_of_any_device_is_ever_promised_twice(
-    devices: tuple[Device, ...], wishes: list[Request]
-) -> None:
-    inventory = Inventory(devices)
-    for wish in wishes:
-        got = fit(inventory, wish)
-        if isinstance(got, Refusal):
-            continue
-        assert len(wish.asks) == len({grant.device for grant in got.pieces})
-        inventory = evolve(inventory, standing=(*inventory.standing, got))
-
-        for uuid, left in inventory.free().items():
-            assert min(left.values()) >= 0, uuid
-
-
-@given(racks, st.lists(requests, max_size=6))
-def test_the_same_question_has_the_same_answer(
-    devices: tuple[Device, ...], wishes: list[Request]
-) -> None:
-    inventory = Inventory(devices)
-    for wish in wishes:
-        got = fit(inventory, wish)
-        assert got == fit(inventory, wish)
-        if isinstance(got, Allocation):
-            inventory = evolve(inventory, standing=(*inventory.standing, got))
-
-
-@given(racks, requests)
-def test_a_refusal_on_an_empty_rack_is_one_that_no_assignment_would_serve(
-    devices: tuple[Device, ...], wish: Request
-) -> None:
-    def serves(chosen: tuple[Device, ...]) -> bool:
-        return all(
-            portion(device, ask, count=len(wish.asks), free=device.capacity) is not None
-            for device, ask in zip(chosen, wish.asks, strict=True)
-        )
-
-    possible = any(map(serves, permutations(devices, len(wish.asks))))
-
-    assert possible == isinstance(fit(Inventory(devices), wish), Allocation)
 
 
 def test_what_an_exclusive_grant_takes_leaves_no_slot() -> None:

@@ -37,7 +37,12 @@ GOOD = """
     @plugin.hookimpl
     def hetero_discover():
         yield VENDOR.device(
-            uuid="{name}-0", model="M", index=0, memory=1, enforcement=plugin.Enforcement.NONE, health="ok"
+            uuid="{name}-0",
+            model="M",
+            index=0,
+            memory=1,
+            enforcement=plugin.Enforcement.NONE,
+            health="ok",
         )
 """
 
@@ -99,11 +104,13 @@ FAULTS = {
     ),
     "no declaration": ("x = 1", "faulty: hetero_vendor: returned None, not a Vendor"),
     "declaration of another kind": (
-        "from hetero import plugin\n\n@plugin.hookimpl\ndef hetero_vendor():\n    return {'name': 'faulty'}\n",
+        "from hetero import plugin\n\n"
+        "@plugin.hookimpl\ndef hetero_vendor():\n    return {'name': 'faulty'}\n",
         "faulty: hetero_vendor: returned {'name': 'faulty'}, not a Vendor",
     ),
     "declaration that raises": (
-        "from hetero import plugin\n\n@plugin.hookimpl\ndef hetero_vendor():\n    return plugin.Vendor()\n",
+        "from hetero import plugin\n\n"
+        "@plugin.hookimpl\ndef hetero_vendor():\n    return plugin.Vendor()\n",
         "faulty: hetero_vendor: ",
     ),
     "generator that fails half-way": (

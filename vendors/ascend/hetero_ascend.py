@@ -13,17 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import plugin
-from hetero.plugin import (
-    CORE,
-    MEMORY,
-    Allocation,
-    Device,
-    DriverError,
-    Edits,
-    Enforcement,
-    Library,
-    MiB,
-)
+from hetero.plugin import CORE, MEMORY, Allocation, Device, DriverError, Edits, Library, MiB
 
 #: Model, AI cores and AI CPUs, then the templates as name MiB/cores/CPUs: as MindCluster and HAMi's
 #: 2.10 chart list them. Memory decides which a request gets; the cores come with it.
@@ -208,7 +198,7 @@ def _device(dcmi: Library, card: int, chip: int) -> Device:
         model=model,
         index=logic,
         memory=min(memory, _ALLOCATABLE.get(model, memory)),
-        enforcement=Enforcement.PARTITION,
+        enforcement=plugin.Enforcement.PARTITION,
         health=None if health is None else _HEALTH.get(health, f"alarm {health}"),
         pci=pci,
         numa=plugin.numa_of(pci),
@@ -231,7 +221,7 @@ def _place(device: Device) -> tuple[int, int]:
 
 
 def _numbers(device: Device) -> range:
-    """A vNPU's number belongs to its chip: from 100 on, sixteen to each physical id."""
+    """Return the numbers that belong to the chip: from 100 on, sixteen to each physical id."""
     first = 100 + int(device.attributes["physical"]) * 16
     return range(first, first + 16)
 

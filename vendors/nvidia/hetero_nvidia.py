@@ -122,7 +122,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         except DriverError as error:
             if error.code not in _LOST:
                 raise
-            return _lost(index, error)
+            return _lost(index, health=str(error))
 
     def between(here: Device, there: Device) -> str | None:
         one, other = ends(here.index), ends(there.index)
@@ -180,20 +180,15 @@ def _device(handle: Any, index: int) -> Device:
     )
 
 
-def _lost(index: int, error: Exception) -> Device:
-    """A card that fell off the bus: shown by what NVML still knows of it, never given out."""
+def _lost(index: int, *, health: str) -> Device:
+    """Return a card that fell off the bus, by what NVML still knows; it is never given out."""
     try:
         handle = _get(pynvml.nvmlDeviceGetHandleByIndex, index)
         uuid, model = _get(pynvml.nvmlDeviceGetUUID, handle), _get(pynvml.nvmlDeviceGetName, handle)
     except DriverError:
         uuid, model = f"lost-{index}", "unknown"
     return VENDOR.device(
-        uuid=uuid,
-        model=model,
-        index=index,
-        memory=0,
-        enforcement=Enforcement.NONE,
-        health=str(error),
+        uuid=uuid, model=model, index=index, memory=0, enforcement=Enforcement.NONE, health=health
     )
 
 
@@ -204,7 +199,7 @@ def _memory(handle: Any) -> Any:
 
 
 def _health(handle: Any) -> str | None:
-    """What NVML's error records say: "ok", what is wrong, or None where it keeps none."""
+    """Return what NVML's error records say: "ok", what is wrong, or None where it keeps none."""
     rows = _find(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
     pages = _find(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)  # before Ampere
     uncorrected = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)

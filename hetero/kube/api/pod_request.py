@@ -56,8 +56,10 @@ class Asked:
 
 @frozen(kw_only=True)
 class PodRequest:
-    """What a pod wants: `pod` as the packing core sees it, and which of its containers are
-    `unlimited`, as in `Defaults`. Nodes and devices are ordered so; None: as the cluster does.
+    """What a pod wants.
+
+    `pod` is how the packing core sees it; `unlimited` are its containers without a core limit, as
+    in `Defaults`. Nodes and devices are ordered by the placements; None: as the cluster does.
     """
 
     pod: Pod

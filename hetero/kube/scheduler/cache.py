@@ -1,8 +1,10 @@
 """The cluster as the scheduler knows it: nodes, who holds what, and what each node says to a pod.
 
 Everything here happens between two awaits of one event loop, so a reservation is atomic: of two
-pods that want the last share one gets it and the other hears why not. It is longer than most files
-because whatever a reservation depends on (room, company, quota) is looked at in one place.
+pods that want the last share one gets it and the other hears why not.
+
+Over 400 lines because everything a reservation depends on (free capacity, co-tenants, quota) is
+checked in one place.
 """
 
 from __future__ import annotations

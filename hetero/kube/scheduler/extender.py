@@ -5,8 +5,8 @@ anything. The share is reserved when kube-scheduler binds the pod, written to th
 only then is the pod bound. The names of the verbs' fields are those of
 k8s.io/kube-scheduler/extender/v1; Go reads them whatever their case, and so do we.
 
-What the API says and what kube-scheduler asks are in one file, longer than most, because they
-change one state between two awaits: where one may be interrupted is to be seen at a glance.
+Over 400 lines because what the API says and what kube-scheduler asks change one state between two
+awaits: one file shows where a change may be interrupted.
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ def scheduler(
     metrics: int | None,
     environ: Mapping[str, str],
 ) -> None:
-    """Run the extender until it is told to stop. `lease` is kube-scheduler's, as
-    `namespace/name`.
+    """Run the extender until it is told to stop.
+
+    `lease` is kube-scheduler's, as `namespace/name`.
     """
     path = environ.get(KEY_FILE)
     if not path:

@@ -131,8 +131,10 @@ def _of(node: Node, entry: Grant, pid: int, holding: Collection[int]) -> bool:
 
 
 def _covered(node: Node, entry: Grant, device: Device, pid: int) -> int:
-    """Return what the process may hold without being reported: what its limiter counted, and
-    the driver's overhead; nothing if no limiter is in it."""
+    """Return what the process may hold without being reported.
+
+    That is what its limiter counted, and the driver's overhead; nothing if no limiter is in it.
+    """
     if entry.allocation.policy is Policy.OFF:
         return device.of_card(MEMORY)
     counted: Mapping[int, tuple[int, ...]] = {}

@@ -83,7 +83,7 @@ def _simulated(node: Node) -> Iterator[Finding]:
 
 
 def _settings(settings: Settings) -> Iterator[Finding]:
-    """What a node promises beyond its devices is said wherever it is asked how it is."""
+    """Yield what the node promises beyond its devices."""
     if settings.memory_scale > 1:
         says = f"is granted {settings.memory_scale} times: what does not fit lies with the host"
         yield Finding("memory", Verdict.NOTE, says)
@@ -157,7 +157,7 @@ def _state(node: Node) -> Finding:
 
 
 def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
-    """What runs under a grant and past its limiter is to be ended; others only explain usage."""
+    """Yield what runs past its limiter: an error under a grant, else a reason for usage."""
     usages = [(device, node.registry.observe(device)) for device in discovery.devices]
     for found in find_bypass(node, node.snapshot(), usages):
         if found.grant:
