@@ -74,7 +74,7 @@ def violations(paths: list[Path], forbidden: re.Pattern[str]) -> list[str]:
 
 
 def test_a_vendor_imports_the_front_door_and_nothing_else_of_ours() -> None:
-    doors = {"hetero", *(f"hetero.{name}" for name in hetero.__all__)}
+    public = {"hetero", *(f"hetero.{name}" for name in hetero.__all__)}
     plugins = {path.stem for path in PLUGINS}
 
     found = [
@@ -82,7 +82,7 @@ def test_a_vendor_imports_the_front_door_and_nothing_else_of_ours() -> None:
         for path in PLUGINS
         if path.name != "hatch_build.py" and "tests" not in path.parts
         for name, line in imports(path)
-        if (name.split(".")[0] == "hetero" and name not in doors)
+        if (name.split(".")[0] == "hetero" and name not in public)
         or (name.split(".")[0] in plugins - {path.stem} and path.stem.startswith("hetero_"))
     ]
 

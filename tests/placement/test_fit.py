@@ -282,14 +282,14 @@ def test_binpack_fills_the_fuller_card_and_spread_takes_the_emptier() -> None:
     assert ("memory-1", "memory-0") == (packed.pieces[0].device, apart.pieces[0].device)
 
 
-def test_a_small_wish_leaves_the_large_card_whole() -> None:
+def test_a_small_request_leaves_the_large_card_whole() -> None:
     assert ["memory-1"] == granted(rack(80 * GiB, 24 * GiB), one(memory=8 * GiB))
 
 
 # --- cards that come in shapes -------------------------------------------------------------------
 
 
-def test_instances_are_given_smallest_first_each_once_and_the_fifth_wish_is_refused() -> None:
+def test_instances_are_given_smallest_first_each_once_and_the_fifth_request_is_refused() -> None:
     sizes = [("1g.18gb", 18, 1)] * 3 + [("2g.35gb", 35, 2)]
     menu = tuple(
         Template(name, {MEMORY: gib * GiB, CORE: core, name: 1, f"part-{i}": 1}, f"part-{i}")
@@ -377,14 +377,14 @@ racks = st.lists(
 
 @given(racks, st.lists(requests, max_size=12))
 def test_no_counter_of_any_device_is_ever_promised_twice(
-    devices: tuple[Device, ...], wishes: list[Request]
+    devices: tuple[Device, ...], demands: list[Request]
 ) -> None:
     inventory = Inventory(devices)
-    for wish in wishes:
-        got = fit(inventory, wish)
+    for demand in demands:
+        got = fit(inventory, demand)
         if isinstance(got, Refusal):
             continue
-        assert len(wish.asks) == len({grant.device for grant in got.pieces})
+        assert len(demand.asks) == len({grant.device for grant in got.pieces})
         inventory = evolve(inventory, standing=(*inventory.standing, got))
 
         for uuid, left in inventory.free().items():
@@ -393,29 +393,29 @@ def test_no_counter_of_any_device_is_ever_promised_twice(
 
 @given(racks, st.lists(requests, max_size=6))
 def test_the_same_question_has_the_same_answer(
-    devices: tuple[Device, ...], wishes: list[Request]
+    devices: tuple[Device, ...], demands: list[Request]
 ) -> None:
     inventory = Inventory(devices)
-    for wish in wishes:
-        got = fit(inventory, wish)
-        assert got == fit(inventory, wish)
+    for demand in demands:
+        got = fit(inventory, demand)
+        assert got == fit(inventory, demand)
         if isinstance(got, Allocation):
             inventory = evolve(inventory, standing=(*inventory.standing, got))
 
 
 @given(racks, requests)
 def test_a_refusal_on_an_empty_rack_is_one_that_no_assignment_would_serve(
-    devices: tuple[Device, ...], wish: Request
+    devices: tuple[Device, ...], demand: Request
 ) -> None:
     def serves(chosen: tuple[Device, ...]) -> bool:
         return all(
-            portion(device, ask, count=len(wish.asks), free=device.capacity) is not None
-            for device, ask in zip(chosen, wish.asks, strict=True)
+            portion(device, ask, count=len(demand.asks), free=device.capacity) is not None
+            for device, ask in zip(chosen, demand.asks, strict=True)
         )
 
-    possible = any(map(serves, permutations(devices, len(wish.asks))))
+    possible = any(map(serves, permutations(devices, len(demand.asks))))
 
-    assert possible == isinstance(fit(Inventory(devices), wish), Allocation)
+    assert possible == isinstance(fit(Inventory(devices), demand), Allocation)
 
 
 def test_what_an_exclusive_grant_takes_leaves_no_slot() -> None:
