@@ -4,9 +4,9 @@
 
 Each round starts three containers that end at once, one after another: by runc, by the runtime
 with nothing asked, and by the runtime with a share of a simulated card asked. What is printed are
-medians, and of what the runtime adds, the median of the differences within a round: in milliseconds of the clock
-and of processors, which a busy machine stretches less. `--standing` many other containers hold
-shares of the same cards meanwhile.
+medians, and of what the runtime adds, the median of the differences within a round: in
+milliseconds of the clock and of processors, which a busy machine stretches less. `--standing` many
+other containers hold shares of the same cards meanwhile.
 """
 
 from __future__ import annotations

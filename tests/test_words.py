@@ -309,9 +309,7 @@ SAMPLES: dict[str, tuple[Place, Iterator[Used], list[str]]] = {
     ),
     "C without comments, strings and characters": (
         C,
-        c_names(
-            "/* kin */ int kin_of(char *s) { return s == \"kin\" ? 'k' : mark; } // par", "x.c"
-        ),
+        c_names("/* kin */ int kin_of(char *s) { s = \"kin\"; s = 'k' + mark; } // par", "x.c"),
         ["kin_of", "mark"],
     ),
     "commands, options and choices": (CLI, cli_words(sample), ["--avoid-vendor", "set", "frag"]),

@@ -79,8 +79,9 @@ class Selector:
 
 @frozen(kw_only=True)
 class CoTenancy:
-    """Whom a grant shares a device with: in the matter of `what` it is `name`, and only goes to
-    those who are one of `beside` in it. Who has nothing to say in a matter shares with anybody.
+    """Whom a grant shares a device with: only grants whose `key` value is in `compatible_with`.
+
+    `value` is its own for that key. A grant that says nothing of a key shares with any.
     """
 
     key: str

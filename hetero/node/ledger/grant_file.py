@@ -51,7 +51,7 @@ class DeviceLimit:
 
 
 def limit_of(piece: DeviceAllocation, device: Device, *, context: bool) -> DeviceLimit:
-    """Return the limit that `grant` on `device` means."""
+    """Return the limit that `piece` on `device` means."""
     core = CORE_FULL
     if piece.core is not None:
         core = max(1, min(CORE_FULL, piece.core * CORE_FULL // device.of_card(CORE)))
