@@ -168,6 +168,7 @@ WRITTEN_WORDS = (
     written("waste", "fragmentation"),
     written("avoid", "exclude"),
     Retired("set", "resize", (CLI,)),
+    Retired("--policy", "--placement", (CLI,), paths=("hetero simulate",)),
     written("former", "adopt-scheduler"),
     written("callers", "client-ca"),
     written("writer", "allocation-writer", SETTING),
@@ -240,11 +241,16 @@ TABLE = (*PYTHON_NAMES, *FILE_NAMES, *C_NAMES, *WRITTEN_WORDS, *PROSE_WORDS)
 def violations(place: Place, words: tuple[Used, ...]) -> list[str]:
     """Return where words are used that are retired there, with their successors."""
     rows = [row for row in TABLE if place in row.places]
+    # Most names are used often: each is compared with the table once.
+    named = {
+        text: [row for row in rows if row.is_in(text, place)]
+        for text in {one.text for one in words}
+    }
     return [
         f"{one}: {row.word!r} is now {row.successor}"
         for one in words
-        for row in rows
-        if row.found(place, one)
+        for row in named[one.text]
+        if row.applies_to(one.path)
     ]
 
 

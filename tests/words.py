@@ -78,11 +78,8 @@ class Retired:
     paths: tuple[str, ...] = ("*",)
     but: Mapping[str, str] = attrs.field(factory=dict)
 
-    def found(self, place: Place, used: Used) -> bool:
-        """Return whether `used` is this word, in a place where it is retired."""
-        return place in self.places and self._is(place, used.text) and self._applies(used.path)
-
-    def _is(self, place: Place, text: str) -> bool:
+    def is_in(self, text: str, place: Place) -> bool:
+        """Return whether this word is in a text of such a place."""
         if not (self.anywhere or place is Place.PROSE):
             return text.strip("_") == self.word
         if self.word.lower() not in text.lower():
@@ -92,7 +89,8 @@ class Retired:
             return re.search(pattern, text, re.IGNORECASE) is not None
         return f" {' '.join(parts(self.word))} " in f" {' '.join(parts(text))} "
 
-    def _applies(self, path: str) -> bool:
+    def applies_to(self, path: str) -> bool:
+        """Return whether this word is retired in such a file."""
         named = any(fnmatchcase(path, pattern) for pattern in self.paths)
         return named and not any(fnmatchcase(path, pattern) for pattern in self.but)
 
@@ -198,13 +196,15 @@ def python_prose(source: str, path: str) -> Iterator[Used]:
     """Yield the comments and the strings of a Python source: docstrings, help and messages."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in _TEXT:
-            yield Used(" ".join(token.string.split()), path, token.start[0])
+            text = token.string.replace("\\n", " ")
+            yield Used(" ".join(text.split()), path, token.start[0])
 
 
 def c_prose(source: str, path: str) -> Iterator[Used]:
     """Yield the comments and the strings of a C source."""
     for used in _c_tokens(source, path, "text"):
-        yield attrs.evolve(used, text=re.sub(r"\s+(\*(?!/)\s)?\s*", " ", used.text))
+        text = re.sub(r"\s+(\*(?!/)\s)?\s*", " ", used.text.replace("\\n", " "))
+        yield attrs.evolve(used, text=text)
 
 
 def written_classes() -> list[type[Any]]:

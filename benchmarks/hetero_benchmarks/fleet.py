@@ -35,7 +35,7 @@ ROOM, MOST = 0.9, 24
 CONTEXT = 600 * MiB
 
 #: More programs stand than the card's core and slots would let in at once, but few of them run.
-_SETTINGS = "[scale]\ncore = 100\n[cards]\nsplit = 1000\n"
+_SETTINGS = "[scale]\ncore = 100\n[cards]\nmax_sharers = 1000\n"
 
 
 def _with_room(cells: Iterable[Cell], room: float) -> list[Key]:
