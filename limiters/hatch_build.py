@@ -19,7 +19,10 @@ class NativeBuild(BuildHookInterface):  # type: ignore[type-arg]
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{_platform()}"
             lib = Path(self.root, "hetero_limiters/lib")
-            built = [lib / "layouts", *lib.glob("libhetero-*.so")]  # and nothing an older build left
+            built = [
+                lib / "layouts",
+                *lib.glob("libhetero-*.so"),
+            ]  # and nothing an older build left
             build_data["force_include"] = {
                 str(path): f"hetero_limiters/lib/{path.name}" for path in built
             }

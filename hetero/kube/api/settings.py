@@ -35,8 +35,8 @@ _TABLES = ("defaults", "resources", "runtime-classes", "nodes")
 class Settings:
     """How this cluster schedules.
 
-    node-placement = "binpack"        # binpack, spread, or fragmentation: whatever leaves the least useless
-    device-placement = "binpack"      # binpack or spread
+    node-placement = "binpack"    # binpack, spread, or fragmentation: what leaves the least useless
+    device-placement = "binpack"  # binpack or spread
 
     [defaults]                    # for pods that do not say
     count = 1
