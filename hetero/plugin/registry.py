@@ -14,7 +14,7 @@ import pluggy
 from attrs import evolve
 
 from hetero.model import Allocation, Device, Edits, Inventory, Usage
-from hetero.model.errors import DriverAbsent, NotFound
+from hetero.model.errors import DriverAbsent, NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
 from hetero.plugin.driver import DriverError
@@ -173,7 +173,7 @@ class Registry:
     ) -> Edits:
         """Return the edits that confine a container to `allocation`, of all its vendors together.
 
-        Vendors that cut slices keep their notes in subdirectories of `directory`. Raises `NotFound`
+        Vendors that cut slices keep their notes in subdirectories of `directory`. Raises `Refused`
         when a vendor fails: what cannot be confined is not started. What the others have made by
         then is an orphan, for `reconcile` to remove.
         """
@@ -194,7 +194,7 @@ class Registry:
             try:
                 said = self._ask(name, "enforce", _said(Edits, enforce), within=CUT)
             except (Failure, DriverAbsent) as failure:
-                raise NotFound(str(failure)) from None
+                raise Refused(str(failure)) from None
             implied = vendor.implied(pieces, mine, container=container)
             edits = edits.merged(implied).merged(said or Edits())
         return edits

@@ -21,7 +21,7 @@ from hetero.model import (
     Mount,
     Usage,
 )
-from hetero.model.errors import NotFound
+from hetero.model.errors import Refused
 from hetero.model.units import GiB
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
@@ -154,7 +154,7 @@ def test_what_cannot_be_confined_is_an_error_that_names_the_vendor_and_the_stage
     runtime.broken = True
     cards = rack(GiB, vendor="runtime")
 
-    with pytest.raises(NotFound, match=r"^runtime: enforce: no slice left on the card$"):
+    with pytest.raises(Refused, match=r"^runtime: enforce: no slice left on the card$"):
         Registry.of(runtime).enforce(granted(*cards), cards, directory=NOTES)
 
 
@@ -183,7 +183,7 @@ def test_an_answer_of_another_kind_is_an_error_when_confining_and_unknown_when_o
     cards = rack(GiB)
     registry = Registry.of(Nonsense(cards))
 
-    with pytest.raises(NotFound, match="memory: enforce: gave 'LIMIT=1', not Edits"):
+    with pytest.raises(Refused, match="memory: enforce: gave 'LIMIT=1', not Edits"):
         registry.enforce(granted(*cards), cards, directory=NOTES)
     assert Usage() == registry.observe(cards[0])
 
