@@ -23,6 +23,7 @@ from hetero.model import (
 )
 from hetero.model.errors import Refused
 from hetero.model.units import GiB
+from hetero.node.node import hidden
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
 from hetero.plugin.vendor import Model, Vendor
@@ -123,13 +124,14 @@ def test_cards_of_a_vendor_that_was_not_granted_are_hidden() -> None:
     runtime._vendor = evolve(runtime._vendor, none="nothing")
     registry = Registry.of(MemoryVendor(ours), runtime)
 
-    both, alone = [*ours, *theirs], [*ours]
-    assert {"RUNTIME_CARDS": "nothing", "RUNTIME_LEGACY": "nothing"} == registry.hidden(
+    both = evolve(registry.discover(), devices=(*ours, *theirs))
+    alone = evolve(both, devices=ours)
+    assert {"RUNTIME_CARDS": "nothing", "RUNTIME_LEGACY": "nothing"} == hidden(
         granted(*ours), both
     ).env
-    assert {"MEMORY_VISIBLE_DEVICES": "-1"} == registry.hidden(granted(*theirs), both).env
-    assert {} == registry.hidden(granted(*ours), alone).env
-    assert {} == registry.hidden(granted(*both), both).env
+    assert {"MEMORY_VISIBLE_DEVICES": "-1"} == hidden(granted(*theirs), both).env
+    assert {} == hidden(granted(*ours), alone).env
+    assert {} == hidden(granted(*ours, *theirs), both).env
 
 
 def test_a_part_is_named_instead_of_its_card() -> None:
