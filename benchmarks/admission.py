@@ -1,7 +1,7 @@
 """What admission adds to a container's start: the same runc command with and without the runtime.
 
     python benchmarks/admission.py [--rounds 20] [--standing 0]       (root, runc, busybox-static)
-    python benchmarks/admission.py --count [--against CHECKOUT]       (root, valgrind)
+    python benchmarks/admission.py --count [--against CHECKOUT] [--standing 0]    (root, valgrind)
 
 Each round starts three containers that end at once, in turn: by runc, by the runtime with nothing
 asked, and by the runtime with a share of a simulated card asked. What is printed are medians, and
@@ -70,8 +70,11 @@ exec(compile(open(sys.argv[0]).read(), sys.argv[0], "exec"))
 """
 
 
-def instructions(checkout: Path) -> int:
-    """Return how many instructions the runtime of a checkout executes to admit one container."""
+def instructions(checkout: Path, *, standing: int) -> int:
+    """Return how many instructions the runtime of a checkout executes to admit one container.
+
+    As many others as `standing` hold grants meanwhile, which are read.
+    """
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         (place / "four.rack").write_text(4 * CARD)
@@ -84,27 +87,35 @@ def instructions(checkout: Path) -> int:
             "PATH": os.environ["PATH"],
             "PYTHONHASHSEED": "0",
             "HETERO_RACK": str(place / "four.rack"),
+            "HETERO_STATE": str(place / "state"),
         }
         admission = [
             *(str(checkout / ".venv/bin/python"), "-sS", "-c", UNTIL_EXEC),
             *(str(checkout / "hetero/container/runtime.py"), shutil.which("true") or ""),
-            *("--root", str(place / "states"), "create", "--bundle", name, "one"),
+            *("--root", str(place / "states"), "create", "--bundle", name),
         ]
-        count = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={place / 'counted'}"]
-        for before in ([], count):  # the first writes the byte code
+
+        def admit(container: str, *before: str) -> str:
             (place / "config.json").write_text(json.dumps(config))
-            environ["HETERO_STATE"] = str(place / f"state{len(before)}")
             done = subprocess.run(
-                [*before, *admission],
+                [*before, *admission, container],
                 env=environ,
                 cwd=checkout,
                 check=True,
                 text=True,
                 stderr=subprocess.PIPE,
             )
-    counted = re.search(r"Collected : (\d+)", done.stderr)
+            return done.stderr
+
+        admit("ended")  # writes the byte code, and is swept as its runtime keeps no state of it
+        for number in range(standing):
+            admit(f"other{number}")
+            (place / f"states/other{number}").mkdir(parents=True)
+        output = f"--callgrind-out-file={place / 'counted'}"
+        said = admit("one", "valgrind", "--tool=callgrind", output)
+    counted = re.search(r"Collected : (\d+)", said)
     if not counted:
-        sys.exit(f"admission: callgrind counted nothing: {done.stderr}")
+        sys.exit(f"admission: callgrind counted nothing: {said}")
     return int(counted[1])
 
 
@@ -117,19 +128,19 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="another checkout, set up, to count too")
     options = parser.parse_args()
     if options.count:
-        count(options.against)
+        count(options.against, standing=options.standing)
     else:
         measure(rounds=options.rounds, standing=options.standing)
 
 
-def count(against: Path | None) -> None:
+def count(against: Path | None, *, standing: int) -> None:
     """Count the instructions of one admission, and print them."""
     if os.geteuid() != 0 or not shutil.which("valgrind"):
         sys.exit("admission: root and valgrind are needed")
-    here = instructions(Path(__file__).resolve().parent.parent)
+    here = instructions(Path(__file__).resolve().parent.parent, standing=standing)
     print(f"an admission here: {here / 1e6:.1f} million instructions")
     if against:
-        there = instructions(against.resolve())
+        there = instructions(against.resolve(), standing=standing)
         print(f"in {against}: {there / 1e6:.1f} million; ratio {here / there:.3f}")
 
 

@@ -69,31 +69,26 @@ class Discovery:
         return Inventory(self.devices)
 
 
-@frozen
-class Plugin:
-    """A plugin that was not loaded yet: its name, where it came from, and what loads it."""
-
-    name: str
-    source: str
-    load: Callable[[], object]
+#: A plugin that was not loaded yet: its name, where it came from, and what loads it.
+Plugin = tuple[str, str, Callable[[], object]]
 
 
 def installed() -> Iterator[Plugin]:
     """Yield every plugin of the entry point group `hetero.plugin.vendor` in this environment."""
     for entry in entries(hookspecs.GROUP):
-        yield Plugin(entry.name, entry.source, entry.load)
+        yield entry.name, entry.source, entry.load
 
 
-@frozen
 class _Loaded:
     """The plugins that were loaded: a row for each, and of those that work what answers."""
 
-    rows: list[VendorRow] = field(factory=list)
-    vendors: dict[str, Vendor] = field(factory=dict)
-    hooks: dict[str, pluggy.HookRelay] = field(factory=dict)
+    def __init__(self) -> None:
+        self.rows: list[VendorRow] = []
+        self.vendors: dict[str, Vendor] = {}
+        self.hooks: dict[str, pluggy.HookRelay] = {}
 
 
-@define(eq=False, slots=False)
+@define(eq=False, repr=False, slots=False)
 class Registry:
     """The vendors of one process, each behind a guard; they are loaded when one is first asked.
 
@@ -111,29 +106,23 @@ class Registry:
         def given() -> Iterator[Plugin]:
             for plugin in plugins:
                 name = str(getattr(plugin, "__name__", type(plugin).__name__))
-                yield Plugin(name, "in process", lambda plugin=plugin: plugin)  # type: ignore[misc]
+                yield name, "in process", lambda plugin=plugin: plugin  # type: ignore[misc]
 
         return cls(given)
 
     @cached_property
     def _loaded(self) -> _Loaded:
         loaded = _Loaded()
-        for plugin in self._plugins():
+        for name, source, load in self._plugins():
             try:
-                vendor, hooks = _load(plugin)
+                vendor, hooks = _load(name, load)
                 if vendor.name in loaded.vendors:
-                    raise Failure(
-                        f"{plugin.name}: another plugin is the vendor {vendor.name!r} already"
-                    )
+                    raise Failure(f"{name}: another plugin is the vendor {vendor.name!r} already")
             except (Failure, DriverAbsent) as failure:
-                row = VendorRow(
-                    name=plugin.name, source=plugin.source, state="broken", reason=str(failure)
-                )
+                row = VendorRow(name=name, source=source, state="broken", reason=str(failure))
             else:
                 loaded.vendors[vendor.name], loaded.hooks[vendor.name] = vendor, hooks
-                row = VendorRow(
-                    name=vendor.name, source=plugin.source, state="ok", title=vendor.title
-                )
+                row = VendorRow(name=vendor.name, source=source, state="ok", title=vendor.title)
             loaded.rows.append(row)
         return loaded
 
@@ -271,11 +260,10 @@ class Registry:
         return self._start(name, stage, ask, within=within).answer()
 
 
-def _load(plugin: Plugin) -> tuple[Vendor, pluggy.HookRelay]:
+def _load(name: str, load: Callable[[], object]) -> tuple[Vendor, pluggy.HookRelay]:
     """Return a plugin's declaration and its hooks. Raises `Failure` for whatever it does wrong."""
-    name = plugin.name
-    holder = guarded(name, "load", plugin.load)
-    hooks = guarded(name, "register", lambda: _register(holder, name))
+    plugin = guarded(name, "load", load)
+    hooks = guarded(name, "register", lambda: _register(plugin, name))
     vendor = guarded(name, "hetero_vendor", hooks.hetero_vendor)
     if not isinstance(vendor, Vendor):
         raise Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
