@@ -9,8 +9,8 @@ of what the runtime adds, the median of the differences within a round: in milli
 and of processors, which a busy machine stretches less. `--standing` many other containers hold
 shares of the same cards meanwhile.
 
-`--count` prints the instructions of one admission instead, which no other program changes: callgrind
-counts the process that admits a container, from the start of its interpreter until it would become
+`--count` prints the instructions of one admission instead, which no other program changes:
+callgrind counts the process that admits a container, from the start of its interpreter until it would become
 the real runtime. `--against` counts another checkout too, which has been set up, and prints the
 ratio. That measures whether start-up optimisations are worth their code; CONTRIBUTING.md has the
 threshold.
