@@ -10,10 +10,10 @@ and of processors, which a busy machine stretches less. `--standing` many other 
 shares of the same cards meanwhile.
 
 `--count` prints the instructions of one admission instead, which no other program changes:
-callgrind counts the process that admits a container, from the start of its interpreter until it would become
-the real runtime. `--against` counts another checkout too, which has been set up, and prints the
-ratio. That measures whether start-up optimisations are worth their code; CONTRIBUTING.md has the
-threshold.
+callgrind counts the process that admits a container, from the start of its interpreter until it
+would become the real runtime. `--against` counts another checkout too, which has been set up, and
+prints the ratio. It decides whether a start-up optimisation is worth its code; CONTRIBUTING.md has
+the threshold.
 """
 
 from __future__ import annotations

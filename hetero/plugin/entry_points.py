@@ -2,8 +2,8 @@
 
 importlib.metadata gives the same answer, and an admission executes 14 % more instructions for it,
 most of them its import; the threshold is 5 % for all such removals (`benchmarks/admission.py
---count`). The layout read here is that of the packaging specifications (PyPA, "Recording installed projects"
-and "Entry points specification"), and of older eggs.
+--count`). The layout read here is that of the packaging specifications (PyPA, "Recording installed
+projects" and "Entry points specification"), and of older eggs.
 """
 
 from __future__ import annotations
