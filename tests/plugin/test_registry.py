@@ -18,7 +18,7 @@ from hetero import plugin
 from hetero.model.errors import NotFound
 from hetero.model.units import GiB
 from hetero.plugin.registry import Registry, VendorRow
-from hetero.plugin.testing import rack
+from hetero.plugin.testing import MemoryVendor, rack
 from hetero.plugin.vendor import Model, Vendor
 
 NOTES = Path("/nonexistent")  # what no vendor here writes to
@@ -307,3 +307,20 @@ def test_a_question_waits_for_the_one_before_it_while_that_is_in_time() -> None:
     asked.join()
 
     assert "ok" == row.state
+
+
+def test_nothing_is_loaded_before_a_vendor_is_asked() -> None:
+    asked: list[str] = []
+
+    class Watched(MemoryVendor):
+        @plugin.hookimpl
+        def hetero_vendor(self) -> plugin.Vendor:
+            asked.append("vendor")
+            return self._vendor
+
+    registry = Registry.of(Watched(rack(GiB)))
+
+    assert [] == asked
+    assert ("memory",) == tuple(vendor.name for vendor in registry.discover().vendors)
+    assert ("memory",) == tuple(vendor.name for vendor in registry.declarations())
+    assert ["vendor"] == asked
