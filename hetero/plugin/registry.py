@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.
-ANSWER, CUT = 5.0, 20.0
+LOOK, CUT = 5.0, 20.0
 
 
 @frozen(kw_only=True)
@@ -136,7 +136,7 @@ class Registry:
         for name in self._vendors:
             try:
                 calls[name] = self._start(
-                    name, "discover", partial(self._discover, name), within=ANSWER
+                    name, "discover", partial(self._discover, name), within=LOOK
                 )
             except Failure as failure:
                 rows[name] = evolve(rows[name], state="broken", reason=str(failure))
@@ -241,7 +241,7 @@ class Registry:
         observe = partial(self._hooks[device.vendor].hetero_observe, device=device)
         try:
             return (
-                self._ask(device.vendor, "observe", _said(Usage, observe), within=ANSWER) or Usage()
+                self._ask(device.vendor, "observe", _said(Usage, observe), within=LOOK) or Usage()
             )
         except (Failure, DriverAbsent):
             return Usage()

@@ -278,7 +278,7 @@ def test_vendors_are_asked_at_the_same_time() -> None:
 def test_a_vendor_that_still_owes_an_answer_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hetero.plugin.registry, "ANSWER", 0.1)
+    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 0.1)
     card, *_ = rack(GiB, vendor="cards")
     registry = Registry.of(Cards(card, takes=0.5))
 

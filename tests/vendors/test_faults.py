@@ -112,7 +112,7 @@ def test_an_error_names_the_call_and_its_code(tmp_path: Path, vendor: str) -> No
 def test_a_driver_that_hangs_is_given_up_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str
 ) -> None:
-    monkeypatch.setattr(hetero.plugin.registry, "ANSWER", 1.0)
+    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 1.0)
     rack = Rack(tmp_path, RACK, fault(COUNT[vendor], "hang", vendor=vendor))
 
     assert f"{vendor}: discover: no answer within 1 s" == broken(rack.meet(discover), vendor)
