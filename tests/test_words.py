@@ -62,6 +62,7 @@ PYTHON_NAMES = (
     python("Limit", "DeviceLimit"),
     python("Look", "Snapshot"),
     python("look", "snapshot"),
+    python("LOOK", "DISCOVER", "hetero/kube/*", "tests/kube/*"),
     python("Hold", "GrantHandle (ledger), DeviceUsage (placement)"),
     python("Taken", "Admission"),
     python("kept", "pinned", "hetero/*", "tests/node/*", "tests/container/*", "tests/kube/*"),

@@ -20,7 +20,7 @@ from hetero.node.ledger.grant_dir import USAGE
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
 from tests.kube.kubelet import FakeKubelet
-from tests.kube.world import CARD, LOOK, SECRET, run, until, world
+from tests.kube.world import CARD, DISCOVER, SECRET, run, until, world
 
 
 def test_every_slot_of_every_card_is_offered_with_its_numa_node() -> None:
@@ -106,11 +106,11 @@ def test_the_inventory_is_written_once_and_again_only_when_it_changes() -> None:
             await until(lambda: at.api.writes == 1)
             text = at.api.nodes["n1"]["metadata"]["annotations"][INVENTORY]
             assert at.node.discover().devices == published_devices(text, node="n1")
-            await asyncio.sleep(3 * LOOK)
+            await asyncio.sleep(3 * DISCOVER)
             assert 1 == at.api.writes
             await at.crash()
             await at.start()
-            await asyncio.sleep(2 * LOOK)
+            await asyncio.sleep(2 * DISCOVER)
             assert 1 == at.api.writes
 
     run(story)
@@ -155,7 +155,7 @@ def test_a_process_past_its_limiter_is_told_of_once(caplog: pytest.LogCaptureFix
             counts = {program.pid: 3 * GiB}
             at.vendor.usage["memory-0"] = Usage(memory=3 * GiB, core=None, processes=counts)
             await until(lambda: f"({program.pid}) holds 3072 MiB" in caplog.text, seconds=8)
-            await asyncio.sleep(3 * LOOK)
+            await asyncio.sleep(3 * DISCOVER)
             program.kill()
             await program.wait()
         told = [record.message for record in caplog.records if "past the limiter" in record.message]
@@ -180,7 +180,7 @@ def test_active_oom_killer_ends_a_process_past_its_limiter(said: str, killed: bo
             counts = {program.pid: 3 * GiB, other.pid: 3 * GiB}
             at.vendor.usage["memory-0"] = Usage(memory=6 * GiB, core=None, processes=counts)
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(program.wait(), 10 if killed else 5 * LOOK)
+                await asyncio.wait_for(program.wait(), 10 if killed else 5 * DISCOVER)
             ended = program.returncode
             assert None is other.returncode  # it is nobody's here
             for one in (program, other):

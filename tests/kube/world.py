@@ -31,7 +31,7 @@ from tests.kube.kubelet import FakeKubelet
 CARD = "example.com/card"
 SECRET = b"0123456789abcdef"
 #: Seconds between two looks of the agents here: what takes two of them is soon seen.
-LOOK = 0.4
+DISCOVER = 0.4
 
 
 @define(eq=False)
@@ -151,7 +151,7 @@ async def world(*memory: int, slots: int = 10, words: tuple[str, ...] = ()) -> A
     with tempfile.TemporaryDirectory(prefix="k") as path:
         made = World(Path(path), vendor)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(agent, "LOOK", LOOK)
+            patch.setattr(agent, "DISCOVER", DISCOVER)
             async with made.api.serve() as made.url:
                 await made.kubelet.start()
                 await made.start()

@@ -29,7 +29,7 @@ from hetero.model.units import GiB, MiB
 from hetero.placement import fit
 from hetero.plugin.registry import Discovery
 
-LOOK = """
+QUERY = """
 import pynvml
 
 {change}
@@ -46,7 +46,7 @@ def discover(path: Path, rack: str, *, change: str = "") -> Discovery:
     """Look at `rack` through NVML, after `change` made the driver answer differently."""
     file = path / "test.rack"
     file.write_text(dedent(rack))
-    printed = on_rack(["-c", LOOK.format(change=dedent(change))], file)
+    printed = on_rack(["-c", QUERY.format(change=dedent(change))], file)
     return codec.loads(printed, Discovery, source="discovery")
 
 

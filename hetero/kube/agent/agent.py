@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds. A device's health is known to the kubelet within the first; a kubelet that started anew
 #: is met within the second; a change that no event told of is found within the last.
-LOOK, ATTEND, RECONCILE = 2.0, 0.5, 30.0
+DISCOVER, ATTEND, RECONCILE = 2.0, 0.5, 30.0
 #: Seconds for which a thread that looks at cards or makes grants may keep the interpreter from
 #: answering the kubelet.
 SWITCH = 0.0005
@@ -107,7 +107,7 @@ class Agent:
         """Serve until cancelled."""
         name = self.options.name
         tasks = [
-            self._forever(self._discover, LOOK),
+            self._forever(self._discover, DISCOVER),
             self._forever(self._attend, ATTEND),
             self._forever(self._guard, PERIOD),
             self._reconcile(),
