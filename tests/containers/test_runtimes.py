@@ -286,7 +286,7 @@ import os
 from hetero.node.node import Node
 from hetero.node.simulation import enter
 enter(os.environ)
-print(json.dumps([[e.container.name] for e in Node.here().look().standing if e.container]))
+print(json.dumps([[e.container.name] for e in Node.here().snapshot().grants if e.container]))
 """
     done = run([sys.executable, "-c", code], environ={**os.environ, **machine.environ})
     assert 0 == done.returncode, done.stderr
