@@ -2,11 +2,11 @@
 
     python benchmarks/admission.py [--rounds 20] [--standing 0]       (root, runc, busybox-static)
 
-Each round starts three containers that end at once, in turn: by runc, by the runtime with nothing
-asked, and by the runtime with a share of a simulated card asked. What is printed are medians, and
-of what the runtime adds, the median of the differences within a round: in milliseconds of the clock
-and of processors, which a busy machine stretches less. `--standing` many other containers hold
-shares of the same cards meanwhile.
+Each round starts three containers that end at once, one after another: by runc, by the runtime
+with nothing asked, and by the runtime with a share of a simulated card asked. What is printed are
+medians, and of what the runtime adds, the median of the differences within a round: in
+milliseconds of the clock and of processors, which a busy machine stretches less. `--standing` many
+other containers hold shares of the same cards meanwhile.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from statistics import median
 CARD = "[device]\nvendor = nvidia\nmodel = Card 32GB\nmemory = 32 GiB\n"
 
 
-def bundle(directory: Path, root: Path, *command: str, wish: str | None) -> Path:
+def bundle(directory: Path, root: Path, *command: str, asked: str | None) -> Path:
     """Make a bundle of busybox without what small build machines lack: cgroups, a network."""
     directory.mkdir()
     subprocess.run(["runc", "spec"], cwd=directory, check=True)
     path = directory / "config.json"
     config = json.loads(path.read_text())
     config["process"] |= {"terminal": False, "args": ["/bin/busybox", *command], "rlimits": []}
-    config["process"]["env"] = ["PATH=/bin", *([f"HETERO={wish}"] if wish else [])]
+    config["process"]["env"] = ["PATH=/bin", *([f"HETERO={asked}"] if asked else [])]
     config["root"] = {"path": str(root), "readonly": True}
     spaces = config["linux"]["namespaces"]
     config["linux"]["namespaces"] = [space for space in spaces if space["type"] != "network"]
@@ -81,7 +81,7 @@ def main() -> None:
         try:
             for number in range(options.standing):
                 others.append(f"other{number}")
-                made = bundle(place / others[-1], root, "sleep", "1000", wish="count=1,mem=1Gi")
+                made = bundle(place / others[-1], root, "sleep", "1000", asked="count=1,mem=1Gi")
                 started([hetero, *states, "create", "--bundle", str(made), others[-1]])
             kinds = (
                 ("runc", runc, None),
@@ -89,11 +89,11 @@ def main() -> None:
                 ("share asked", hetero, "count=1,mem=1Gi,core=10"),
             )
             took: dict[str, list[tuple[float, float]]] = {kind: [] for kind, _, _ in kinds}
-            for turn in range(-2, options.rounds):  # the first two fill the caches
-                for kind, runtime, wish in kinds:
-                    made = bundle(place / "one", root, "true", wish=wish)
+            for number in range(-2, options.rounds):  # the first two fill the caches
+                for kind, runtime, asked in kinds:
+                    made = bundle(place / "one", root, "true", asked=asked)
                     times = started([runtime, *states, "run", "--bundle", str(made), "one"])
-                    if turn >= 0:
+                    if number >= 0:
                         took[kind].append(times)
                     shutil.rmtree(made)
         finally:

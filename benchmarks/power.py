@@ -6,9 +6,9 @@ Takes three minutes on a card that nobody else uses, and changes none of its set
 PyTorch, NumPy, attrs and pynvml (nvidia-ml-py), and nothing of hetero installed. Without --job it
 does not measure what switching between processes costs.
 
-1. The meter: copies run in turns of random length; the filter and lateness are those that explain
+1. The meter: copies run in slices of random length; the filter and lateness are those that explain
    the samples of nvmlDeviceGetSamples best.
-2. Power-limited programs: each alone, then in turns for several parts of the time.
+2. Power-limited programs: each alone, then in slices for several parts of the time.
 3. Unconstrained programs beside products that keep the card at its limit: their speed as a power of
    the clock.
 4. One process of one-warp kernels, and four at once.
@@ -32,7 +32,7 @@ import pynvml
 import torch
 from attrs import asdict
 from hetero_benchmarks import power_fit
-from hetero_benchmarks.power_fit import Beside, Drawn, Meter, Point, Samples, Turn
+from hetero_benchmarks.power_fit import Beside, Drawn, Meter, Point, Samples, TimeSlice
 
 Launch = Callable[[], object]
 
@@ -41,7 +41,7 @@ CARD = torch.device("cuda")
 SETTLE = 1.2
 #: How many launches are queued at a time.
 DEPTH = 3
-#: The parts of the time for which power-limited programs run in turns.
+#: The parts of the time for which power-limited programs run in slices.
 DUTIES = (0.3, 0.6, 0.8, 0.9)
 
 _started = time.monotonic()
@@ -167,7 +167,7 @@ def cycles() -> Launch:
     return lambda: torch.cuda._sleep(1_000_000)
 
 
-def one_turn(launch: Launch, seconds: float) -> Turn:
+def one_slice(launch: Launch, seconds: float) -> TimeSlice:
     """Keep the card busy for so long, and wait until it is done."""
     start, count = now_ms(), 0
     queued: deque[torch.cuda.Event] = deque()
@@ -183,25 +183,25 @@ def one_turn(launch: Launch, seconds: float) -> Turn:
     return start, now_ms(), count
 
 
-def in_turns(launch: Launch, duty: float, seconds: float) -> list[Turn]:
-    """Run for a part of the time, in turns as long as the limiter's."""
-    turns: list[Turn] = []
+def in_slices(launch: Launch, duty: float, seconds: float) -> list[TimeSlice]:
+    """Run for a part of the time, in slices as long as the limiter's."""
+    slices: list[TimeSlice] = []
     end = now_ms() + seconds * 1e3
     while now_ms() < end:
-        start, stop, count = one_turn(launch, random.uniform(0.005, 0.015))
-        turns.append((start, stop, count))
+        start, stop, count = one_slice(launch, random.uniform(0.005, 0.015))
+        slices.append((start, stop, count))
         time.sleep((stop - start) / 1e3 * (1 - duty) / duty)
-    return turns
+    return slices
 
 
-def settled(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the turns after the power limit had acted."""
-    return [turn for turn in turns if turn[0] >= turns[0][0] + SETTLE * 1e3]
+def settled(slices: Sequence[TimeSlice]) -> list[TimeSlice]:
+    """Return the slices after the power limit had acted."""
+    return [one for one in slices if one[0] >= slices[0][0] + SETTLE * 1e3]
 
 
-def speed_of(turns: Sequence[Turn]) -> float:
-    """Return launches a second of the turns."""
-    return 1e3 * sum(turn[2] for turn in turns) / sum(turn[1] - turn[0] for turn in turns)
+def speed_of(slices: Sequence[TimeSlice]) -> float:
+    """Return launches a second of the slices."""
+    return 1e3 * sum(one[2] for one in slices) / sum(one[1] - one[0] for one in slices)
 
 
 # ------------------------------------------------------------------------------------ measurements
@@ -210,19 +210,19 @@ def speed_of(turns: Sequence[Turn]) -> float:
 def measure_meter(recorder: Recorder) -> tuple[Meter, Drawn]:
     """Find how the driver samples power, and what the card draws at rest."""
     launch = copies()
-    turns: list[Turn] = []
+    slices: list[TimeSlice] = []
     end = now_ms() + 15e3
     while now_ms() < end:
-        turns.append(one_turn(launch, random.uniform(0.003, 0.03)))
+        slices.append(one_slice(launch, random.uniform(0.003, 0.03)))
         time.sleep(random.uniform(0.003, 0.06))
-    samples = recorder.samples(turns[0][0], turns[-1][1])
-    meter, drawn = power_fit.find_meter(turns, samples)
+    samples = recorder.samples(slices[0][0], slices[-1][1])
+    meter, drawn = power_fit.find_meter(slices, samples)
     say(f"{len(samples[0])} samples: {meter}, {drawn}")
     return meter, drawn
 
 
 def measure_limited(recorder: Recorder, meter: Meter, idle_w: float) -> Iterator[Point]:
-    """Run programs that want more power than there is, alone and in turns."""
+    """Run programs that want more power than there is, alone and in slices."""
     programs = {
         "gemm8192": product(8192),
         "gemm8192, a third zeros": product(8192, zeros=1 / 3),
@@ -230,25 +230,25 @@ def measure_limited(recorder: Recorder, meter: Meter, idle_w: float) -> Iterator
         "streams": streams(),
     }
     for name, launch in programs.items():
-        one_turn(launch, SETTLE)
-        alone = one_turn(launch, 3)
+        one_slice(launch, SETTLE)
+        alone = one_slice(launch, 3)
         watts = recorder.samples(alone[0], alone[1])[1]
         yield _point(recorder, name, 1.0, [alone], watts, drawn_w=0.0)
         for duty in DUTIES:
-            turns = in_turns(launch, duty, SETTLE + 2.5)
-            samples = recorder.samples(turns[0][0], turns[-1][1])
-            late = samples[0] >= turns[0][0] + SETTLE * 1e3
+            slices = in_slices(launch, duty, SETTLE + 2.5)
+            samples = recorder.samples(slices[0][0], slices[-1][1])
+            late = samples[0] >= slices[0][0] + SETTLE * 1e3
             kept = samples[0][late], samples[1][late]
-            drawn = power_fit.explain(turns, kept, meter, idle_w=idle_w)
+            drawn = power_fit.explain(slices, kept, meter, idle_w=idle_w)
             say(f"    {drawn}")
-            yield _point(recorder, name, duty, settled(turns), kept[1], drawn.drawn_w)
+            yield _point(recorder, name, duty, settled(slices), kept[1], drawn.drawn_w)
 
 
 def _point(
     recorder: Recorder,
     name: str,
     duty: float,
-    turns: Sequence[Turn],
+    slices: Sequence[TimeSlice],
     watts: power_fit.Floats,
     drawn_w: float,
 ) -> Point:
@@ -257,8 +257,8 @@ def _point(
         duty=duty,
         drawn_w=drawn_w,
         mean_w=float(watts.mean()),
-        clock=recorder.clock(turns[0][0], turns[-1][1]),
-        speed=speed_of(turns),
+        clock=recorder.clock(slices[0][0], slices[-1][1]),
+        speed=speed_of(slices),
     )
     say(str(point))
     return point
@@ -274,15 +274,15 @@ def measure_beside(recorder: Recorder) -> Iterator[Beside]:
         "cycles": cycles(),
     }
     for name, launch in programs.items():
-        full = speed_of(settled(in_turns(launch, 0.5, SETTLE + 1.5)))
-        turns: list[Turn] = []
+        full = speed_of(settled(in_slices(launch, 0.5, SETTLE + 1.5)))
+        slices: list[TimeSlice] = []
         end = now_ms() + (SETTLE + 3) * 1e3
         while now_ms() < end:
-            one_turn(products, random.uniform(0.005, 0.015))
-            turns.append(one_turn(launch, random.uniform(0.005, 0.015)))
-        turns = settled(turns)
-        clock = recorder.clock(turns[0][0], turns[-1][1])
-        beside = Beside(program=name, speed=speed_of(turns) / full, clock=clock)
+            one_slice(products, random.uniform(0.005, 0.015))
+            slices.append(one_slice(launch, random.uniform(0.005, 0.015)))
+        slices = settled(slices)
+        clock = recorder.clock(slices[0][0], slices[-1][1])
+        beside = Beside(program=name, speed=speed_of(slices) / full, clock=clock)
         say(f"{beside}, exponent {beside.exponent}")
         yield beside
 

@@ -95,11 +95,11 @@ def _value(said: str, root: Mapping[str, Any], dot: Any) -> Any:
     piped: list[Any] = []
     for part in said.split("|"):
         name, *words = part.split()
-        piped = [_call(name, [*(_look(word, root, dot) for word in words), *piped], root, dot)]
+        piped = [_call(name, [*(_operand(word, root, dot) for word in words), *piped], root, dot)]
     return piped[0]
 
 
-def _look(word: str, root: Mapping[str, Any], dot: Any) -> Any:
+def _operand(word: str, root: Mapping[str, Any], dot: Any) -> Any:
     if not word.startswith("."):
         return word.strip('"')
     if word == ".":
@@ -130,7 +130,7 @@ def _call(name: str, values: list[Any], root: Mapping[str, Any], dot: Any) -> An
         case "semverCompare", [wanted, version]:
             return all(_compare(one, version) for one in wanted.split(","))
         case _, []:
-            return _look(name, root, dot)
+            return _operand(name, root, dot)
     raise ValueError(f"the chart says {name} {values}, which render.py does not know")
 
 

@@ -1,8 +1,8 @@
 """hetero: many jobs share an accelerator safely, whatever the vendor.
 
-Two front doors. This one is for users: the node, a request, and what would be given. The other,
+Two interfaces. This one is for users: the node, a request, and what would be given. The other,
 `hetero.plugin`, is for vendors. Names are imported when they are first asked for: a vendor's
-plugin does not wait for the node.
+plugin does not wait for the node. docs/architecture.md is the map of the packages.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sysconfig
+from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -17,6 +18,14 @@ class NativeBuild(BuildHookInterface):  # type: ignore[type-arg]
         if version != "editable":  # native code: one wheel a platform, any Python
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{_platform()}"
+            lib = Path(self.root, "hetero_limiters/lib")
+            built = [
+                lib / "layouts",
+                *lib.glob("libhetero-*.so"),
+            ]  # and nothing an older build left
+            build_data["force_include"] = {
+                str(path): f"hetero_limiters/lib/{path.name}" for path in built
+            }
 
 
 def _platform() -> str:

@@ -35,7 +35,7 @@ ROOM, MOST = 0.9, 24
 CONTEXT = 600 * MiB
 
 #: More programs stand than the card's core and slots would let in at once, but few of them run.
-_SETTINGS = "[scale]\ncore = 100\n[cards]\nsplit = 1000\n"
+_SETTINGS = "[scale]\ncore = 100\n[cards]\nmax_sharers = 1000\n"
 
 
 def _with_room(cells: Iterable[Cell], room: float) -> list[Key]:
@@ -52,7 +52,7 @@ def _with_room(cells: Iterable[Cell], room: float) -> list[Key]:
 
 
 @frozen
-class _Standing:
+class _Resident:
     """A program that runs, the id of its grant, and what its core was last set to."""
 
     program: Program
@@ -66,9 +66,9 @@ class Fleet:
     """The programs that stand on one machine; they end with the block."""
 
     machine: Machine
-    _standing: dict[Key, _Standing] = field(factory=dict, init=False)
+    _standing: dict[Key, _Resident] = field(factory=dict, init=False)
     _failed: dict[Key, str] = field(factory=dict, init=False)
-    _turns: dict[str, int] = field(factory=dict, init=False)
+    _iterations: dict[str, int] = field(factory=dict, init=False)
     _stack: ExitStack = field(factory=ExitStack, init=False)
     _folder: Path = field(init=False)
 
@@ -94,8 +94,8 @@ class Fleet:
         if all(self._ready(key) for key in cells[0].programs):
             return
         for job in dict.fromkeys(tenant.job for cell in cells for tenant in cell.tenants):
-            if JOBS[job].driver is not None and job not in self._turns:
-                self._turns[job] = self._measure_turns(job)
+            if JOBS[job].driver is not None and job not in self._iterations:
+                self._iterations[job] = self._measure_iterations(job)
         ahead = _with_room(cells, self.machine.memory * ROOM)
         for key in set(self._standing) - set(ahead):
             self._end(key)
@@ -153,7 +153,7 @@ class Fleet:
         except ValueError as error:  # on a machine so busy that a program slept through the lead
             raise HeteroError(str(error)) from None
 
-    def _start(self, tenant: Tenant, number: int) -> _Standing:
+    def _start(self, tenant: Tenant, number: int) -> _Resident:
         label = f"bench-{os.getpid()}-{tenant}-{number}"
         grant = None
         # Whoever has no limit runs alone, and is counted apart from those it would stand beside.
@@ -169,18 +169,19 @@ class Fleet:
             )
             if share.core in (None, FULL):
                 apart = {"HETERO_STATE": tempfile.mkdtemp(dir=self._folder)}
-        turns = ("--iterations", str(self._turns[tenant.job])) if tenant.job in self._turns else ()
+        known = self._iterations.get(tenant.job)
+        iterations = ("--iterations", str(known)) if known is not None else ()
         program = Program(
-            command(tenant.job, *turns),
+            command(tenant.job, *iterations),
             self.machine,
             grant,
             name=str(tenant),
             environment=self._settings | apart,
             patience=PATIENCE,
         )
-        return _Standing(program.__enter__(), label)
+        return _Resident(program.__enter__(), label)
 
-    def _measure_turns(self, job: str) -> int:
+    def _measure_iterations(self, job: str) -> int:
         """Return how often the loop of a job's kernel turns in its time, while nothing else runs.
 
         Each program would find it out by itself, but not the same: their steps must be as long.

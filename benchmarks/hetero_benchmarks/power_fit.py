@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[numpy.float64]
 
 #: When a program kept the card busy, in milliseconds of the monotonic clock, and its launches.
-Turn = tuple[float, float, int]
+TimeSlice = tuple[float, float, int]
 #: When the driver sampled the card's power, in milliseconds, and the watts.
 Samples = tuple[Floats, Floats]
 
@@ -59,7 +59,7 @@ class Point:
     drawn_w: float
     mean_w: float
     clock: float  # of its maximum
-    speed: float  # steps a second of its turns
+    speed: float  # steps a second of its slices
 
 
 @frozen(kw_only=True)
@@ -90,15 +90,15 @@ class Slowdown:
 
 
 def explain(
-    turns: Sequence[Turn], samples: Samples, meter: Meter, *, idle_w: float | None = None
+    slices: Sequence[TimeSlice], samples: Samples, meter: Meter, *, idle_w: float | None = None
 ) -> Drawn:
-    """Fit what a card draws in turns, and at rest unless that is known, to samples of its power.
+    """Fit what a card draws in slices, and at rest unless that is known, to samples of its power.
 
     By least squares, as limiters/timeshare/power.c does.
     """
     stamps, watts = samples
-    busy = _filtered(_activity(turns), meter.forgotten)
-    late = meter.late_ms + math.floor(turns[0][0])
+    busy = _filtered(_activity(slices), meter.forgotten)
+    late = meter.late_ms + math.floor(slices[0][0])
     at = (_on_beat(stamps, meter.period_ms) - late).astype(int)
     kept = (at > CONSTANTS * meter.constant_ms) & (at < len(busy))
     active, above = busy[at[kept]], watts[kept]
@@ -111,22 +111,22 @@ def explain(
     return Drawn(idle_w=idle_w, drawn_w=drawn, error_w=error)
 
 
-def find_meter(turns: Sequence[Turn], samples: Samples) -> tuple[Meter, Drawn]:
-    """Return the meter that explains the samples best: of turns of random lengths."""
+def find_meter(slices: Sequence[TimeSlice], samples: Samples) -> tuple[Meter, Drawn]:
+    """Return the meter that explains the samples best: of slices of random lengths."""
     period = round(float(numpy.median(numpy.diff(samples[0]))))
     meter = Meter(period_ms=period, constant_ms=10, late_ms=0)
     for _ in range(5):  # one after the other, until both agree
         lates = [evolve(meter, late_ms=late) for late in range(48)]
-        meter = min(lates, key=lambda each: explain(turns, samples, each).error_w)
+        meter = min(lates, key=lambda each: explain(slices, samples, each).error_w)
         constants = [evolve(meter, constant_ms=1.15**step) for step in range(40)]
-        meter = min(constants, key=lambda each: explain(turns, samples, each).error_w)
+        meter = min(constants, key=lambda each: explain(slices, samples, each).error_w)
     fine = [evolve(meter, constant_ms=meter.constant_ms * (1 + s / 100)) for s in range(-14, 15, 2)]
-    meter = min(fine, key=lambda each: explain(turns, samples, each).error_w)
-    return meter, explain(turns, samples, meter)
+    meter = min(fine, key=lambda each: explain(slices, samples, each).error_w)
+    return meter, explain(slices, samples, meter)
 
 
 def fit_slowdown(points: Sequence[Point], available_w: float) -> Slowdown:
-    """Fit how much faster than alone programs ran in turns to what they drew in those."""
+    """Fit how much faster than alone programs ran in slices to what they drew in those."""
     limited = list(slowed(points, available_w))
     x = numpy.array([ratio - 1 for ratio, _ in limited])
     columns = numpy.stack([x, x**2], axis=1)
@@ -138,7 +138,7 @@ def fit_slowdown(points: Sequence[Point], available_w: float) -> Slowdown:
 
 
 def slowed(points: Sequence[Point], available_w: float) -> list[tuple[float, float]]:
-    """Return what was wanted of what there is, and the speed in turns of the speed alone."""
+    """Return what was wanted of what there is, and the speed in slices of the speed alone."""
     alone = {point.program: point for point in points if point.duty == 1}
     return [
         (point.drawn_w / available_w, point.speed / alone[point.program].speed)
@@ -198,11 +198,11 @@ def _eighths(value: float) -> int:
     return max(0, round(value * 8))
 
 
-def _activity(turns: Sequence[Turn]) -> Floats:
-    """Return how much of each millisecond since the one of the first turn's begin was a turn."""
-    first = math.floor(turns[0][0])
-    busy = numpy.zeros(int(turns[-1][1] - first) + 2)
-    for start, end, _ in turns:
+def _activity(slices: Sequence[TimeSlice]) -> Floats:
+    """Return how much of each millisecond since the one of the first slice's begin was a slice."""
+    first = math.floor(slices[0][0])
+    busy = numpy.zeros(int(slices[-1][1] - first) + 2)
+    for start, end, _ in slices:
         at, until = start - first, end - first
         while at < until:
             after = min(math.floor(at) + 1.0, until)

@@ -54,7 +54,7 @@ def command(*, as_json: bool, watch: bool, cluster: bool) -> None:
       hetero inventory --json | jq '.devices[].device.uuid'
 
     Core and memory read held/total, with the card's own memory where the node
-    grants more. The rung says how a share is kept, strongest first: kernel,
+    grants more. The enforcement says how a share is kept, strongest first: kernel,
     partition, service, preload, none.
     """
     if cluster:

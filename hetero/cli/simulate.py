@@ -51,7 +51,7 @@ def command(
     Published: fgd, bestfit, packing, clustering, dotproduct, random
 
     \b
-      hetero simulate --trace openb --pods default --placement fragmentationmentation,fgd --seeds 10
+      hetero simulate --trace openb --pods default --placement fragmentation,fgd --seeds 10
       hetero simulate --trace cluster.json --placement fragmentation --plot curves.png
     """
     replay, report = _simulation()

@@ -24,7 +24,7 @@ from hetero.container.log import tell
 from hetero.container.preload import PLACE, TARGET, libraries, preload_of
 from hetero.model import Edits
 from hetero.model.errors import HeteroError, Refused
-from hetero.model.request_parser import SEED, WISH, request_in
+from hetero.model.request_parser import REQUEST, SEED, request_in
 from hetero.node.ledger.grant_dir import PRELOAD, replace
 from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
@@ -82,7 +82,7 @@ def _asked(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables of the container's environment that ask for a share."""
     variables = (config.get("process") or {}).get("env") or ()
     pairs = (variable.partition("=") for variable in variables)
-    return {name: value for name, _, value in pairs if name in (WISH, SEED) and value}
+    return {name: value for name, _, value in pairs if name in (REQUEST, SEED) and value}
 
 
 def _confine(

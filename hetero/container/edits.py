@@ -1,8 +1,8 @@
 """Says what goes into a container: its grant, the limiter, and the driver where nobody brings it.
 
-Only the usage region and the turns can be written from inside; they hold no limit. The limiter gets
-in by /etc/ld.so.preload, which no process of the container can lose, and never by LD_PRELOAD: a
-hook of another vendor's that runs with more rights would inherit it.
+Only the usage region and the time slices can be written from inside; they hold no limit. The
+limiter gets in by /etc/ld.so.preload, which no process of the container can lose, and never by
+LD_PRELOAD: a hook of another vendor's that runs with more rights would inherit it.
 """
 
 from __future__ import annotations

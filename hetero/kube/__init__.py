@@ -1,1 +1,7 @@
-"""Kubernetes: the only place that imports its libraries."""
+"""Kubernetes: the only package that imports its client, gRPC and HTTP servers.
+
+`api` is what the services share; `scheduler`, `agent` and `webhook` are one service each and do
+not import each other; `service` starts them. `cluster_view` reads a cluster for the CLI.
+
+Imports everything below but `hetero.simulate`. Start with `scheduler.extender`.
+"""

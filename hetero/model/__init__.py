@@ -2,8 +2,9 @@
 
 `discover` gives `Device`s, `fit` turns an `Inventory` and a `Request` into an `Allocation` or a
 `Refusal`, `enforce` turns an `Allocation` into `Edits`, `observe` gives `Usage`. All memory is in
-bytes; `None` means "not said" and is never a stand-in for zero. Pure: it imports nothing of ours.
-Start with `device` and `granularity`; units are read and written in `units` alone.
+bytes; `None` means "not said" and is never a stand-in for zero. Pure.
+
+Imports nothing else of ours. Start with `device` and `granularity`, then `rounding`.
 """
 
 from hetero.model.allocation import FITS, Allocation, DeviceAllocation, Inventory, Refusal

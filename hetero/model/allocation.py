@@ -32,7 +32,7 @@ class DeviceAllocation:
 
 @frozen(kw_only=True)
 class Allocation:
-    """All grants of one container, and how they are to be enforced."""
+    """The pieces of all devices of one container, and how they are to be enforced."""
 
     pieces: tuple[DeviceAllocation, ...]
     policy: Policy = Policy.FIXED

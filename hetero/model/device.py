@@ -32,7 +32,7 @@ class Link:
 
 @frozen
 class Device:
-    """One physical card, with how it divides (`granularity`) and how that is kept (`rung`).
+    """One physical card, with how it divides (`granularity`) and how that is kept (`enforcement`).
 
     `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
     `health` is "ok", or what is wrong in a few words; None when the driver will not say. Devices of

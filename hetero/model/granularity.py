@@ -34,7 +34,7 @@ def _ascending(sizes: Iterable[int]) -> tuple[int, ...]:
 
 @frozen
 class Ladder:
-    """A grain of listed sizes: the first rung that covers the size is taken."""
+    """A grain of listed sizes: the first size that covers the size is taken."""
 
     sizes: tuple[int, ...] = field(converter=_ascending)
 
@@ -92,8 +92,9 @@ class Templated:
     """The device is cut by a menu: the first entry that covers the request is taken.
 
     Above the largest entry a request gets the whole device, unless `whole` is False (a card that
-    is partitioned already and can only be given by its parts). `by` names what a request is
-    measured by: where memory alone decides, a shape's core comes with it, asked or not.
+    is partitioned already and can only be given by its parts). `measured_by` names what decides
+    which entry covers a request: where memory alone decides, a shape's core comes with it, asked or
+    not.
     """
 
     menu: tuple[Template, ...]

@@ -18,7 +18,7 @@ class Policy(str, Enum):
 
 
 def following(policy: Policy) -> str:
-    """Return the counter of shares that follow a policy, on devices that count `ONE_POLICY`."""
+    """Return the counter of shares that follow a policy, on devices that count `policy_slots`."""
     return f"{policy.value} shares"
 
 
@@ -91,7 +91,7 @@ class CoTenancy:
 
 @frozen(kw_only=True)
 class Request:
-    """One container's wish: as many different physical devices as there are asks.
+    """What one container asks for: as many different physical devices as there are asks.
 
     `exclusive` takes each device whole whatever share is asked; `empty` takes only the share, but
     of a device nobody holds (mutex); `numa` wants all devices on one NUMA node; `links` wants the

@@ -16,7 +16,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import MiB, parse_count, parse_memory, parse_percent
 
 #: The variables a container may say its request in; the first that is set counts.
-WISH, SEED = "HETERO", "EGPU"
+REQUEST, SEED = "HETERO", "EGPU"
 
 _SHARES = {"mem": "memory", "memory": "memory", "core": "core"}
 _EXAMPLE = "write 0:mem=3276Mi,core=10"
@@ -57,22 +57,24 @@ def ask_of_device(text: str, each: Ask, *, said: str) -> Ask:
 
 def request_in(environ: Mapping[str, str]) -> Request | None:
     """Return the request a container's environment makes, None when it makes none."""
-    if wish := environ.get(WISH, "").strip():
-        return _wish(wish)
+    if text := environ.get(REQUEST, "").strip():
+        return _request(text)
     if seed := environ.get(SEED, "").strip():
         return _seed(seed)
     return None
 
 
-def _wish(text: str) -> Request:
+def _request(text: str) -> Request:
     if "=" in text.partition(":")[0]:
         known = {**_SHARES, "count": "count"}
-        told = _pairs(text, said=f"{WISH}={text!r}", known=known, example="write count=1,mem=3Gi")
-        count = parse_count(told.get("count", "1"), of=f"{WISH}={text!r}: count")
+        told = _pairs(
+            text, said=f"{REQUEST}={text!r}", known=known, example="write count=1,mem=3Gi"
+        )
+        count = parse_count(told.get("count", "1"), of=f"{REQUEST}={text!r}: count")
         each = ask_from(memory=told.get("memory"), core=told.get("core"))
         return Request(asks=(each,) * count)
     parts = [part for part in text.split(";") if part.strip()]
-    return Request(asks=tuple(ask_of_device(part, Ask(), said=WISH) for part in parts))
+    return Request(asks=tuple(ask_of_device(part, Ask(), said=REQUEST) for part in parts))
 
 
 def _seed(text: str) -> Request:

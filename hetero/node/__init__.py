@@ -1,1 +1,5 @@
-"""One machine: what stands on its devices, who may come in, and how each is confined."""
+"""One machine: which grants stand on its devices, who is admitted, and how each is confined.
+
+Imports `hetero.model`, `hetero.plugin` and `hetero.placement`; `hetero.node.ledger` and
+`hetero.node.view` are inside. Start with `node`, whose `Node.take` is an admission.
+"""

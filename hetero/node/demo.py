@@ -29,7 +29,7 @@ SHARES = (30, 60)
 RACK = "mixed"
 #: A rack with cards of many vendors, and what is asked of each of them.
 MANY = "seven"
-WISH = Ask(memory=3000 * MiB, core=30)
+ASKED = Ask(memory=3000 * MiB, core=30)
 
 
 @frozen(kw_only=True)
@@ -162,10 +162,10 @@ class Demo:
 
 
 def of_each(view: NodeView) -> Allocation:
-    """Return what a card of each vendor would give for WISH."""
+    """Return what a card of each vendor would give for ASKED."""
     devices = Inventory(tuple(row.device for row in view.devices))
     vendors = dict.fromkeys(device.vendor for device in devices.devices)
-    answers = (fit(devices, Request(asks=(WISH,), vendor=Selector((name,)))) for name in vendors)
+    answers = (fit(devices, Request(asks=(ASKED,), vendor=Selector((name,)))) for name in vendors)
     return Allocation(
         pieces=tuple(g for a in answers if isinstance(a, Allocation) for g in a.pieces)
     )

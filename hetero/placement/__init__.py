@@ -1,7 +1,10 @@
 """The packing core: pure, deterministic and exact, knowing no vendor.
 
-What places pods over a cluster is imported when it is first asked for: an admission on one machine
-does not wait for it.
+`match` fits a request to one node's devices, `place_pod` a pod to a node; `price` says what a
+placement costs over a cluster. What places pods over a cluster is imported when it is first asked
+for: an admission on one machine does not wait for it.
+
+Imports `hetero.model`. Start with `match`, then `placement_policy`.
 """
 
 from __future__ import annotations

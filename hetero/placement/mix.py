@@ -75,7 +75,7 @@ def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
 def whole_cards(demands: Iterable[DemandClass], *, most: int) -> tuple[int, ...]:
     """Return the points that stay unused of 0, 1, … `most` empty cards of one node.
 
-    A wish counts by the cards it would fill: a pod of eight is rare but large.
+    A demand counts by the cards it would fill: a pod of eight is rare but large.
     """
     asked: dict[int, int] = {}
     for demand in demands:

@@ -157,7 +157,7 @@ class Cluster:
             free = tuple(
                 amount - times * usage.takes.get(name, 0) for name, amount in old.free.items()
             )
-            self._turn(node, position, self._state(old.kind, free))
+            self._change_state(node, position, self._state(old.kind, free))
         return number
 
     def replace(self, device: Device) -> int:
@@ -173,10 +173,10 @@ class Cluster:
         left = tuple(free[name] + device.capacity[name] - before[name] for name in device.capacity)
         devices = (*node.devices[:position], device, *node.devices[position + 1 :])
         self.nodes[number] = evolve(node, devices=devices)
-        self._turn(number, position, self._state(self.kind(device), left))
+        self._change_state(number, position, self._state(self.kind(device), left))
         return number
 
-    def _turn(self, number: int, position: int, card: int) -> None:
+    def _change_state(self, number: int, position: int, card: int) -> None:
         """Let a device of the node be in another state."""
         old, new = self.states[self.cards[number][position]], self.states[card]
         self.cards[number][position] = card

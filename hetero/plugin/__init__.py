@@ -1,9 +1,10 @@
-"""The front door for vendors: the names a vendor plugin may import, and nothing else of ours.
+"""What vendors import: the names a vendor plugin may use, and nothing else of ours.
 
 Read in this order: `vendor` (what is declared), `hookspecs` (the five questions), `driver` and
 `discovery` (asking a driver library), `slices` (hardware that is cut), `testing` (the contract).
 `registry` finds the vendors and asks them; `guard` keeps one vendor's fault from the others.
-Imports `hetero.model` alone.
+
+Imports `hetero.model`. Start with `vendor`.
 """
 
 from hetero.model import (

@@ -20,8 +20,8 @@ class ResourceNames:
     `count` counts cards and is the resource the kubelet knows. `memory` and `core` are per card:
     one of `memory` is `memory_unit` bytes (an amount with a binary suffix is bytes as it stands),
     and `core_whole` of `core` are all of a card. Where a resource has several names, each serves.
-    `models` are the models these words mean, `rungs` how their cards are shared, and `whole` says
-    that they never mean a share. `shape` is the one shape of their menus that they mean.
+    `models` are the models these words mean, `enforcements` how their cards are shared, and `whole`
+    says that they never mean a share. `shape` is the one shape of their menus that they mean.
     """
 
     count: str
@@ -53,7 +53,7 @@ class ResourceNames:
     qos_class: str | None = None
     qos_classes: Mapping[str, tuple[str, ...]] = field(factory=dict)
     first: tuple[str, ...] = ()
-    #: The annotation that says by which rungs a card may be shared, and what its values mean.
+    #: The annotation that says by which enforcement a card may be shared, and its values' meaning.
     mode: str | None = None
     modes: Mapping[str, Selector] = field(factory=dict)
     #: How many cards make a module, where whole ones are only given by modules: one means a module.

@@ -1,1 +1,5 @@
-"""Replays workloads over cluster descriptions, to compare orders and to show what they do."""
+"""Replays workloads over cluster descriptions, to compare placement policies.
+
+Imports `hetero.model` and `hetero.placement`. Start with `replay`; `trace` reads workloads and
+`baselines` holds the published policies.
+"""

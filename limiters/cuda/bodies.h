@@ -45,8 +45,8 @@ CUresult instantiate_logged(CUresult (*)(CUgraphExec *, CUgraph, CUgraphNode *, 
                             CUgraphNode *, char *, size_t);
 CUresult instantiate_flags(CUresult (*)(CUgraphExec *, CUgraph, unsigned long long), CUgraphExec *, CUgraph,
                            unsigned long long);
-CUresult instantiate_wishes(CUresult (*)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *), CUstream,
-                            CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
+CUresult instantiate_with(CUresult (*)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *), CUstream,
+                          CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
 CUresult destroy_exec(CUresult (*)(CUgraphExec), CUgraphExec);
 
 CUresult retain_primary(CUresult (*)(CUcontext *, CUdevice), CUcontext *, CUdevice);

@@ -110,9 +110,9 @@ CUresult create_context_affine(CUresult (*real)(CUcontext *, CUexecAffinityParam
 }
 
 CUresult create_context_with(CUresult (*real)(CUcontext *, CUctxCreateParams *, unsigned, CUdevice), CUcontext *context,
-                             CUctxCreateParams *wishes, unsigned flags, CUdevice device)
+                             CUctxCreateParams *params, unsigned flags, CUdevice device)
 {
-    CREATE(real(context, wishes, flags, device));
+    CREATE(real(context, params, flags, device));
 }
 
 static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool reset)

@@ -15,18 +15,18 @@ static bool sum_node(CUgraphNode node, uint64_t bytes[HETERO_MAX_DEVICES], bool 
 {
     CUgraphNodeType type;
     CUgraph child;
-    CUDA_MEM_ALLOC_NODE_PARAMS wish;
+    CUDA_MEM_ALLOC_NODE_PARAMS params;
     if (REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS)
         return false;
     if (type == CU_GRAPH_NODE_TYPE_GRAPH)
         return REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS && sum_nodes(child, bytes, foreign);
     if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         return true;
-    if (REAL(cuGraphMemAllocNodeGetParams)(node, &wish) != CUDA_SUCCESS)
+    if (REAL(cuGraphMemAllocNodeGetParams)(node, &params) != CUDA_SUCCESS)
         return false;
-    int device = device_of(wish.poolProps.location.id);
+    int device = device_of(params.poolProps.location.id);
     if (device >= 0)
-        bytes[device] += wish.bytesize;
+        bytes[device] += params.bytesize;
     *foreign = *foreign || device == DEVICE_FOREIGN;
     return true;
 }
@@ -110,11 +110,11 @@ CUresult instantiate_flags(CUresult (*real)(CUgraphExec *, CUgraph, unsigned lon
     INSTANTIATE(real(exec, graph, flags));
 }
 
-CUresult instantiate_wishes(CUresult (*real)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *), CUstream none,
-                            CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *wishes)
+CUresult instantiate_with(CUresult (*real)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *), CUstream none,
+                          CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     (void)none;
-    INSTANTIATE(real(exec, graph, wishes));
+    INSTANTIATE(real(exec, graph, params));
 }
 
 CUresult destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)

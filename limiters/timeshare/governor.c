@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 
-/* How often a running time slice is looked at: a neighbour with a higher claim waits no longer than this and what is in
- * flight. */
+/* How often a running time slice is looked at: a neighbour with a higher claim waits for that and what is in flight. */
 #define TICK_NS             (MS / 2)
 #define TICK_LOW_LATENCY_NS (MS / 10)
 
@@ -161,9 +160,8 @@ struct course {
     uint64_t closed;    /* when the gate closed */
 };
 
-/* How long this time slice is when others want theirs and nothing more is owed. Its length varies: the samples of the
- * card's power, which are taken at regular moments, would otherwise always meet the same tenant (power.h). It is longer
- * for a program that a pause costs much. */
+/* How long this time slice is when others want theirs and nothing more is owed. It varies, because samples of power at
+ * regular moments would always meet the same tenant (power.h), and is longer for a program that a pause costs much. */
 static uint64_t slice_length(struct governor *governor)
 {
     governor->rng = governor->rng * UINT64_C(6364136223846793005) + 1442695040888963407;
@@ -257,8 +255,7 @@ static bool drain(struct governor *governor, uint64_t closed)
             advertised = true;
         }
         if (!drained) {
-            /* The end of a short wait is found to a few microseconds: a program of small kernels would be charged for
-             * more. */
+            /* The end of a short wait is found to a few microseconds, for programs of small kernels. */
             uint64_t waited = engine->now() - closed;
             engine->pause(waited < 24 * US ? 3 * US : waited > 240 * US ? 30 * US : waited / 8);
         }
@@ -329,8 +326,13 @@ void governor_round(struct governor *governor)
 
 void governor_begin(struct governor *governor)
 {
+    char name[96];
     governor->engine->begin();
     governor->rng = governor->account.asked_ns = governor->engine->now();
+    if (governor->engine->device_name(governor->terms->uuid, name, sizeof name))
+        governor->power.model = power_model_of(name);
+    if (governor->power.model != &power_model_neutral)
+        power_watch_begin(&governor->watch);
 }
 
 /* Sleep until a launcher waits. */
@@ -373,7 +375,6 @@ struct governor *governor_new(const struct engine *engine, const struct hetero_g
                               struct hetero_region_device *account, const char *directory, unsigned device)
 {
     struct governor *governor = calloc(1, sizeof *governor);
-    char name[96] = "";
     if (governor == NULL)
         return NULL;
     governor->engine = engine;
@@ -381,9 +382,8 @@ struct governor *governor_new(const struct engine *engine, const struct hetero_g
     governor->account = (struct account){.terms = terms, .shared = account};
     gate_make(&governor->gate, engine, terms, work, governor);
     slice_open(&governor->slice, directory, device);
-    bool named = engine->device_name(terms->uuid, name, sizeof name);
-    governor->power.model = named ? power_model_of(name) : &power_model_neutral;
-    power_watch_make(&governor->watch, engine, terms->uuid, governor->power.model);
+    power_watch_make(&governor->watch, engine, terms->uuid);
+    governor->power.model = &power_model_neutral; /* until governor_begin */
     return governor;
 }
 

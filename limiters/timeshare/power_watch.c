@@ -11,12 +11,16 @@ enum { NO_THREAD = 0, RESTS, ASKS, ASKED, NOTHING };
 /* A process that exits waits so long for a driver that is being asked. */
 #define EXIT_NS (1000 * MS)
 
-void power_watch_make(struct power_watch *watch, const struct engine *engine, const char *uuid,
-                      const struct power_model *model)
+void power_watch_make(struct power_watch *watch, const struct engine *engine, const char *uuid)
 {
     watch->engine = engine;
     watch->uuid = uuid;
-    watch->state = model == &power_model_neutral ? NOTHING : NO_THREAD;
+    watch->state = NOTHING;
+}
+
+void power_watch_begin(struct power_watch *watch)
+{
+    atomic_store(&watch->state, NO_THREAD);
 }
 
 static bool ask(struct power_watch *watch)

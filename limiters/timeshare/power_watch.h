@@ -15,11 +15,13 @@ struct power_watch {
     struct power_reading reading; /* written by the thread that asks, while it asks */
 };
 
-/* Watch the device of this UUID; the power of a neutral card is not asked for. */
-void power_watch_make(struct power_watch *watch, const struct engine *engine, const char *uuid,
-                      const struct power_model *model);
+/* Make a watch over the device of this UUID, which asks for nothing yet. */
+void power_watch_make(struct power_watch *watch, const struct engine *engine, const char *uuid);
 
-/* Start the thread. Where that fails, power_watch_look asks by itself. */
+/* From now on power_watch_look asks. Not called for a neutral card, whose power is not asked for. */
+void power_watch_begin(struct power_watch *watch);
+
+/* Start the thread, if it has begun. Where that fails, power_watch_look goes on asking by itself. */
 void power_watch_start(struct power_watch *watch);
 
 /* The driver's answer, once; NULL: there is none yet, or there never will be. Have it asked for the next one. */

@@ -52,7 +52,7 @@ static uint32_t free_id(const struct fake_card *card, uint32_t kind, uint32_t id
     return id;
 }
 
-static void tell(cndevSMluInfo_t *info, const struct fake_card *card, const struct fake_slice *slice)
+static void describe(cndevSMluInfo_t *info, const struct fake_card *card, const struct fake_slice *slice)
 {
     const struct fake_slice *profile = fake_find(card, PROFILE, slice->parent);
     *info = (cndevSMluInfo_t){.version = 6,
@@ -261,7 +261,7 @@ EXPORT cndevRet_t cndevGetSMluInstanceInfo(cndevSMluInfo_t *miInfo, cndevMluInst
     fake_lock();
     const struct fake_slice *slice = instance_of(miHandle);
     if (slice)
-        tell(miInfo, card, slice);
+        describe(miInfo, card, slice);
     fake_unlock();
     return slice ? CNDEV_SUCCESS : CNDEV_ERROR_INVALID_ARGUMENT;
 }
@@ -277,7 +277,7 @@ EXPORT cndevRet_t cndevGetAllSMluInstanceInfo(int32_t *count, cndevSMluInfo_t *m
     *count = 0;
     for (const struct fake_slice *slice = NULL; (slice = fake_next(card, INSTANCE, slice)); ++*count)
         if (*count < room)
-            tell(&miInfo[*count], card, slice);
+            describe(&miInfo[*count], card, slice);
     fake_unlock();
     return *count > room ? CNDEV_ERROR_INSUFFICIENT_SPACE : CNDEV_SUCCESS;
 }

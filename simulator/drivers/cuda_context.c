@@ -50,8 +50,8 @@ void submit(struct stream *stream, uint64_t ns)
     struct device *device = stream->context->device;
     uint64_t *oldest = &device->launches[device->launched++ % QUEUE];
     if (!engine_done(device->account, *oldest))
-        wait_for(device, (struct position){.mark = *oldest});
-    stream->last.mark = *oldest = engine_submit(device->account, ns);
+        wait_for(device, (struct position){.fence = *oldest});
+    stream->last.fence = *oldest = engine_submit(device->account, ns);
     if (!(stream->flags & CU_STREAM_NON_BLOCKING))
         stream->context->legacy->last = stream->last;
 }
@@ -335,8 +335,8 @@ static CUresult synchronize(CUcontext handle)
     CHECK(capture_guard());
     struct position all = context->legacy->last;
     for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
-        if (it->context == context && it->last.mark >= all.mark)
-            all.mark = it->last.mark;
+        if (it->context == context && it->last.fence >= all.fence)
+            all.fence = it->last.fence;
     all.host = driver.host_submitted;
     wait_for(context->device, all);
     pools_settle(context->device);

@@ -6,7 +6,7 @@
 struct host_call { /* waiting for the card to get there; a thread of its own runs them, as the driver's does */
     struct work work;
     struct account *account;
-    uint64_t mark;
+    uint64_t fence;
     struct host_call *next;
 };
 static struct host_call *host_first, **host_last = &host_first; /* under driver.lock */
@@ -37,14 +37,14 @@ struct stream *stream_find(CUstream handle)
 
 bool reached(struct device *device, struct position at)
 {
-    return driver.host_done >= at.host && engine_done(device->account, at.mark);
+    return driver.host_done >= at.host && engine_done(device->account, at.fence);
 }
 
 void wait_for(struct device *device, struct position at)
 {
     struct account *account = device->account;
     pthread_mutex_unlock(&driver.lock);
-    engine_wait(account, at.mark);
+    engine_wait(account, at.fence);
     pthread_mutex_lock(&driver.lock);
     while (driver.host_done < at.host)
         pthread_cond_wait(&driver.host_change, &driver.lock);
@@ -58,7 +58,7 @@ static void *run_host_calls(void *unused)
             pthread_cond_wait(&driver.host_change, &driver.lock);
         struct host_call *call = host_first;
         pthread_mutex_unlock(&driver.lock);
-        engine_wait(call->account, call->mark);
+        engine_wait(call->account, call->fence);
         if (call->work.host.callback)
             call->work.host.callback(call->work.host.stream, CUDA_SUCCESS, call->work.host.argument);
         else
@@ -83,7 +83,7 @@ static CUresult host_call(struct stream *stream, const struct work *work)
     started = true;
     submit(stream, 0);
     struct host_call *call = malloc(sizeof *call);
-    *call = (struct host_call){*work, stream->context->device->account, stream->last.mark, NULL};
+    *call = (struct host_call){*work, stream->context->device->account, stream->last.fence, NULL};
     *host_last = call;
     host_last = &call->next;
     stream->last.host = ++driver.host_submitted;
@@ -309,7 +309,7 @@ EXPORT CUresult cuEventRecord(CUevent event_handle, CUstream handle)
     if (event->context != stream->context)
         return CUDA_ERROR_INVALID_HANDLE;
     event->capture = stream->capture;
-    if (stream->capture) /* a mark between the stream's nodes, not a node */
+    if (stream->capture) /* a fence between the stream's nodes, not a node */
         return stream->capture->status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? CUDA_SUCCESS
                                                                           : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     return enqueue(stream, &(struct work){.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event});
@@ -357,7 +357,7 @@ EXPORT CUresult cuEventSynchronize(CUevent handle)
 
 static uint64_t time_of(const struct event *event)
 {
-    uint64_t when = engine_when(event->context->device->account, event->at.mark);
+    uint64_t when = engine_when(event->context->device->account, event->at.fence);
     return when > event->recorded_at ? when : event->recorded_at; /* an idle card stamps it at once */
 }
 

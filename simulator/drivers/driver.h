@@ -59,7 +59,7 @@ struct device { /* a card as this process sees it; ordinals index driver.devices
     struct context *primary;
     unsigned primary_retained, primary_flags;
     struct pool *default_pool, *current_pool, *graph_pool;
-    uint64_t launched, *launches; /* marks of the last launches: a full queue holds the launcher back */
+    uint64_t launched, *launches; /* fences of the last launches: a full queue holds the launcher back */
 };
 
 struct context {
@@ -70,9 +70,9 @@ struct context {
     size_t limits[CU_LIMIT_MAX];
 };
 
-struct position {  /* a point in the order of a device's work */
-    uint64_t mark; /* of the card's work */
-    uint64_t host; /* of this process's host functions */
+struct position {   /* a point in the order of a device's work */
+    uint64_t fence; /* of the card's work */
+    uint64_t host;  /* of this process's host functions */
 };
 
 struct stream {

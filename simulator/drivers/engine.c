@@ -38,9 +38,9 @@ struct account {
 
 /* Whose turn it is. Plain numbers, so that a wait can play the future on a copy. */
 struct wheel {
-    uint64_t clock;      /* the time until which everything is worked out */
-    uint32_t holder;     /* index in tenants, or NOBODY */
-    uint64_t turn, swap; /* what is left of its slice, and of the change to it */
+    uint64_t clock;            /* the time until which everything is worked out */
+    uint32_t holder;           /* index in tenants, or NOBODY */
+    uint64_t slice_left, swap; /* what is left of its slice, and of the change to it */
 };
 
 struct card {
@@ -193,8 +193,8 @@ void engine_forget(struct engine *it)
 }
 
 /* The next stretch of the wheel, at most until `until`: who was served (NOBODY for a change of turns) and how long. */
-static uint64_t turn(struct wheel *wheel, const struct engine_card *card, const uint64_t *pending, uint32_t count,
-                     uint64_t until, uint32_t *who)
+static uint64_t next_stretch(struct wheel *wheel, const struct engine_card *card, const uint64_t *pending,
+                             uint32_t count, uint64_t until, uint32_t *who)
 {
     uint32_t busy = 0, next = NOBODY;
     for (uint32_t i = 0; i < count; i++) { /* next: the first with work after the holder, the holder itself last */
@@ -211,10 +211,10 @@ static uint64_t turn(struct wheel *wheel, const struct engine_card *card, const 
         return 0;
     }
     bool holds = wheel->holder != NOBODY && pending[wheel->holder];
-    if (!holds || (wheel->turn == 0 && busy > 1)) {
+    if (!holds || (wheel->slice_left == 0 && busy > 1)) {
         wheel->swap = busy > 1 && next != wheel->holder ? card->swap : 0;
         wheel->holder = next;
-        wheel->turn = card->slice;
+        wheel->slice_left = card->slice;
     }
     uint64_t left = until - wheel->clock;
     if (busy > 1 && wheel->swap) {
@@ -224,9 +224,9 @@ static uint64_t turn(struct wheel *wheel, const struct engine_card *card, const 
         return 0;
     }
     uint64_t length = pending[wheel->holder] < left ? pending[wheel->holder] : left;
-    if (busy > 1 && length > wheel->turn)
-        length = wheel->turn;
-    wheel->turn = busy > 1 ? wheel->turn - length : card->slice;
+    if (busy > 1 && length > wheel->slice_left)
+        length = wheel->slice_left;
+    wheel->slice_left = busy > 1 ? wheel->slice_left - length : card->slice;
     wheel->clock += length;
     *who = wheel->holder;
     return length;
@@ -259,7 +259,7 @@ static void advance(struct card *card, const struct engine_card *spec, uint64_t 
     pending_of(card, pending);
     while (card->wheel.clock < now) {
         uint32_t who;
-        uint64_t length = turn(&card->wheel, spec, pending, card->count, now, &who);
+        uint64_t length = next_stretch(&card->wheel, spec, pending, card->count, now, &who);
         if (who == NOBODY)
             continue;
         serve(&engine.state->accounts[card->tenants[who]], card->wheel.clock - length, length);
@@ -267,18 +267,18 @@ static void advance(struct card *card, const struct engine_card *spec, uint64_t 
     }
 }
 
-/* When the account will reach the mark, if nobody submits anything more. Called with the card's lock held. */
+/* When the account will reach the fence, if nobody submits anything more. Called with the card's lock held. */
 static uint64_t foresee(const struct card *card, const struct engine_card *spec, const struct account *account,
-                        uint64_t mark)
+                        uint64_t fence)
 {
     uint64_t pending[ENGINE_TENANTS];
     struct wheel wheel = card->wheel;
-    uint64_t todo = mark - account->served;
+    uint64_t todo = fence - account->served;
     pending_of(card, pending);
     while (todo) {
         uint32_t who;
         uint64_t before = wheel.clock;
-        uint64_t length = turn(&wheel, spec, pending, card->count, UINT64_MAX, &who);
+        uint64_t length = next_stretch(&wheel, spec, pending, card->count, UINT64_MAX, &who);
         if (who == NOBODY)
             continue;
         if (&engine.state->accounts[card->tenants[who]] == account) {
@@ -432,27 +432,27 @@ unsigned engine_tenants(struct engine *it, unsigned index, struct engine_tenant 
 uint64_t engine_submit(struct account *account, uint64_t ns)
 {
     struct card *card = enter(account->card, false);
-    uint64_t mark = account->submitted += ns;
+    uint64_t fence = account->submitted += ns;
     pthread_mutex_unlock(&card->lock);
-    return mark;
+    return fence;
 }
 
-bool engine_done(struct account *account, uint64_t mark)
+bool engine_done(struct account *account, uint64_t fence)
 {
-    if (account->served >= mark)
+    if (account->served >= fence)
         return true;
     struct card *card = enter(account->card, false);
     pthread_mutex_unlock(&card->lock);
-    return account->served >= mark;
+    return account->served >= fence;
 }
 
-void engine_wait(struct account *account, uint64_t mark)
+void engine_wait(struct account *account, uint64_t fence)
 {
-    while (account->served < mark) {
+    while (account->served < fence) {
         struct card *card = enter(account->card, false);
         uint64_t then = 0;
-        if (account->served < mark)
-            then = foresee(card, &engine.cards[account->card], account, mark);
+        if (account->served < fence)
+            then = foresee(card, &engine.cards[account->card], account, fence);
         bool shared = card->count > 1;
         pthread_mutex_unlock(&card->lock);
         uint64_t now = engine_now();
@@ -468,7 +468,7 @@ void engine_wait(struct account *account, uint64_t mark)
     }
 }
 
-uint64_t engine_when(struct account *account, uint64_t mark)
+uint64_t engine_when(struct account *account, uint64_t fence)
 {
     struct card *card = enter(account->card, false);
     uint64_t oldest = account->stretches > STRETCHES ? account->stretches - STRETCHES : 0;
@@ -476,8 +476,8 @@ uint64_t engine_when(struct account *account, uint64_t mark)
     for (uint64_t i = account->stretches; i-- > oldest;) {
         const struct stretch *it = &account->stretch[i % STRETCHES];
         when = it->start;
-        if (it->served < mark) {
-            when += mark - it->served < it->length ? mark - it->served : it->length;
+        if (it->served < fence) {
+            when += fence - it->served < it->length ? fence - it->served : it->length;
             break;
         }
     }

@@ -1,7 +1,7 @@
 /* What a simulated card does with time and memory, shared by every process that uses the rack.
  *
  * Memory is a count per process. Time: each process has, on each card, GPU work submitted and GPU work served, both in
- * nanoseconds since it joined; its operations run one after another in the order they came, so "done" is a mark on the
+ * nanoseconds since it joined; its operations run one after another in the order they came, so "done" is a fence on the
  * served scale. Processes with pending work take turns of `slice`, and lose `swap` whenever the card changes
  * between two that both have work: the way a driver without MPS shares a card between contexts. There is no thread:
  * whoever asks first works out what happened until now.
@@ -46,9 +46,9 @@ uint64_t engine_used(struct engine *engine, unsigned card);
 unsigned engine_tenants(struct engine *engine, unsigned card, struct engine_tenant tenants[ENGINE_TENANTS]);
 
 uint64_t engine_now(void);                                    /* ns, CLOCK_MONOTONIC */
-uint64_t engine_submit(struct account *account, uint64_t ns); /* the mark at which this work is done */
-bool engine_done(struct account *account, uint64_t mark);
-void engine_wait(struct account *account, uint64_t mark);
-uint64_t engine_when(struct account *account, uint64_t mark); /* the time a mark already done was reached */
+uint64_t engine_submit(struct account *account, uint64_t ns); /* the fence at which this work is done */
+bool engine_done(struct account *account, uint64_t fence);
+void engine_wait(struct account *account, uint64_t fence);
+uint64_t engine_when(struct account *account, uint64_t fence); /* the time a fence already done was reached */
 
 #endif

@@ -94,7 +94,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtili
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t tell_power(unsigned watts, unsigned *milliwatts)
+static nvmlReturn_t power_of(unsigned watts, unsigned *milliwatts)
 {
     NEEDS(milliwatts);
     if (!watts)
@@ -107,14 +107,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned *milli
 {
     FILLS(milliwatts);
     ALIVE(device, handle);
-    return tell_power(device->power, milliwatts);
+    return power_of(device->power, milliwatts);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t handle, unsigned *milliwatts)
 {
     FILLS(milliwatts);
     ALIVE(device, handle);
-    return tell_power(device->power_limit, milliwatts);
+    return power_of(device->power_limit, milliwatts);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,

@@ -299,21 +299,21 @@ static void empty_queue(void)
 }
 
 /* Runs until the time is over; tells of each second, and of the whole, if asked to. */
-static void run(double seconds, bool tell)
+static void run(double seconds, bool every_second)
 {
-    unsigned long told = 0;
+    unsigned long reported = 0;
     double start = now(), last = start;
     unsigned second = 0;
     while (last - start < seconds) {
         complete_one();
         last = now();
-        for (; tell && last - start >= second + 1 && second + 1 <= seconds; told = finished) {
-            printf("{\"second\": %u, \"steps\": %lu}\n", ++second, finished - told);
+        for (; every_second && last - start >= second + 1 && second + 1 <= seconds; reported = finished) {
+            printf("{\"second\": %u, \"steps\": %lu}\n", ++second, finished - reported);
             fflush(stdout);
         }
     }
     double took = last - start;
-    if (tell)
+    if (every_second)
         printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu, \"iterations\": %u}\n", finished,
                took, (double)finished / took, (unsigned long long)asked.memory, iterations);
     empty_queue();

@@ -118,7 +118,7 @@ static void *demand(void *memory)
     return memory;
 }
 
-static void tell(const char *name, double *taken, unsigned count)
+static void report(const char *name, double *taken, unsigned count)
 {
     qsort(taken, count, sizeof *taken, ascending);
     printf("\"%s\": {\"median\": %.1f, \"p99\": %.1f}", name, taken[count / 2], taken[(uint64_t)count * 99 / 100]);
@@ -141,7 +141,7 @@ static void time_calls(const char *name, unsigned count, unsigned row, void (*ca
     }
     settle();
     fputs(", ", stdout);
-    tell(name, taken, count);
+    report(name, taken, count);
     free(taken);
 }
 
@@ -234,7 +234,7 @@ static int time_starts(unsigned count)
         return 1;
     }
     fputs("{", stdout);
-    tell("start", taken, count);
+    report("start", taken, count);
     puts("}");
     return 0;
 }

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy
 import pytest
 from hetero_benchmarks import power_fit
-from hetero_benchmarks.power_fit import Beside, Meter, Point, Samples, Slowdown, Turn
+from hetero_benchmarks.power_fit import Beside, Meter, Point, Samples, Slowdown, TimeSlice
 
 
-def turns_of(seed: int) -> Iterator[Turn]:
+def slices_of(seed: int) -> Iterator[TimeSlice]:
     draw = random.Random(seed)
     at = 1000.25
     for _ in range(300):
@@ -18,13 +18,13 @@ def turns_of(seed: int) -> Iterator[Turn]:
         at = end + draw.uniform(3, 60)
 
 
-def sampled(turns: list[Turn], *, idle_w: float, drawn_w: float, meter: Meter) -> Samples:
-    """Return what a card that is metered so tells of these turns."""
+def sampled(slices: list[TimeSlice], *, idle_w: float, drawn_w: float, meter: Meter) -> Samples:
+    """Return what a card that is metered so tells of these slices."""
     state, stamps, watts, which = 0.0, [], [], 0
-    for ms in range(1000, int(turns[-1][1])):
-        while turns[which][1] < ms:
+    for ms in range(1000, int(slices[-1][1])):
+        while slices[which][1] < ms:
             which += 1
-        busy = max(0.0, min(turns[which][1], ms + 1) - max(turns[which][0], ms))
+        busy = max(0.0, min(slices[which][1], ms + 1) - max(slices[which][0], ms))
         state += meter.forgotten * (busy - state)
         if ms % meter.period_ms == 7:
             stamps.append(ms + meter.late_ms)
@@ -34,9 +34,11 @@ def sampled(turns: list[Turn], *, idle_w: float, drawn_w: float, meter: Meter) -
 
 @pytest.mark.parametrize(("constant_ms", "late_ms"), [(12.5, 4), (40.0, 10), (5.0, 0)])
 def test_the_meter_that_took_the_samples_is_found(constant_ms: float, late_ms: int) -> None:
-    turns = list(turns_of(1))
+    slices = list(slices_of(1))
     true = Meter(period_ms=20, constant_ms=constant_ms, late_ms=late_ms)
-    meter, drawn = power_fit.find_meter(turns, sampled(turns, idle_w=121, drawn_w=438, meter=true))
+    meter, drawn = power_fit.find_meter(
+        slices, sampled(slices, idle_w=121, drawn_w=438, meter=true)
+    )
     assert meter.period_ms == 20
     assert meter.late_ms == late_ms
     assert meter.constant_ms == pytest.approx(constant_ms, rel=0.05)

@@ -147,11 +147,11 @@ def test_a_tenant_that_writes_over_its_usage_hides_nothing_and_stops_nobody_look
     program = start(memory="3GiB")
     (usage,) = Path(environ["HETERO_STATE"]).glob("sim-*/grants/*/tenant/usage")
     whole = usage.read_bytes()
-    dice = random.Random(1)
+    rng = random.Random(1)
     for garbage in (
         bytes(len(whole)),
-        dice.randbytes(len(whole)),
-        whole[:16] + dice.randbytes(9000),
+        rng.randbytes(len(whole)),
+        whole[:16] + rng.randbytes(9000),
     ):
         with usage.open("r+b") as file:
             file.write(garbage)

@@ -208,10 +208,10 @@ def test_a_program_of_one_and_a_half_cards_completes_where_the_node_grants_it(
     (tmp_path / "node.toml").write_text("[scale]\nmemory = 1.5\n")
     config = str(tmp_path / "node.toml")
     job = [str(hetero_simulator.job("cuda")), "--seconds", "0.2", "--memory", "48GiB"]
-    wish = ("run", "--memory", "48Gi", "--core", "50", "--", *job)
+    arguments = ("run", "--memory", "48Gi", "--core", "50", "--", *job)
 
-    assert 3 == hetero(*wish).returncode
-    done = hetero(*wish, HETERO_CONFIG=config)
+    assert 3 == hetero(*arguments).returncode
+    done = hetero(*arguments, HETERO_CONFIG=config)
     assert (0, "") == (done.returncode, done.stderr)
     assert "is granted 1.5 times: what does not fit lies with the host" in " ".join(
         hetero("doctor", HETERO_CONFIG=config).stdout.split()

@@ -45,7 +45,7 @@ def test_seeds_give_the_same_numbers_again_as_json(
 ) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "curves.png"
-    wish = (
+    arguments = (
         "simulate",
         "--trace",
         cluster,
@@ -55,7 +55,9 @@ def test_seeds_give_the_same_numbers_again_as_json(
         "2",
         "--json",
     )
-    first, second = (json.loads(hetero(*wish, "--plot", str(picture)).stdout) for _ in range(2))
+    first, second = (
+        json.loads(hetero(*arguments, "--plot", str(picture)).stdout) for _ in range(2)
+    )
     (row,) = first["items"]
 
     assert ("fragmentation", 2) == (row["placement"], row["seeds"])
@@ -66,13 +68,13 @@ def test_seeds_give_the_same_numbers_again_as_json(
 
 
 def test_what_makes_no_sense_is_one_line_and_exit_2(hetero: Run, cluster: str) -> None:
-    for wish, says in (
+    for arguments, says in (
         (("--trace", cluster, "--placement", "frog"), "placement 'frog' is none of fragmentation,"),
         (("--trace", cluster, "--plot", "curves.svg"), "name a file that ends in .png"),
         (("--trace", cluster + "x"), "no such trace"),
         (("--trace", cluster, "--seeds", "0"), "0 is not in the range"),
     ):
-        done = hetero("simulate", *wish)
+        done = hetero("simulate", *arguments)
 
         assert (2, "", 1) == (done.returncode, done.stdout, len(done.stderr.splitlines()))
         assert says in done.stderr

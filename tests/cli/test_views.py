@@ -114,8 +114,8 @@ def test_fit_takes_nothing(hetero: Run) -> None:
 
 
 def test_fit_says_why_not(hetero: Run) -> None:
-    wish = ("fit", "--memory", "10Gi", "--count", "5")
-    short, long = hetero(*wish), hetero(*wish, "--explain")
+    arguments = ("fit", "--memory", "10Gi", "--count", "5")
+    short, long = hetero(*arguments), hetero(*arguments, "--explain")
 
     assert (3, "", "hetero: 4 of 5 devices fit (5 needed): 1 too small\n") == (
         short.returncode,
@@ -129,9 +129,9 @@ def test_fit_says_why_not(hetero: Run) -> None:
 
 
 def test_fit_explains_what_it_would_take(hetero: Run) -> None:
-    wish = ("fit", "--memory", "1Gi", "--explain", "--json")
-    (taken,) = [v for v in json.loads(hetero(*wish).stdout)["verdicts"] if v["chosen"]]
-    shown = [line.split() for line in hetero(*wish[:-1]).stdout.splitlines()]
+    arguments = ("fit", "--memory", "1Gi", "--explain", "--json")
+    (taken,) = [v for v in json.loads(hetero(*arguments).stdout)["verdicts"] if v["chosen"]]
+    shown = [line.split() for line in hetero(*arguments[:-1]).stdout.splitlines()]
 
     assert [taken["device"], "fits", *map(str, taken["cost"]), "yes"] in shown
 

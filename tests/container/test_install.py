@@ -64,8 +64,8 @@ def test_what_was_changed_since_stays_when_it_is_taken_out(tmp_path: Path, docke
     docker.write_text(docker.read_text().replace("info", "debug"))
     apply(removal(prefix=tmp_path))
 
-    kept = {"log-level": "debug", "runtimes": {"kata": {"path": "/kata"}}}
-    assert kept == json.loads(docker.read_text())
+    left = {"log-level": "debug", "runtimes": {"kata": {"path": "/kata"}}}
+    assert left == json.loads(docker.read_text())
 
 
 def test_settings_that_cannot_be_read_are_not_touched(tmp_path: Path, docker: Path) -> None:

@@ -1,4 +1,4 @@
-"""Grants that are kept for containers: entered, given again, and let go."""
+"""Grants that are pinned for containers: entered, given again, and unpinned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def allocation(memory: int = GiB) -> Allocation:
     )
 
 
-def kept(node: Node, path: Path, identity: str = "one", *, memory: int = GiB) -> Grant:
+def pinned(node: Node, path: Path, identity: str = "one", *, memory: int = GiB) -> Grant:
     return pin(
         node,
         allocation(memory),
@@ -41,10 +41,10 @@ def ids(node: Node) -> list[str]:
     return [entry.id for entry in node.snapshot().grants]
 
 
-def test_a_kept_grant_stands_without_a_process_until_it_is_unpin(
+def test_a_pinned_grant_stands_without_a_process_until_it_is_unpinned(
     node: Node, tmp_path: Path
 ) -> None:
-    given = kept(node, tmp_path)
+    given = pinned(node, tmp_path)
 
     assert {"one": ()} == holders({"one": [node.directory("one") / USAGE]})
     assert [given] == list(node.snapshot().grants)
@@ -53,7 +53,7 @@ def test_a_kept_grant_stands_without_a_process_until_it_is_unpin(
 
 
 def test_what_was_unpin_stands_while_a_process_uses_it(limited: Node, tmp_path: Path) -> None:
-    kept(limited, tmp_path)
+    pinned(limited, tmp_path)
     with (limited.directory("one") / USAGE).open("r+b") as usage:
         assert try_lock(usage.fileno())  # as the limiter does in every process of the container
         limited.ledger.unpin("one")
@@ -64,7 +64,7 @@ def test_what_was_unpin_stands_while_a_process_uses_it(limited: Node, tmp_path: 
 def test_a_containers_user_may_write_the_usage_and_the_turns_alone(
     limited: Node, tmp_path: Path
 ) -> None:
-    given = kept(limited, tmp_path)
+    given = pinned(limited, tmp_path)
     modes = {
         mount.target: (mount.writable, Path(mount.source).stat().st_mode & 0o777)
         for mount in given.edits.mounts
@@ -81,23 +81,23 @@ def test_a_containers_user_may_write_the_usage_and_the_turns_alone(
 def test_no_container_is_given_a_cdi_name_that_may_be_in_no_spec(
     node: Node, tmp_path: Path
 ) -> None:
-    edits = kept(node, tmp_path).edits
+    edits = pinned(node, tmp_path).edits
 
     assert ((), (), ("/dev/full",)) == (edits.cdi, edits.files, edits.device_nodes)
 
 
 def test_a_grant_is_given_again_as_it_is(node: Node, tmp_path: Path) -> None:
 
-    assert kept(node, tmp_path) == kept(node, tmp_path)
+    assert pinned(node, tmp_path) == pinned(node, tmp_path)
     assert ["one"] == ids(node)
 
 
 def test_a_grant_beyond_what_is_free_is_refused_and_nothing_is_taken(
     node: Node, tmp_path: Path
 ) -> None:
-    kept(node, tmp_path, memory=10 * GiB)
+    pinned(node, tmp_path, memory=10 * GiB)
     with pytest.raises(Refused, match="device memory-0 has not enough memory left"):
-        kept(node, tmp_path, "two", memory=7 * GiB)
+        pinned(node, tmp_path, "two", memory=7 * GiB)
 
     assert ["one"] == ids(node)
 
@@ -115,8 +115,8 @@ def test_limiters_are_copied_once_and_a_new_version_beside_the_old(tmp_path: Pat
     assert ["/etc/hetero/libx.so", "/etc/ld.so.preload"] == [mount.target for mount in second]
 
 
-def test_a_kept_grant_is_released_by_force_alone(node: Node, tmp_path: Path) -> None:
-    kept(node, tmp_path)
+def test_a_pinned_grant_is_released_by_force_alone(node: Node, tmp_path: Path) -> None:
+    pinned(node, tmp_path)
     with pytest.raises(Refused, match="grant one is kept for default/one/main"):
         node.release("one")
     node.release("one", force=True)
@@ -124,19 +124,19 @@ def test_a_kept_grant_is_released_by_force_alone(node: Node, tmp_path: Path) -> 
     assert [] == ids(node)
 
 
-def test_a_keeper_that_is_killed_at_any_step_leaves_a_grant_or_none_and_can_go_on(
+def test_an_owner_that_is_killed_at_any_step_leaves_a_grant_or_none_and_can_go_on(
     node: Node, tmp_path: Path
 ) -> None:
     def give() -> None:
-        assert node.ledger.note(kept(node, tmp_path).id, "for these")
+        assert node.ledger.note(pinned(node, tmp_path).id, "for these")
 
-    kept(node, tmp_path, "beside", memory=9 * GiB)
+    pinned(node, tmp_path, "beside", memory=9 * GiB)
     seen, step = set(), 1
     while killed_at(step, give):
         left = [one for one in ids(node) if one != "beside"]
         seen.add((*left, *node.ledger.notes("one")))
         with pytest.raises(Refused, match="not enough memory left"):
-            kept(node, tmp_path, "two", memory=(7 if left else 8) * GiB)
+            pinned(node, tmp_path, "two", memory=(7 if left else 8) * GiB)
         give()
         assert ["beside", "one"] == ids(node)
         assert "for these" == node.ledger.notes("one")[-1]
@@ -147,16 +147,16 @@ def test_a_keeper_that_is_killed_at_any_step_leaves_a_grant_or_none_and_can_go_o
     assert {(), ("one",), ("one", "for these")} == seen
 
 
-def test_what_a_keeper_notes_goes_when_the_grant_is_unpin(limited: Node, tmp_path: Path) -> None:
-    kept(limited, tmp_path)
+def test_what_an_owner_notes_goes_when_the_grant_is_unpinned(limited: Node, tmp_path: Path) -> None:
+    pinned(limited, tmp_path)
     assert limited.ledger.note("one", "first")
     assert limited.ledger.note("one", "second")
-    kept(limited, tmp_path)
+    pinned(limited, tmp_path)
     assert ("first", "second") == limited.ledger.notes("one")
     with (limited.directory("one") / USAGE).open("r+b") as usage:
         assert try_lock(usage.fileno())  # a process of the container runs on
         limited.ledger.unpin("one")
         assert not limited.ledger.note("one", "third")
-        kept(limited, tmp_path)
+        pinned(limited, tmp_path)
 
         assert () == limited.ledger.notes("one")

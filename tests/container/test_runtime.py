@@ -34,12 +34,12 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HETERO_STATE", str(tmp_path / "state"))
     path = tmp_path / "bundle"
     (path / "rootfs/etc").mkdir(parents=True)
-    write(path, wish="0:mem=3276Mi,core=10")
+    write(path, asked="0:mem=3276Mi,core=10")
     return path
 
 
-def write(bundle: Path, *, wish: str | None, **more: Any) -> None:
-    env = ["PATH=/bin", *([f"HETERO={wish}"] if wish else [])]
+def write(bundle: Path, *, asked: str | None, **more: Any) -> None:
+    env = ["PATH=/bin", *([f"HETERO={asked}"] if asked else [])]
     config = {"process": {"env": env, "args": ["job"]}, "root": {"path": "rootfs"}, **more}
     (bundle / "config.json").write_text(json.dumps(config))
 
@@ -83,7 +83,7 @@ def test_the_config_gets_what_confines_the_container(bundle: Path) -> None:
 
 
 def test_a_container_that_asks_nothing_is_left_as_it_is(bundle: Path) -> None:
-    write(bundle, wish=None)
+    write(bundle, asked=None)
     before = (bundle / "config.json").read_bytes()
 
     assert 0 == call(bundle).returncode
@@ -96,7 +96,7 @@ def test_what_the_engine_brought_stays_and_an_earlier_start_leaves_nothing(bundl
         {"destination": "/etc/hetero/slice.7", "source": "/earlier"},
         {"destination": "/proc", "type": "proc", "source": "proc"},
     ]
-    write(bundle, wish="0:mem=1Gi", mounts=brought)
+    write(bundle, asked="0:mem=1Gi", mounts=brought)
     call(bundle)
     once = [mount["destination"] for mount in read(bundle)["mounts"]]
     call(bundle)
@@ -108,7 +108,7 @@ def test_what_the_engine_brought_stays_and_an_earlier_start_leaves_nothing(bundl
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("asked", "says"),
     [
         ("0:mem=40960Mi", "1 too small"),
         ("0:core=110", "core '110' is not a percentage"),
@@ -116,9 +116,9 @@ def test_what_the_engine_brought_stays_and_an_earlier_start_leaves_nothing(bundl
     ],
 )
 def test_a_refusal_is_one_sentence_where_the_engine_looks_for_it(
-    bundle: Path, wish: str, says: str
+    bundle: Path, asked: str, says: str
 ) -> None:
-    write(bundle, wish=wish)
+    write(bundle, asked=asked)
     before = (bundle / "config.json").read_bytes()
 
     done = call(bundle)
@@ -143,11 +143,11 @@ def test_killed_at_any_step_it_leaves_no_grant(bundle: Path) -> None:
     def create() -> None:
         runtime.main("/bin/true", ["create", "--bundle", str(bundle), "one"])
 
-    write(bundle, wish="0:mem=32Gi")  # a grant left behind would be in the way of the next
+    write(bundle, asked="0:mem=32Gi")  # a grant left behind would be in the way of the next
     step = 0
     while killed_at(step := step + 1, create):
         assert [] == grants()
-        write(bundle, wish="0:mem=32Gi")
+        write(bundle, asked="0:mem=32Gi")
 
     assert step > 20
 

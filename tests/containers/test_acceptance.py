@@ -15,7 +15,7 @@ from .conftest import Machine, Podman, until
 pytestmark = pytest.mark.containers
 
 
-def wish(text: str) -> list[str]:
+def asked(text: str) -> list[str]:
     return ["--env", f"HETERO={text}"]
 
 
@@ -29,20 +29,20 @@ JOB = ("job", "--memory", "64MiB", "--iterations", "1000000", "--in-flight", "32
 
 def rate(podman: Podman, core: int | None) -> float:
     share = "" if core is None else f",core={core}"
-    said = podman.said(wish(f"0:mem=1Gi{share}"), *JOB, "--warmup", "0.3", "--seconds", "2")
+    said = podman.said(asked(f"0:mem=1Gi{share}"), *JOB, "--warmup", "0.3", "--seconds", "2")
     return float(json.loads(said.splitlines()[-1])["rate"])
 
 
 def test_3276_mib_are_shown_and_a_job_that_needs_more_is_out_of_memory(podman: Podman) -> None:
-    assert "3276 MiB\n" == podman.said(wish("0:mem=3276Mi"), "nvidia-smi")
+    assert "3276 MiB\n" == podman.said(asked("0:mem=3276Mi"), "nvidia-smi")
 
-    done = podman.run(wish("0:mem=3276Mi"), "job", "--alloc", "7600MiB")
+    done = podman.run(asked("0:mem=3276Mi"), "job", "--alloc", "7600MiB")
 
     assert (1, "CUDA_ERROR_OUT_OF_MEMORY") == (done.returncode, json.loads(done.stdout)["error"])
 
 
 def test_8192_mib_are_enough_for_the_job(podman: Podman) -> None:
-    done = podman.run(wish("0:mem=8192Mi"), "job", "--alloc", "7600MiB")
+    done = podman.run(asked("0:mem=8192Mi"), "job", "--alloc", "7600MiB")
 
     assert (0, "") == (done.returncode, done.stderr)
 
@@ -66,7 +66,7 @@ def test_throughput_is_in_proportion_to_core(podman: Podman) -> None:
 
 
 def test_more_memory_than_a_card_has_is_not_created_and_the_log_says_why(podman: Podman) -> None:
-    done = podman.run(["--name", "large", *wish("count=1,mem=40960Mi")], "true")
+    done = podman.run(["--name", "large", *asked("count=1,mem=40960Mi")], "true")
 
     assert 126 == done.returncode
     assert "0 of 4 devices fit: 4 too small" in done.stderr
@@ -81,17 +81,17 @@ def test_more_memory_than_a_card_has_is_not_created_and_the_log_says_why(podman:
 def test_a_container_finds_no_memory_where_three_have_taken_it(podman: Podman) -> None:
     with ExitStack() as stack:
         for card in range(3):
-            stack.enter_context(podman.standing(wish(f"{card}:mem=32Gi")))
+            stack.enter_context(podman.standing(asked(f"{card}:mem=32Gi")))
 
-        refused = podman.run(wish("2:mem=1Gi"), "true")
-        elsewhere = podman.run(wish("3:mem=1Gi"), "true")
+        refused = podman.run(asked("2:mem=1Gi"), "true")
+        elsewhere = podman.run(asked("3:mem=1Gi"), "true")
 
     assert (126, 0) == (refused.returncode, elsewhere.returncode)
     assert "lack memory" in refused.stderr
 
 
 def test_core_110_is_refused_before_anything_is_reserved(podman: Podman) -> None:
-    done = podman.run(["--name", "greedy", *wish("0:mem=1Gi,core=110")], "true")
+    done = podman.run(["--name", "greedy", *asked("0:mem=1Gi,core=110")], "true")
 
     assert 126 == done.returncode
     assert "core '110' is not a percentage" in done.stderr
@@ -101,9 +101,9 @@ def test_core_110_is_refused_before_anything_is_reserved(podman: Podman) -> None
 def test_a_container_finds_no_core_where_three_have_taken_it(podman: Podman) -> None:
     with ExitStack() as stack:
         for core in (25, 25, 50):
-            stack.enter_context(podman.standing(wish(f"0:mem=1Gi,core={core}")))
+            stack.enter_context(podman.standing(asked(f"0:mem=1Gi,core={core}")))
 
-        done = podman.run(wish("0:mem=1Gi,core=1"), "true")
+        done = podman.run(asked("0:mem=1Gi,core=1"), "true")
 
     assert 126 == done.returncode
     assert "lack core" in done.stderr
@@ -113,7 +113,7 @@ def test_removing_hetero_while_a_container_uses_it_is_refused_with_its_name(
     podman: Podman,
 ) -> None:
     prefix = ("--prefix", str(podman.machine.directory))
-    with podman.standing(wish("0:mem=1Gi"), name="owner"):
+    with podman.standing(asked("0:mem=1Gi"), name="owner"):
         for command in (("doctor", "--uninstall-check"), ("runtime", "uninstall", *prefix)):
             done = podman.machine.hetero(*command)
 
@@ -125,7 +125,7 @@ def test_removing_hetero_while_a_container_uses_it_is_refused_with_its_name(
 
 @pytest.mark.measured
 def test_a_limit_changed_while_it_runs_takes_hold_within_a_second(podman: Podman) -> None:
-    command = [*podman.command(*wish("0:mem=1Gi,core=20")), *JOB, "--seconds", "8"]
+    command = [*podman.command(*asked("0:mem=1Gi,core=20")), *JOB, "--seconds", "8"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         before = [json.loads(process.stdout.readline())["steps"] for _ in range(2)][-1]
@@ -142,7 +142,7 @@ def test_a_limit_changed_while_it_runs_takes_hold_within_a_second(podman: Podman
 
 
 def test_ps_names_the_container_and_forgets_it_when_it_is_deleted(podman: Podman) -> None:
-    with podman.standing(wish("0:mem=1Gi"), name="named"):
+    with podman.standing(asked("0:mem=1Gi"), name="named"):
         (grant,) = json.loads(podman.machine.said("ps", "--json"))["items"]
         (container,) = grant["containers"]
 
@@ -155,7 +155,7 @@ def test_a_stopped_container_frees_its_grant_and_takes_one_again_when_started(
     podman: Podman,
 ) -> None:
     name = "again"
-    command = podman.command("--name", name, "--detach", *wish("0:mem=32Gi"))
+    command = podman.command("--name", name, "--detach", *asked("0:mem=32Gi"))
     command.remove("--rm")
     subprocess.run([*command, "sleep", "1000"], check=True, capture_output=True)
     try:

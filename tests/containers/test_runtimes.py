@@ -44,7 +44,7 @@ class Bundles:
     def states(self) -> Path:
         return self.machine.directory / "states"
 
-    def make(self, name: str, wish: str | None, *command: str) -> Path:
+    def make(self, name: str, asked: str | None, *command: str) -> Path:
         """Make the bundle of a container without limits of its own on what this machine lacks."""
         bundle = self.machine.directory / f"bundle-{name}"
         bundle.mkdir()
@@ -52,7 +52,7 @@ class Bundles:
         path = bundle / "config.json"
         config = json.loads(path.read_text())
         config["process"] |= {"terminal": False, "args": list(command), "rlimits": []}
-        config["process"]["env"] = ["PATH=/bin", *([f"HETERO={wish}"] if wish else [])]
+        config["process"]["env"] = ["PATH=/bin", *([f"HETERO={asked}"] if asked else [])]
         config["root"] = {"path": str(self.rootfs), "readonly": True}
         config["linux"]["namespaces"] = [
             space for space in config["linux"]["namespaces"] if space["type"] != "network"
@@ -70,8 +70,8 @@ class Bundles:
     def command(self) -> list[str]:
         return [*self.around, self.runtime, "--root", str(self.states)]
 
-    def run(self, name: str, wish: str | None, *command: str) -> Done:
-        return self("run", "--bundle", str(self.make(name, wish, *command)), name)
+    def run(self, name: str, asked: str | None, *command: str) -> Done:
+        return self("run", "--bundle", str(self.make(name, asked, *command)), name)
 
     def create(self, name: str, bundle: Path) -> Done:
         # A container that waits holds the descriptors it was created with: none of ours.
@@ -203,15 +203,15 @@ def test_fifty_at_once_get_what_there_is_and_no_more(bundles: Bundles) -> None:
 def test_admission_adds_little_to_the_start_of_a_container(
     bundles: Bundles, record_property: Callable[[str, object], None]
 ) -> None:
-    def seconds(name: str, command: str, wish: str | None) -> float:
-        bundle = bundles.make(name, wish, "true")
+    def seconds(name: str, command: str, asked: str | None) -> float:
+        bundle = bundles.make(name, asked, "true")
         call = [command, "--root", str(bundles.states), "run", "--bundle", str(bundle), name]
         before = time.monotonic()
         subprocess.run(call, check=True, capture_output=True)
         return time.monotonic() - before
 
-    plain = [seconds(f"p{turn}", "runc", None) for turn in range(7)]
-    asked = [seconds(f"a{turn}", bundles.runtime, "count=1,mem=1Gi") for turn in range(7)]
+    plain = [seconds(f"p{number}", "runc", None) for number in range(7)]
+    asked = [seconds(f"a{number}", bundles.runtime, "count=1,mem=1Gi") for number in range(7)]
     added = 1000 * (statistics.median(asked) - statistics.median(plain))
     record_property("milliseconds added", added)
 
@@ -268,9 +268,9 @@ def test_containerd_starts_a_container_with_its_share(
 ) -> None:
     image = "docker.io/local/job:1"
     options = ("run", "--rm", "--runc-binary", machine.runtime)
-    wish = ("--env", "HETERO=count=1,mem=3276Mi")
+    asked = ("--env", "HETERO=count=1,mem=3276Mi")
 
-    done = ctr(*options, *wish, image, "shown", "nvidia-smi")
+    done = ctr(*options, *asked, image, "shown", "nvidia-smi")
     refused = ctr(*options, "--env", "HETERO=count=1,mem=40Gi", image, "large", "nvidia-smi")
 
     assert (0, "3276 MiB\n") == (done.returncode, done.stdout), done.stderr

@@ -41,12 +41,12 @@ def test_removing_hetero_while_a_container_has_a_share_is_refused_with_its_name(
 ) -> None:
     with (
         podman.machine.share("--memory", "1Gi") as name,
-        podman.standing(device(name), name="keeper-of-share"),
+        podman.standing(device(name), name="owner-of-share"),
     ):
         done = podman.machine.hetero("doctor", "--uninstall-check")
 
     assert 3 == done.returncode
-    assert f"share {name}, container keeper-of-share" in done.stderr
+    assert f"share {name}, container owner-of-share" in done.stderr
 
 
 def test_ps_names_the_containers_of_a_share(podman: Podman) -> None:

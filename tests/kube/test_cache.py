@@ -1,4 +1,4 @@
-"""The roster follows a cluster that changes, and says what one that starts anew would say."""
+"""The cache follows a cluster that changes, and says what one that starts anew would say."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ changes = st.one_of(
 
 
 def anew(cache: SchedulerCache) -> SchedulerCache:
-    """Return a roster that learns at once all there is now."""
+    """Return a cache that learns at once all there is now."""
     fresh = SchedulerCache(Quotas(WORDS, QUOTA))
     for name in cache.nodes():
         fresh.update_node(name, cache.devices(name))
@@ -72,7 +72,7 @@ def anew(cache: SchedulerCache) -> SchedulerCache:
 )
 @example([("enter", "n0", 2, 16, True), ("reserve", "n0", 0, 0), ("release", 0)])
 @given(st.lists(changes, max_size=12))
-def test_a_roster_that_followed_every_change_says_what_a_new_one_would(
+def test_a_cache_that_followed_every_change_says_what_a_new_one_would(
     story: list[tuple[object, ...]],
 ) -> None:
     cache = SchedulerCache(Quotas(WORDS, QUOTA))

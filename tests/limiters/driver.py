@@ -96,8 +96,8 @@ def graph_with(*sizes: int) -> c_void_p:
     call("cuGraphCreate", byref(graph), c_uint(0))
     for size in sizes:
         node = c_void_p()
-        wish = AllocNode(PoolProperties(1, 0, FIRST), None, 0, size, 0)
-        call("cuGraphAddMemAllocNode", byref(node), graph, None, 0, byref(wish))
+        params = AllocNode(PoolProperties(1, 0, FIRST), None, 0, size, 0)
+        call("cuGraphAddMemAllocNode", byref(node), graph, None, 0, byref(params))
     return graph
 
 

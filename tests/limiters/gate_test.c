@@ -136,7 +136,7 @@ static uint64_t now_after_a_look(void)
     return real_now() + skipped_ns;
 }
 
-static void a_thread_that_cannot_be_started_is_told_of_once_a_minute(void)
+static void a_thread_that_cannot_be_started_is_reported_once_a_minute(void)
 {
     static struct engine engine; /* the governor's thread may outlive this function */
     engine = in_real_time;
@@ -167,7 +167,7 @@ static void a_thread_that_cannot_be_started_is_told_of_once_a_minute(void)
 
 static const struct test tests[] = {
     TEST(threads_pass_the_gate_of_a_governor_in_real_time),
-    TEST(a_thread_that_cannot_be_started_is_told_of_once_a_minute),
+    TEST(a_thread_that_cannot_be_started_is_reported_once_a_minute),
 };
 
 int main(int count, char **arguments)

@@ -1,4 +1,4 @@
-"""The off switch is total: whatever a program calls, by whatever door, is the driver's own."""
+"""The off switch is total: whatever a program calls, and how, is the driver's own."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_every_call_reaches_the_driver_once_and_as_it_was_made(
     assert not granted or bytes(REGION_BYTES) == (tmp_path / "usage").read_bytes()
 
 
-def test_no_door_leads_to_the_limiter(tmp_path: Path) -> None:
+def test_no_entry_point_leads_to_the_limiter(tmp_path: Path) -> None:
     grant = Rack.of(tmp_path, cards=2).grant(Terms(policy="off", uuid=UUIDS[0]))
     told = grant.run(
         f"""

@@ -136,14 +136,14 @@ def test_what_a_graph_allocated_outlives_it_and_is_charged_until_it_is_freed(gra
         f"""
 start()
 graph, node, made = graph_with(), c_void_p(), c_void_p()
-wish = AllocNode(PoolProperties(1, 0, FIRST), None, 0, {64 * MIB}, 0)
-call("cuGraphAddMemAllocNode", byref(node), graph, None, 0, byref(wish))
+params = AllocNode(PoolProperties(1, 0, FIRST), None, 0, {64 * MIB}, 0)
+call("cuGraphAddMemAllocNode", byref(node), graph, None, 0, byref(params))
 call("cuGraphInstantiateWithFlags", byref(made), graph, 0)
 call("cuGraphLaunch", made, None)
 call("cuCtxSynchronize")
 call("cuGraphExecDestroy", made)
 seen = [info()[0] >> 20, take("plain", 1)]
-call("cuMemFree_v2", wish.pointer)
+call("cuMemFree_v2", params.pointer)
 say(seen + [take("plain", {64 * MIB}) > 1000])
 input()
 """

@@ -67,10 +67,10 @@ refused = 0
 def race(number):
     global refused
     call("cuCtxSetCurrent", context)
-    dice = random.Random({process} * 10 + number)
+    rng = random.Random({process} * 10 + number)
     while time.monotonic() < end:
-        path = dice.choice(["plain", "async", "block", "managed"])
-        what = take(path, dice.randrange(1, 12) * {2 * MIB})
+        path = rng.choice(["plain", "async", "block", "managed"])
+        what = take(path, rng.randrange(1, 12) * {2 * MIB})
         if what == OUT_OF_MEMORY:
             refused += 1
         else:
@@ -120,10 +120,10 @@ import random
 context, refused, granted = start(), [0] * 4, [0] * 4
 def race(number):
     call("cuCtxSetCurrent", context)
-    dice = random.Random({process} * 4 + number)
+    rng = random.Random({process} * 4 + number)
     for _ in range({rounds}):
-        path = dice.choice(["plain", "plain", "block", "managed"])
-        what = take(path, dice.randrange(1, 24) * {2 * MIB})
+        path = rng.choice(["plain", "plain", "block", "managed"])
+        what = take(path, rng.randrange(1, 24) * {2 * MIB})
         if what == OUT_OF_MEMORY:
             refused[number] += 1
         else:
@@ -179,7 +179,7 @@ def test_three_hundred_processes_at_once_all_get_a_seat_and_never_too_much(rack:
 @pytest.mark.parametrize("kills", [300, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_killed_programs_leave_nothing_on_the_card(rack: Rack, kills: int) -> None:
     """Killed anywhere from their start to the middle of a turn, three beside each other."""
-    grant, dice = rack.grant(Terms(memory=64 * MIB, core=8000)), random.Random(1)
+    grant, rng = rack.grant(Terms(memory=64 * MIB, core=8000)), random.Random(1)
     watcher = rack.start(
         """
 import select, sys
@@ -192,11 +192,11 @@ say(least)
     )
     running: list[subprocess.Popen[str]] = []
     for number in range(kills):
-        size = f"{dice.randrange(1, 64)}MiB"
+        size = f"{rng.randrange(1, 64)}MiB"
         running.append(grant.job("--memory", size, "--kernel-us", "100", "--seconds", "60"))
-        time.sleep(dice.random() * 0.006)
+        time.sleep(rng.random() * 0.006)
         if number >= 3:
-            victim = running.pop(dice.randrange(3))
+            victim = running.pop(rng.randrange(3))
             victim.kill()
             victim.communicate()
     for victim in running:

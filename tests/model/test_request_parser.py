@@ -32,7 +32,7 @@ def test_devices_are_named_each_with_its_share() -> None:
         ("GPU-5e:core=30", (Ask(device="GPU-5e", core=30),)),
     ],
 )
-def test_a_wish_is_read(said: str, asks: tuple[Ask, ...]) -> None:
+def test_a_request_is_read(said: str, asks: tuple[Ask, ...]) -> None:
     assert Request(asks=asks) == request_in({"HETERO": f" {said} "})
 
 

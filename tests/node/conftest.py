@@ -28,9 +28,9 @@ def request(*, memory: int | None = None, core: int | None = None, count: int = 
     return Request(asks=(Ask(memory=memory, core=core),) * count)
 
 
-def admit(node: Node, wish: Request) -> GrantHandle:
-    """Take what the request asks; it stands until `let_go`, or the end of this process."""
-    handle, _ = node.admit(wish, command=["test"])
+def admit(node: Node, asked: Request) -> GrantHandle:
+    """Take what the request asks; it stands until `unpin`, or the end of this process."""
+    handle, _ = node.admit(asked, command=["test"])
     return handle
 
 
@@ -128,13 +128,13 @@ def spawn() -> Iterator[Callable[[Node, Request], Process]]:
     """Admit requests in processes of their own; those still alive are killed at the end."""
     alive: list[int] = []
 
-    def start(node: Node, wish: Request) -> Process:
+    def start(node: Node, asked: Request) -> Process:
         readable, writable = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(readable)
             try:
-                answer = admit(node, wish).grant.id
+                answer = admit(node, asked).grant.id
             except HeteroError as error:
                 answer = f"error: {error}"
             os.write(writable, answer.encode())

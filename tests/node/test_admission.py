@@ -141,10 +141,10 @@ def test_a_refusal_says_that_a_whole_card_was_asked(make_node: MakeNode) -> None
 
 
 def test_a_vendor_that_is_not_there_is_named(make_node: MakeNode) -> None:
-    wish = Request(asks=(Ask(),), vendor=Selector(include=("nobody",)))
+    asked = Request(asks=(Ask(),), vendor=Selector(include=("nobody",)))
 
     with pytest.raises(NotFound, match=r"no vendor 'nobody' is installed \(installed: memory\)"):
-        admit(make_node(), wish)
+        admit(make_node(), asked)
 
 
 def test_scaling_raises_what_is_promised_and_percent_stays_percent_of_the_card(
@@ -209,7 +209,7 @@ def test_an_owner_killed_leaves_nothing_behind(
 @pytest.mark.parametrize("number", [150, pytest.param(1000, marks=pytest.mark.soak)])
 def test_however_many_at_once_never_pass_the_card(make_node: MakeNode, number: int) -> None:
     node = make_node(16 * GiB, slots=2000)
-    wish = request(memory=GiB, core=7)
+    asked = request(memory=GiB, core=7)
     begin, begin_end = os.pipe()
     answers, answers_end = os.pipe()
     stay, stay_end = os.pipe()
@@ -221,7 +221,7 @@ def test_however_many_at_once_never_pass_the_card(make_node: MakeNode, number: i
             os.close(stay_end)
             os.read(begin, 1)  # all start when the parent closes its end
             try:
-                admit(node, wish)
+                admit(node, asked)
                 os.write(answers_end, b"+")
                 os.read(stay, 1)
             except Refused:

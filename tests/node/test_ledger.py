@@ -24,7 +24,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from hetero.model import Ask, Policy, Request, codec
 from hetero.model.errors import HeteroError, Refused
 from hetero.model.units import GiB
-from hetero.node.ledger.grant_file import DeviceLimit, read_limits, store_limits
+from hetero.node.ledger.grant_file import read_limits, store_limits
 from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
@@ -342,13 +342,3 @@ def test_an_entry_survives_json(make_node: MakeNode) -> None:
     written = (handle.path / "allocation.json").read_text()
 
     assert handle.grant == codec.loads(written, Grant, source="test")
-
-
-def test_an_entry_of_the_first_version_still_loads() -> None:
-    path = Path(__file__).parent / "data" / "grant-1.json"
-    entry = codec.loads(path.read_text(), Grant, source=path.name)
-
-    assert ("4f1c09aa", ("python", "train.py")) == (entry.id, entry.command)
-    assert (DeviceLimit(name="M-0", memory=3000 << 20, core=3000),) == entry.limits
-    (grant,) = entry.allocation.pieces
-    assert {"core": 30, "memory": 3000 << 20, "slots": 1} == grant.takes

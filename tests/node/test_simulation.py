@@ -45,7 +45,7 @@ def test_the_node_takes_no_real_devices_for_a_simulation_that_was_not_entered(
     )
 
     assert (0, "") == (done.returncode, done.stderr)
-    first, loaded, kept, devices = json.loads(done.stdout)
+    first, loaded, same, devices = json.loads(done.stdout)
     says = "HETERO_RACK is set and its simulation was not entered at the start"
     assert [says, False, True] == first
-    assert (True, True, 1) == (loaded, kept, devices)
+    assert (True, True, 1) == (loaded, same, devices)

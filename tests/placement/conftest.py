@@ -111,13 +111,13 @@ def pod(
 ) -> Pod:
     """Return a pod of one container that asks `count` cards for the same."""
     asks = asks if asks is not None else (Ask(**ask),) * count
-    wish = Request(asks=asks, **(request or {})) if asks else None
+    demand = Request(asks=asks, **(request or {})) if asks else None
     return Pod(
         name=name,
         namespace=namespace,
         priority=priority,
         work=work,
-        containers=(Container(request=wish, host={"cpu": cpu} if cpu else {}),),
+        containers=(Container(request=demand, host={"cpu": cpu} if cpu else {}),),
     )
 
 

@@ -126,7 +126,7 @@ def test_a_gang_and_a_preemption_keep_modules_together() -> None:
     st.sampled_from([1, 2, 3]),
 )
 def test_a_pod_fits_exactly_when_some_choice_of_dies_does(
-    used: list[bool], wishes: list[tuple[int, bool]], size: int
+    used: list[bool], demands: list[tuple[int, bool]], size: int
 ) -> None:
     """Dies in modules of `size` of which some hold a slice; containers of whole dies or a slice.
 
@@ -139,13 +139,13 @@ def test_a_pod_fits_exactly_when_some_choice_of_dies_does(
     for place, is_used in enumerate(used):
         if is_used:
             placed(index, pod(asks=(Ask(memory=16 * GiB, device=f"a/menu-{place}"),)))
-    wishes = [(1, True) if sliced else (dies_, False) for dies_, sliced in wishes]
+    demands = [(1, True) if sliced else (dies_, False) for dies_, sliced in demands]
     some = Pod(
         containers=tuple(
             Container(
                 request=Request(asks=(Ask(memory=16 * GiB),) if sliced else (Ask(),) * wanted)
             )
-            for wanted, sliced in wishes
+            for wanted, sliced in demands
         )
     )
 
@@ -169,7 +169,7 @@ def test_a_pod_fits_exactly_when_some_choice_of_dies_does(
                     return True
         return False
 
-    expected = serves(tuple(2 if one else 3 for one in used), wishes)
+    expected = serves(tuple(2 if one else 3 for one in used), demands)
     assert expected == isinstance(index.find(some), Placement)
 
 

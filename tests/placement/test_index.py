@@ -65,18 +65,18 @@ def pods(draw: st.DrawFn) -> Pod:
 @given(st.data(), st.sampled_from(sorted(WEIGHTS)))
 def test_both_forms_of_the_rows_give_the_same_answers(data: st.DataObject, policy: str) -> None:
     plain, dense = (Index(mixed(9), weights=weights(policy), dense=form) for form in (False, True))
-    wishes = data.draw(st.lists(pods(), min_size=1, max_size=6))
+    demands = data.draw(st.lists(pods(), min_size=1, max_size=6))
     standing: list[Placement] = []
     for step in range(60):
         if standing and data.draw(st.integers(0, 3)) == 0:
             gone = standing.pop(data.draw(st.integers(0, len(standing) - 1)))
             plain.remove(gone)
             dense.remove(gone)
-        wish = wishes[step % len(wishes)]
-        answer = plain.place(wish)
+        demand = demands[step % len(demands)]
+        answer = plain.place(demand)
 
-        assert answer == dense.place(wish)
-        assert plain.costs(wish) == dense.costs(wish)
+        assert answer == dense.place(demand)
+        assert plain.costs(demand) == dense.costs(demand)
         if isinstance(answer, Placement):
             standing.append(answer)
     sound(plain, standing)
@@ -88,9 +88,9 @@ def test_the_cheapest_node_is_taken_and_the_first_among_equals(dense: bool) -> N
     index = Index([node(f"n{i}", cards("free", 2, node=f"n{i}")) for i in range(4)], dense=dense)
     rng = random.Random(1)
     for _ in range(40):
-        wish = pod(memory=rng.choice([10, 20, 30]) * GiB)
-        costs = index.costs(wish)
-        answer = index.find(wish)
+        demand = pod(memory=rng.choice([10, 20, 30]) * GiB)
+        costs = index.costs(demand)
+        answer = index.find(demand)
         if isinstance(answer, Refusal):
             assert {} == costs
             continue
@@ -101,14 +101,14 @@ def test_the_cheapest_node_is_taken_and_the_first_among_equals(dense: bool) -> N
 # --- exactness -----------------------------------------------------------------------------------
 
 
-def possible(devices: list[Device], free: list[dict[str, int]], wish: Request) -> bool:
+def possible(devices: list[Device], free: list[dict[str, int]], demand: Request) -> bool:
     """Try every way to give each ask a device of its own, of one vendor, by the portion rule."""
-    for chosen in product(range(len(devices)), repeat=len(wish.asks)):
+    for chosen in product(range(len(devices)), repeat=len(demand.asks)):
         if len(set(chosen)) < len(chosen) or len({devices[i].vendor for i in chosen}) > 1:
             continue
         good = True
-        for i, ask in zip(chosen, wish.asks, strict=True):
-            cut = portion(devices[i], ask, count=len(wish.asks), free=free[i])
+        for i, ask in zip(chosen, demand.asks, strict=True):
+            cut = portion(devices[i], ask, count=len(demand.asks), free=free[i])
             good = good and cut is not None and all(free[i][k] >= v for k, v in cut.takes.items())
             if cut is not None and cut.takes.get(CORE) == 0 and free[i][CORE] <= 0:
                 good = False
@@ -130,15 +130,15 @@ ASKS = st.builds(
     st.booleans(),
 )
 def test_a_place_is_found_exactly_when_trying_everything_finds_one(
-    kinds: list[str], wishes: list[list[Ask]], dense: bool
+    kinds: list[str], demands: list[list[Ask]], dense: bool
 ) -> None:
     nodes = [
         node("a", *(cards(kind, 2, node=f"a{i}") for i, kind in enumerate(kinds))),
         node("b", cards(kinds[0], 1, node="b")),
     ]
     index = Index(nodes, dense=dense)
-    for asks in wishes:
-        wish = pod(asks=tuple(asks))
+    for asks in demands:
+        demand = pod(asks=tuple(asks))
         request = Request(asks=tuple(asks))
         somewhere = False
         for number, machine in enumerate(nodes):
@@ -146,7 +146,7 @@ def test_a_place_is_found_exactly_when_trying_everything_finds_one(
             left = [dict(free[d.uuid]) for d in machine.devices]
             somewhere = somewhere or possible(list(machine.devices), left, request)
 
-        assert somewhere == isinstance(index.place(wish), Placement)
+        assert somewhere == isinstance(index.place(demand), Placement)
 
 
 # --- refusals ------------------------------------------------------------------------------------
@@ -166,13 +166,13 @@ def test_a_refusal_counts_the_nodes_by_what_they_lack(dense: bool) -> None:
     index = Index(nodes, dense=dense)
     index.cordon("shut")
     placed(index, pod(request={"uuid": Selector(include=("full/",))}))
-    wish = pod(2, memory=40 * GiB, cpu=1000)
+    demand = pod(2, memory=40 * GiB, cpu=1000)
     placed(index, pod(memory=50 * GiB, request={"uuid": Selector(include=("pair/free-0",))}))
 
     assert (
         "0 of 7 nodes fit: 1 cordoned, 1 have no device, 1 lack host cpu, 2 lack memory, "
         "1 too small, 1 unhealthy (fell off the bus)"
-    ) == refused(index, wish)
+    ) == refused(index, demand)
     assert "have too few devices" in refused(index, pod(3, memory=GiB))
 
 
@@ -252,8 +252,8 @@ def test_frag_learns_which_rest_of_a_card_is_of_use(dense: bool) -> None:
     index = Index(nodes, dense=dense)
     small, large = pod(memory=30 * GiB), pod(memory=50 * GiB)
     for _ in range(40):
-        for wish in (small, large):
-            index.remove(placed(index, wish))
+        for demand in (small, large):
+            index.remove(placed(index, demand))
     placed(index, small)
     placed(index, large)
 

@@ -87,7 +87,7 @@ def test_the_victims_are_the_cheapest_there_are(
         place_pod = index.place(pod(memory=amount * 10 * GiB, priority=priority, work=work))
         if isinstance(place_pod, Placement):
             standing.append(place_pod)
-    wish = pod(count, memory=size * 10 * GiB, priority=2)
+    demand = pod(count, memory=size * 10 * GiB, priority=2)
 
     best: tuple[int, int, int] | None = None
     for machine in nodes:
@@ -96,14 +96,14 @@ def test_the_victims_are_the_cheapest_there_are(
             for some in combinations(mine, number):
                 for victim in some:
                     index.remove(victim)
-                seated = machine.name in index.costs(wish)
+                seated = machine.name in index.costs(demand)
                 for victim in some:
                     index.take(victim)
                 loss = (number, sum(v.pod.work for v in some), sum(v.pod.priority for v in some))
                 if seated and (best is None or loss < best):
                     best = loss
 
-    answer = preempt(index, wish, standing)
+    answer = preempt(index, demand, standing)
     got = None
     if not isinstance(answer, Refusal):
         pods = [victim.pod for victim in answer.victims]

@@ -101,8 +101,8 @@ def test_several_cards_get_the_best_links_and_a_single_one_the_worst() -> None:
     devices = linked(4, {(0, 1): 1, (0, 2): 1, (1, 2): 9, (2, 3): 2})
 
     def home(count: int) -> list[str]:
-        wish = pod(count, memory=10 * GiB, request={"links": True})
-        return where(placed(Index([node("a", devices)]), wish))
+        demand = pod(count, memory=10 * GiB, request={"links": True})
+        return where(placed(Index([node("a", devices)]), demand))
 
     assert ["a/free-1", "a/free-2"] == home(2)
     assert ["a/free-0"] == home(1)
@@ -111,9 +111,9 @@ def test_several_cards_get_the_best_links_and_a_single_one_the_worst() -> None:
 def test_numa_keeps_the_devices_on_one_node_of_memory() -> None:
     index = Index([node("a", linked(4, {}))])
     placed(index, pod(asks=(Ask(device="a/free-0"),)))
-    wish = pod(2, memory=GiB, request={"numa": True})
+    demand = pod(2, memory=GiB, request={"numa": True})
 
-    assert ["a/free-2", "a/free-3"] == where(placed(index, wish))
+    assert ["a/free-2", "a/free-3"] == where(placed(index, demand))
     assert "0 of 1 node fit: 1 have no room for all of it" == refused(
         index, pod(3, memory=GiB, request={"numa": True})
     )

@@ -51,7 +51,7 @@ def live(steps: int, nodes: int) -> None:
     rng = random.Random(7)
     index = Index(mixed(nodes))
     kinds = list(KINDS)
-    wishes = [
+    demands = [
         pod(
             rng.choice([0, 1, 1, 1, 1, 2, 4]),
             cpu=rng.choice([0, 1000, 4000, 16_000]),
@@ -66,18 +66,18 @@ def live(steps: int, nodes: int) -> None:
     standing: list[Placement] = []
     closed: set[str] = set()
     for step in range(steps):
-        dice = rng.random()
-        if dice < 0.52:
-            answer = index.place(rng.choice(wishes))
+        draw = rng.random()
+        if draw < 0.52:
+            answer = index.place(rng.choice(demands))
             if isinstance(answer, Placement):
                 standing.append(answer)
                 obeys(answer, index)
                 assert answer.node not in closed
-        elif dice < 0.98 and standing:
+        elif draw < 0.98 and standing:
             last = rng.randrange(len(standing))
             standing[last], standing[-1] = standing[-1], standing[last]
             index.remove(standing.pop())
-        elif dice < 0.99:
+        elif draw < 0.99:
             name = f"n{rng.randrange(nodes)}"
             index.cordon(name, closed=name not in closed)
             closed ^= {name}

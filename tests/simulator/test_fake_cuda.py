@@ -121,14 +121,14 @@ def test_memory_of_a_graph_is_taken_at_launch_and_kept_until_trimmed(machine: Ma
         START
         + """
     graph = cuda.made("cuGraphCreate", c_uint(0))
-    wish = AllocNode(PoolProperties(1, 0, FIRST), None, 0, 64 * MIB, 0)
-    node = cuda.made("cuGraphAddMemAllocNode", graph, None, 0, byref(wish))
+    params = AllocNode(PoolProperties(1, 0, FIRST), None, 0, 64 * MIB, 0)
+    node = cuda.made("cuGraphAddMemAllocNode", graph, None, 0, byref(params))
     exe = cuda.made("cuGraphInstantiateWithFlags", graph, 0)
     before = cuda.used()
     cuda.cuGraphLaunch(exe, 0)
     launched = cuda.used()
     again = cuda.code("cuGraphLaunch", exe, 0)
-    cuda.cuMemFreeAsync(wish.pointer, 0)
+    cuda.cuMemFreeAsync(params.pointer, 0)
     freed = cuda.used()
     cuda.cuDeviceGraphMemTrim(0)
     say([before, launched, again, freed, cuda.used()])"""

@@ -134,12 +134,12 @@ class Machine:
     def devices(self) -> tuple[Device, ...]:
         return self.discovery.devices
 
-    def fit(self, wish: Request) -> Allocation | Refusal:
-        return fit(Inventory(self.devices, tuple(self.standing)), wish)
+    def fit(self, asked: Request) -> Allocation | Refusal:
+        return fit(Inventory(self.devices, tuple(self.standing)), asked)
 
-    def take(self, wish: Request) -> Allocation:
+    def take(self, asked: Request) -> Allocation:
         """Fit the request and have it confined, slices and all."""
-        answer = self.fit(wish)
+        answer = self.fit(asked)
         assert isinstance(answer, Allocation), answer.sentence
         edits = self.registry.enforce(answer, self.devices, directory=self.directory)
         taken = with_parts(answer, edits.parts)

@@ -96,8 +96,8 @@ def test_the_inventory_shows_a_line_for_every_card_within_100_columns(seven: Nod
 
 
 def test_no_line_of_the_inventory_is_folded_while_all_seven_are_in_use(seven: Node) -> None:
-    wish = ("--memory", "3000Mi", "--core", "30", "--", "sh", "-c", "echo up; exec sleep 60")
-    holders = [seven.start("run", "--vendor", vendor, *wish) for vendor in PLUGINS]
+    arguments = ("--memory", "3000Mi", "--core", "30", "--", "sh", "-c", "echo up; exec sleep 60")
+    holders = [seven.start("run", "--vendor", vendor, *arguments) for vendor in PLUGINS]
     lines = seven.run("inventory").stdout.splitlines()
     for holder in holders:
         holder.kill()
@@ -140,9 +140,9 @@ def test_a_model_that_is_asked_for_is_given(tmp_path: Path, model: str, vendor: 
 
 def test_any_card_with_20_gib_free_is_any_vendors_until_none_is_left(tmp_path: Path) -> None:
     devices = Rack(tmp_path, SEVEN).meet(discover).devices
-    wish = request(Ask(memory=20 * GiB))
+    asked = request(Ask(memory=20 * GiB))
     standing: list[Allocation] = []
-    while isinstance(answer := fit(Inventory(devices, tuple(standing)), wish), Allocation):
+    while isinstance(answer := fit(Inventory(devices, tuple(standing)), asked), Allocation):
         standing.append(answer)
     vendors = {grant.vendor for allocation in standing for grant in allocation.pieces}
     free = Inventory(devices, tuple(standing)).free()
@@ -172,9 +172,9 @@ def test_a_request_no_vendor_can_satisfy_says_what_each_lacks(tmp_path: Path) ->
 
 def test_five_requests_of_10_gib_on_one_910b3_and_the_fifth_is_refused(tmp_path: Path) -> None:
     node = Node(tmp_path, card("ascend", "910B3", "64 GiB", core="20"))
-    wish = ("--memory", "10Gi", "--", "sh", "-c", "echo up; exec sleep 60")
-    holders = [node.start("run", *wish) for _ in range(4)]
-    fifth = node.run("run", *wish)
+    arguments = ("--memory", "10Gi", "--", "sh", "-c", "echo up; exec sleep 60")
+    holders = [node.start("run", *arguments) for _ in range(4)]
+    fifth = node.run("run", *arguments)
     entries = [json.loads(path.read_text()) for path in tmp_path.glob("state/*/grants/*/*.json")]
     parts = {entry["allocation"]["pieces"][0]["part"] for entry in entries}
     for holder in holders:
@@ -332,9 +332,9 @@ def test_a_program_that_was_given_a_dcu_cannot_use_the_nvidia_card_by_default(se
 
 def test_avoiding_and_choosing_over_seven_vendors(tmp_path: Path) -> None:
     devices = Rack(tmp_path, SEVEN).meet(discover).devices
-    never = tuple(vendor for vendor in PLUGINS if vendor != "hygon")
-    wish = evolve(Request(asks=(Ask(memory=GiB),)), vendor=Selector((), never))
-    answer = fit(Inventory(devices), wish)
+    others = tuple(vendor for vendor in PLUGINS if vendor != "hygon")
+    asked = evolve(Request(asks=(Ask(memory=GiB),)), vendor=Selector((), others))
+    answer = fit(Inventory(devices), asked)
 
     assert isinstance(answer, Allocation)
     assert "hygon" == answer.pieces[0].vendor

@@ -200,10 +200,10 @@ def test_a_lost_card_is_shown_beside_the_others_and_never_given_out(tmp_path: Pa
     assert f"1 of 2 devices fits (2 needed): 1 unhealthy ({lost.health})" == got.sentence
 
 
-# --- rung ----------------------------------------------------------------------------------------
+# --- enforcement ---------------------------------------------------------------------------------
 
 
-def test_a_rung_nobody_keeps_a_promise_by_is_not_claimed(tmp_path: Path) -> None:
+def test_an_enforcement_that_nothing_provides_is_not_claimed(tmp_path: Path) -> None:
     change = "pynvml.nvmlDeviceGetMemoryLimits_v1 = lambda handle, limits: None  # a newer driver"
     (device,) = discover(tmp_path, ONE, change=change).devices
 
@@ -294,18 +294,18 @@ def test_a_mig_card_comes_out_as_its_instances_smallest_first(tmp_path: Path) ->
     }
 
 
-def test_four_wishes_take_three_small_instances_then_the_larger_and_the_fifth_is_refused(
+def test_four_requests_take_three_small_instances_then_the_larger_and_the_fifth_is_refused(
     tmp_path: Path,
 ) -> None:
     inventory = discover(tmp_path, MIG).inventory
-    wish = Request(asks=(Ask(memory=10 * GiB),))
+    asked = Request(asks=(Ask(memory=10 * GiB),))
     taken = []
     for _ in range(4):
-        got = fit(inventory, wish)
+        got = fit(inventory, asked)
         assert isinstance(got, Allocation)
         taken.append((got.pieces[0].template, got.pieces[0].part))
         inventory = Inventory(inventory.devices, (*inventory.standing, got))
-    fifth = fit(inventory, wish)
+    fifth = fit(inventory, asked)
 
     assert ["1g.18gb", "1g.18gb", "1g.18gb", "2g.35gb"] == [name for name, _ in taken]
     assert 4 == len({part for _, part in taken})

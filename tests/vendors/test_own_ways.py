@@ -149,8 +149,8 @@ def test_an_smlu_profile_is_reused_and_goes_with_its_last_instance(tmp_path: Pat
     def count() -> list[int]:
         machine = Machine(tmp_path, "cambricon")
         counts = []
-        for wish in (SHARE, SHARE, request(Ask(memory=2 * GiB, core=10))):
-            machine.take(wish)
+        for asked in (SHARE, SHARE, request(Ask(memory=2 * GiB, core=10))):
+            machine.take(asked)
             counts.append(profiles())
         while machine.standing:
             machine.standing.pop(0)

@@ -76,7 +76,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     ixml = _IXML.open()
     count = ixml.get("nvmlDeviceGetCount_v2", c_uint)
     version = plugin.text(ixml.find("nvmlSystemGetDriverVersion", c_char * 80, 80))
-    enforcement = _rung()
+    enforcement = _enforcement()
 
     def between(here: Device, there: Device) -> str | None:
         ends = _handle(ixml, here.index), _handle(ixml, there.index)
@@ -129,7 +129,7 @@ def _health(ixml: Library, card: int) -> str | None:
     return f"{', '.join(said)} fault" if said else "ok"
 
 
-def _rung() -> Enforcement:
+def _enforcement() -> Enforcement:
     """Shares are kept where the CUDA driver is, for the limiter to stand in front of."""
     for name in _CUDA:
         with suppress(OSError):

@@ -107,7 +107,7 @@ class Agent:
         """Serve until cancelled."""
         name = self.options.name
         tasks = [
-            self._forever(self._look, LOOK),
+            self._forever(self._discover, LOOK),
             self._forever(self._attend, ATTEND),
             self._forever(self._guard, PERIOD),
             self._reconcile(),
@@ -156,7 +156,7 @@ class Agent:
 
     # --- devices ----------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _discover(self) -> None:
         """Discover; offer and publish what changed."""
         found = await asyncio.to_thread(self.node.discover)
         self.discovery = self.shares.discovery = remembered(found, self.discovery)

@@ -48,7 +48,7 @@ class Lease:
         led = False
         while True:
             try:
-                await self._look()
+                await self._read_lease()
             except ApiError as error:
                 if error.status != 404:  # nobody has led yet
                     log.warning("lease %s: %s", self.name, error)
@@ -59,7 +59,7 @@ class Lease:
             led = self.held
             await asyncio.sleep(_PERIOD)
 
-    async def _look(self) -> None:
+    async def _read_lease(self) -> None:
         asked_at = monotonic()
         found = await self.api.get(_PATH.format(self.namespace, self.name))
         spec = found.get("spec") or {}

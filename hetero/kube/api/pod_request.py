@@ -299,10 +299,10 @@ def _models(notes: Mapping[str, str], name: str | None, words: ResourceNames) ->
 def _expect_no_contradiction(words: ResourceNames, notes: Mapping[str, str]) -> None:
     """Raise `BadInput` if annotations choose and exclude the same."""
     pairs = ((words.include_model, words.exclude_model), (words.include_uuid, words.exclude_uuid))
-    for only, never in pairs:
-        both = set(names(notes.get(only or ""))) & set(names(notes.get(never or "")))
+    for include, exclude in pairs:
+        both = set(names(notes.get(include or ""))) & set(names(notes.get(exclude or "")))
         if both:
-            raise BadInput(f"{only} and {never} both name {min(both)}: leave one of them out")
+            raise BadInput(f"{include} and {exclude} both name {min(both)}: leave one of them out")
 
 
 def _true(notes: Mapping[str, str], name: str | None) -> bool:

@@ -35,8 +35,8 @@ _TABLES = ("defaults", "resources", "runtime-classes", "nodes")
 class Settings:
     """How this cluster schedules.
 
-    node-placement = "binpack"        # binpack, spread, or fragmentation: whatever leaves the least useless
-    device-placement = "binpack"      # binpack or spread
+    node-placement = "binpack"    # binpack, spread, or fragmentation: what leaves the least useless
+    device-placement = "binpack"  # binpack or spread
 
     [defaults]                    # for pods that do not say
     count = 1
@@ -52,7 +52,7 @@ class Settings:
     vendor = "vendor-runtime"
 
     [nodes."*".cards]             # what nodes give out, by patterns of their names: the tables of
-    split = 10                    # `hetero.node.settings`; what a later pattern says, it says
+    max_sharers = 10              # `hetero.node.settings`; what a later pattern says, it says
     [nodes."old-*".scale]         # instead of an earlier one
     memory = 1.5
     """

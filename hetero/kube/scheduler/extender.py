@@ -105,7 +105,7 @@ class Scheduler:
     # --- what the API says ----------------------------------------------------------------------
 
     async def follow_nodes(self) -> None:
-        """Keep the roster's nodes as the API has them."""
+        """Keep the cache's nodes as the API has them."""
         await self.api.follow(
             "/api/v1/nodes",
             listed=self._nodes_listed,
@@ -344,7 +344,7 @@ class Scheduler:
     async def prioritize(self, args: Plain) -> list[Plain]:
         """Return the nodes' scores from 0 to 10, but for those of 0."""
         names = args["nodenames"].each
-        pod_request = self._wish(args["pod"])
+        pod_request = self._pod_request(args["pod"])
         if pod_request is None:
             return []
         marks = self._marks(
@@ -357,7 +357,7 @@ class Scheduler:
             marks = {name: marks.get(name, 0) for name in names}
         return [{"Host": name, "Score": scores[m]} for name, m in marks.items() if scores[m]]
 
-    def _wish(self, plain: Plain) -> PodRequest | None:
+    def _pod_request(self, plain: Plain) -> PodRequest | None:
         """Return what a pod wants, if it was just filtered without reading it anew."""
         known, pod_request = self._filtered.get(plain["metadata"]["uid"], (None, None))
         return pod_request if known == plain else self.vocabulary.pod_request(plain)

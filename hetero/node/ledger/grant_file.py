@@ -38,8 +38,8 @@ class DeviceLimit:
 
     `name` is what the driver calls the device: its UUID, or that of the part of it. `spill`: what
     does not fit on the card lies with the host. `context`: what the driver takes for a process
-    counts as its memory. `rest`: `core` is what limited neighbours leave, in elastic turns
-    (rest.py); no limit was asked for.
+    counts as its memory. `rest`: `core` is what limited neighbours leave, in elastic time slices
+    (residual_share.py); no limit was asked for.
     """
 
     name: str
@@ -51,7 +51,7 @@ class DeviceLimit:
 
 
 def limit_of(piece: DeviceAllocation, device: Device, *, context: bool) -> DeviceLimit:
-    """Return the limit that `grant` on `device` means."""
+    """Return the limit that `piece` on `device` means."""
     core = CORE_FULL
     if piece.core is not None:
         core = max(1, min(CORE_FULL, piece.core * CORE_FULL // device.of_card(CORE)))

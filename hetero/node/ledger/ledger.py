@@ -6,21 +6,21 @@ beside it must undo or finish each of them.
     lock                    locked by whoever admits, changes or sweeps
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
-    grants/<id>/tenant/           what the limiter maps (tenant.py); slices/<device> is shared
+    grants/<id>/tenant/           what the limiter maps (grant_dir.py); slices/<device> is shared
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
     grants/<id>/edits.json        what the vendors said of a share (container/share.py)
-    grants/<id>/kept              there while something that is no process, a pod say, keeps it;
+    grants/<id>/pinned            there while something that is no process, a pod say, owns it;
                                   what that notes of it is inside, line by line
     grants/.<id>/                 a grant on its way in or out; nothing in it counts
 
 A grant stands while `alive` is locked, or any byte of `usage` is: the limiter locks one in every
 process that uses a device. Both locks are the kernel's and go with the last process; nothing here
 asks for a PID. Three kinds of grant stand without a process. A container's stands while its runtime
-knows the container, too: as long as the end of its link is there. One that is kept stands until its
-keeper lets it go, whether or not a process came yet. A share stands while its record is there:
+knows the container, too: as long as the end of its link is there. One that is pinned stands until
+its owner unpins it, whether or not a process came yet. A share stands while its record is there:
 `allocation.json` is a link to it, in a directory that outlives the boot. All else is flushed to no
-disk, since it does not outlive the kernel that holds it, and a keeper can say so anew.
+disk, since it does not outlive the kernel that holds it, and an owner can say so anew.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Container:
 class Grant:
     """One grant that stands: what was allocated, to whom, since when (UTC).
 
-    `limits` is what the grant file says, one for each of the allocation's grants, but for the core
-    of one without a limit beside others that have one (rest.py). `container` is the one it was made
-    for, `share` its name where it stands for any container. Where a grant is kept, `keeper` says by
-    what and for whom, and `edits` what its container was given.
+    `limits` is what the grant file says, one for each of the allocation's pieces, but for the core
+    of one without a limit beside others that have one (residual_share.py). `container` is the one
+    it was made for, `share` its name where it stands for any container. Where a grant is pinned,
+    `owner` says by what and for whom, and `edits` what its container was given.
     """
 
     id: str
@@ -125,7 +125,7 @@ class GrantHandle:
 class Ledger:
     """The ledger in the state directory `path`; looking at one that is not there finds nothing.
 
-    `kept` is a directory that outlives the boot; without one there are no shares.
+    `persistent` is a directory that outlives the boot; without one there are no shares.
     """
 
     path: Path
@@ -181,7 +181,7 @@ class Ledger:
         return GrantHandle(grant, self.directory(grant.id), descriptor)
 
     def pin(self, grant: Grant, *, beside: Sequence[Grant]) -> None:
-        """Make `standing` stand under its own id until `let_go`; within `admission`.
+        """Make `grant` stand under its own id until `unpin`; within `admission`.
 
         `beside` is what the admission found. A kubelet waits meanwhile: nothing is read again.
         """
@@ -189,11 +189,11 @@ class Ledger:
         self._enforce((*beside, grant))
 
     def pin_again(self, identity: str) -> None:
-        """Keep a grant that stands, though it had been let go; within `admission`."""
+        """Pin a grant that stands, though it had been unpinned; within `admission`."""
         os.close(create(self.directory(identity) / PINNED, mode=0o600))
 
     def note(self, identity: str, line: str) -> bool:
-        """Add a line to what the keeper of a grant notes, or return False if nobody keeps it."""
+        """Add a line to what a grant's owner notes, or return False if it is not pinned."""
         path = self.directory(identity) / PINNED
         with self._in_a_line():
             try:
@@ -207,7 +207,7 @@ class Ledger:
         return True
 
     def notes(self, identity: str) -> tuple[str, ...]:
-        """Return the lines that the keeper of a grant noted; none if nobody keeps it."""
+        """Return the lines that the owner of a grant noted; none if it is not pinned."""
         try:
             return tuple((self.directory(identity) / PINNED).read_text().splitlines())
         except FileNotFoundError:

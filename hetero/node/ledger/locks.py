@@ -23,9 +23,9 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.2
 
 def try_lock(descriptor: int) -> bool:
     """Lock the whole file exclusively, or return False when another open file has it."""
-    wish = _lock(fcntl.F_WRLCK, *_WHOLE_FILE)
+    asked = _lock(fcntl.F_WRLCK, *_WHOLE_FILE)
     try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wish)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, asked)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False
@@ -56,8 +56,8 @@ def is_held(descriptor: int, byte: int | None = None) -> bool:
     The probe is for a shared lock, so that a mere reader's lock does not count: whoever may only
     read a grant cannot keep it standing.
     """
-    wish = _lock(fcntl.F_RDLCK, *(_WHOLE_FILE if byte is None else (byte, 1)))
-    answer: bytes = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, wish)
+    asked = _lock(fcntl.F_RDLCK, *(_WHOLE_FILE if byte is None else (byte, 1)))
+    answer: bytes = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked)
     kind: int = _FLOCK.unpack(answer)[0]
     return kind != fcntl.F_UNLCK
 

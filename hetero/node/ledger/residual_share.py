@@ -1,9 +1,9 @@
 """Says what a grant without a core limit may have beside grants that have one: what they leave.
 
-Work that takes no turns runs into the turns of others and takes from what they were promised. So a
-grant whose core is not limited takes turns too while a neighbour's is, elastic ones: it is owed
-what the limited ones leave, shared evenly with its like, and borrows what nobody wants. Among
-grants without a limit nobody is promised anything, and nobody takes turns.
+Work outside time slices runs into those of others and takes from what they were promised. So a
+grant whose core is not limited runs in elastic time slices while a neighbour's core is limited: it
+is owed what the limited ones leave, shared evenly with its like, and borrows what nobody wants.
+Among grants without a limit nobody is promised anything, and there are no time slices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def with_rest(
 ) -> dict[str, tuple[DeviceLimit, ...]]:
     """Return the limits each grant is to be held to, by its id, from those that were asked.
 
-    Grants whose policy is off are left out of it: they take no turns whoever is beside them.
+    Grants whose policy is off are left out of it: they never run in time slices.
     """
     taken, free = Counter[str](), Counter[str]()
     for policy, limits in grants.values():

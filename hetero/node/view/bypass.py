@@ -90,8 +90,8 @@ def find_bypass(
 ) -> tuple[Bypass, ...]:
     """Return what the drivers count beyond the ledger, as far as this user can see.
 
-    Only devices that a limiter keeps (rung preload) and that somebody holds a grant of are looked
-    at; a grant whose policy is off is not held to anything.
+    Only devices that a limiter keeps (enforcement preload) and that somebody holds a grant of are
+    looked at; a grant whose policy is off is not held to anything.
     """
     found = []
     holding = node.processes(entry.id for entry in snapshot.grants)

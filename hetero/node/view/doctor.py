@@ -116,8 +116,12 @@ def _device(device: Device) -> Finding:
     if isinstance(device.granularity, Whole):
         return Finding(subject, Verdict.OK, "given as a whole")
     if device.enforcement is Enforcement.NONE:
-        return Finding(subject, Verdict.NOTE, "shares are counted but not enforced (rung none)")
-    return Finding(subject, Verdict.OK, f"shares are kept by rung {device.enforcement.value}")
+        return Finding(
+            subject, Verdict.NOTE, "shares are counted but not enforced (enforcement none)"
+        )
+    return Finding(
+        subject, Verdict.OK, f"shares are kept by enforcement {device.enforcement.value}"
+    )
 
 
 def _limiters(node: Node, discovery: Discovery) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ class Share:
     none was asked for, and this is what its limited neighbours leave for the time being. `memory`
     and `memory_used` are bytes. `spill`: what does not fit on the card lies with the host. `denied`
     counts the allocations that were refused. `overhead` is what the driver counts for the grant's
-    processes on top: contexts, the code of their kernels. `rung` is how the
+    processes on top: contexts, the code of their kernels. `enforcement` is how the
     limits are kept.
     """
 

@@ -70,7 +70,7 @@ print([libc.dlsym(ctypes.c_void_p(handle), name) for handle in (0, -1)])
     assert ("[None, None]\n", "") == program.communicate()
 
 
-def test_dlvsym_knows_the_same_doors(grant: Grant) -> None:
+def test_dlvsym_knows_the_same_entry_points(grant: Grant) -> None:
     told = grant.run(
         _prelude()
         + """
@@ -126,7 +126,7 @@ say([allocate(ctypes.addressof(out), {MIB} + 1), allocate(ctypes.addressof(out),
     assert [2, 0] == told
 
 
-def test_with_no_grant_every_door_leads_to_the_driver(grant: Grant) -> None:
+def test_with_no_grant_every_entry_point_leads_to_the_driver(grant: Grant) -> None:
     told = grant.rack.run(
         _prelude()
         + """

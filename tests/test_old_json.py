@@ -1,0 +1,120 @@
+"""What an earlier version wrote loads, and says the same (L10): documents on file, never rewritten.
+
+A field that is new, or a document in another form, gets a file of its own beside the old ones, with
+the next number. A change that an old file does not survive needs a new `codec.VERSION`, and a way
+to read the old one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from hetero import model
+from hetero.container.log import Event
+from hetero.kube.api.annotations import Assignment, _Rack
+from hetero.model import codec
+from hetero.node.ledger.ledger import Grant
+
+TESTS = Path(__file__).parent
+
+#: The classes whose documents outlive the program that wrote them, by the beginning of their files'
+#: names.
+CLASSES: dict[str, type[Any]] = {
+    "allocation": model.Allocation,
+    "assignment": Assignment,
+    "edits": model.Edits,
+    "event": Event,
+    "grant": Grant,
+    "inventory": model.Inventory,
+    "rack": _Rack,
+    "refusal": model.Refusal,
+    "request": model.Request,
+    "usage": model.Usage,
+}
+
+#: The beginnings of the files' SHA-256. A file that changed would hide that what an earlier version
+#: wrote no longer loads; so a line here is only ever added.
+DIGESTS = {
+    "container/data/event-1.json": "713f912a6c4ee594",
+    "kube/data/assignment-1.json": "65d087532addb24e",
+    "kube/data/rack-1.json": "a3252293f4466ee4",
+    "model/data/allocation-1.json": "dbd9239fd91b43ad",
+    "model/data/edits-1.json": "ab98cc5090c8917e",
+    "model/data/inventory-1.json": "72dfe05b5be16d6b",
+    "model/data/refusal-1.json": "911f742ab088eb53",
+    "model/data/request-1.json": "de0c565e8791a1ed",
+    "model/data/usage-1.json": "a84399642b66497b",
+    "node/data/grant-1.json": "8eba451f9934e777",
+}
+
+
+def on_file() -> Iterator[tuple[str, str, type[Any]]]:
+    """Yield the path and the text of each document, and its class."""
+    for path in sorted(TESTS.glob("*/data/*.json")):
+        cls = CLASSES[path.stem.partition("-")[0]]
+        yield str(path.relative_to(TESTS)), path.read_text(), cls
+
+
+DOCUMENTS = list(on_file())
+
+
+def test_no_document_on_file_was_changed() -> None:
+    assert DIGESTS == {path: sha256(text.encode()).hexdigest()[:16] for path, text, _ in DOCUMENTS}
+
+
+def test_every_kind_of_document_is_on_file() -> None:
+    assert set(CLASSES.values()) == {cls for _, _, cls in DOCUMENTS}
+
+
+def survives(old: Any, new: Any) -> bool:
+    """Whether everything `old` says is still said by `new`, which may say more."""
+    if isinstance(old, dict):
+        return all(key in new and survives(value, new[key]) for key, value in old.items())
+    if isinstance(old, list):
+        return len(old) == len(new) and all(map(survives, old, new))
+    return bool(old == new)
+
+
+@pytest.mark.parametrize(("path", "text", "cls"), DOCUMENTS, ids=lambda each: str(each)[:40])
+def test_an_old_document_loads_and_loses_nothing(path: str, text: str, cls: type[Any]) -> None:
+    again = codec.dumps(codec.loads(text, cls, source=path))
+
+    assert survives(json.loads(text), json.loads(again))
+
+
+def said(value: Any) -> Iterator[tuple[type[Any], str]]:
+    """Yield the class and name of each field that says something in a value, and in those in it."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple):
+        for each in value:
+            yield from said(each)
+    elif attrs.has(type(value)):
+        for one in attrs.fields(type(value)):
+            held = getattr(value, one.name)
+            if held not in (None, (), {}, False):
+                yield type(value), one.name
+            if not isinstance(held, Enum):
+                yield from said(held)
+
+
+def test_every_field_of_every_class_is_said_on_file() -> None:
+    """A field that no document says could be renamed unnoticed."""
+    values = (codec.loads(text, cls, source=path) for path, text, cls in DOCUMENTS)
+    found = {each for value in values for each in said(value)}
+    unsaid = {
+        f"{cls.__name__}.{one.name}"
+        for cls in {cls for cls, _ in found}
+        for one in attrs.fields(cls)
+        if (cls, one.name) not in found
+    }
+
+    assert set() == unsaid
