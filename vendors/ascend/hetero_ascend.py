@@ -94,9 +94,7 @@ _Ddr = plugin.struct(
 _Pcie = plugin.struct(
     "dcmi_pcie_info_all", "u32 ids[4]; i32 domain; u32 bus device function; u8 rest[32]"
 )
-_VdeviceRequest = plugin.struct(
-    "dcmi_create_vdev_res_stru", "u32 id group; char template[32]; u8 rest[64]"
-)
+_Asked = plugin.struct("dcmi_create_vdev_res_stru", "u32 id group; char template[32]; u8 rest[64]")
 _Made = plugin.struct("dcmi_create_vdev_out", "u32 id pcie[3] group; u8 rest[32]")
 #: The facts of a vNPU are a struct of their own, aligned to 8; `resources` are three more.
 _Vnpu = plugin.struct(
@@ -244,7 +242,7 @@ def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
     place = _place(device)
     number = plugin.free_number(_numbers(device), _vnpus(dcmi, *place), f"vNPU of card {place}")
     plugin.note(directory / str(number))
-    asked = _VdeviceRequest(id=number, template=template.encode())
+    asked = _Asked(id=number, template=template.encode())
     made = dcmi.get("dcmi_create_vdevice", *place, asked, _Made)
     if made.id != number:
         dcmi.call("dcmi_set_destroy_vdevice", *place, made.id)
