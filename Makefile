@@ -11,7 +11,7 @@ DEVELOPMENT := clang-format hatchling hypothesis import-linter matplotlib mypy n
 FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native demo test fuzz test-aarch64 test-containers test-cluster soak check helm stubs clean uninstall
+.PHONY: help manifests setup native demo test fuzz test-aarch64 test-containers test-cluster soak check rooms helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -23,7 +23,7 @@ setup: .venv/.installed native ## make .venv and install everything into it, edi
 	touch $@
 
 native: ## build the limiters, the fake drivers and the programs that use a driver
-	@$(MAKE) --no-print-directory -C limiters
+	@$(MAKE) --no-print-directory -C limiters all tests
 	@$(MAKE) --no-print-directory -C simulator
 
 demo: setup ## share a simulated card between two programs and show what they get
@@ -63,6 +63,9 @@ check: setup ## lint, types and layer rules
 	$(BIN)/pytest tests/test_layers.py
 	$(BIN)/python limiters/check_layers.py
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+
+rooms: setup ## print the packages that `hetero run` enters, in order
+	$(BIN)/python benchmarks/rooms.py
 
 stubs: setup ## generate the stubs of the kubelet's interfaces
 	$(BIN)/pip install --quiet grpcio-tools

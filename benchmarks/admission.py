@@ -1,12 +1,19 @@
 """What admission adds to a container's start: the same runc command with and without the runtime.
 
     python benchmarks/admission.py [--rounds 20] [--standing 0]       (root, runc, busybox-static)
+    python benchmarks/admission.py --count [--against CHECKOUT] [--standing 0]    (root, valgrind)
 
-Each round starts three containers that end at once, one after another: by runc, by the runtime
-with nothing asked, and by the runtime with a share of a simulated card asked. What is printed are
-medians, and of what the runtime adds, the median of the differences within a round: in
-milliseconds of the clock and of processors, which a busy machine stretches less. `--standing` many
-other containers hold shares of the same cards meanwhile.
+Each round starts three containers that end at once, one after another: by runc, by the runtime with nothing
+asked, and by the runtime with a share of a simulated card asked. What is printed are medians, and
+of what the runtime adds, the median of the differences within a round: in milliseconds of the clock
+and of processors, which a busy machine stretches less. `--standing` many other containers hold
+shares of the same cards meanwhile.
+
+`--count` prints the instructions of one admission instead, which no other program changes:
+callgrind counts the process that admits a container, from the start of its interpreter until it
+would become the real runtime. `--against` counts another checkout too, which has been set up, and
+prints the ratio. That measures whether start-up optimisations are worth their code; CONTRIBUTING.md
+has the threshold.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,12 +60,92 @@ def started(command: list[str]) -> tuple[float, float]:
     return 1000 * (after - before), 1000 * processors
 
 
+#: Runs the runtime as its script does (container/install.py), until it would become another
+#: program. The script's `-I` would also ignore the hash seed, which makes counts repeatable.
+UNTIL_EXEC = """
+import os, sys
+os.execve = lambda *_: os._exit(0)
+del sys.path[0], sys.argv[0]
+exec(compile(open(sys.argv[0]).read(), sys.argv[0], "exec"))
+"""
+
+
+def instructions(checkout: Path, *, standing: int) -> int:
+    """Return how many instructions the runtime of a checkout executes to admit one container.
+
+    As many others as `standing` hold grants meanwhile, which are read.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        (place / "four.rack").write_text(4 * CARD)
+        (place / "rootfs/etc").mkdir(parents=True)
+        config = {
+            "process": {"args": ["true"], "env": ["HETERO=count=1,mem=1Gi,core=10"]},
+            "root": {"path": str(place / "rootfs")},
+        }
+        environ = {
+            "PATH": os.environ["PATH"],
+            "PYTHONHASHSEED": "0",
+            "HETERO_RACK": str(place / "four.rack"),
+            "HETERO_STATE": str(place / "state"),
+        }
+        admission = [
+            *(str(checkout / ".venv/bin/python"), "-sS", "-c", UNTIL_EXEC),
+            *(str(checkout / "hetero/container/runtime.py"), shutil.which("true") or ""),
+            *("--root", str(place / "states"), "create", "--bundle", name),
+        ]
+
+        def admit(container: str, *before: str) -> str:
+            (place / "config.json").write_text(json.dumps(config))
+            done = subprocess.run(
+                [*before, *admission, container],
+                env=environ,
+                cwd=checkout,
+                check=True,
+                text=True,
+                stderr=subprocess.PIPE,
+            )
+            return done.stderr
+
+        admit("ended")  # writes the byte code, and is swept as its runtime keeps no state of it
+        for number in range(standing):
+            admit(f"other{number}")
+            (place / f"states/other{number}").mkdir(parents=True)
+        output = f"--callgrind-out-file={place / 'counted'}"
+        said = admit("one", "valgrind", "--tool=callgrind", output)
+    counted = re.search(r"Collected : (\d+)", said)
+    if not counted:
+        sys.exit(f"admission: callgrind counted nothing: {said}")
+    return int(counted[1])
+
+
 def main() -> None:
-    """Measure and print."""
+    """Measure or count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--standing", type=int, default=0)
+    parser.add_argument("--count", action="store_true", help="instructions, by callgrind")
+    parser.add_argument("--against", type=Path, help="another checkout, set up, to count too")
     options = parser.parse_args()
+    if options.count:
+        count(options.against, standing=options.standing)
+    else:
+        measure(rounds=options.rounds, standing=options.standing)
+
+
+def count(against: Path | None, *, standing: int) -> None:
+    """Count the instructions of one admission, and print them."""
+    if os.geteuid() != 0 or not shutil.which("valgrind"):
+        sys.exit("admission: root and valgrind are needed")
+    here = instructions(Path(__file__).resolve().parent.parent, standing=standing)
+    print(f"an admission here: {here / 1e6:.1f} million instructions")
+    if against:
+        there = instructions(against.resolve(), standing=standing)
+        print(f"in {against}: {there / 1e6:.1f} million; ratio {here / there:.3f}")
+
+
+def measure(*, rounds: int, standing: int) -> None:
+    """Measure what admission adds to a container's start, and print it."""
     runc = shutil.which("runc")
     busybox = shutil.which("busybox")
     if os.geteuid() != 0 or runc is None or busybox is None:
@@ -79,7 +167,7 @@ def main() -> None:
         states = ("--root", str(place / "states"))
         others = []
         try:
-            for number in range(options.standing):
+            for number in range(standing):
                 others.append(f"other{number}")
                 made = bundle(place / others[-1], root, "sleep", "1000", asked="count=1,mem=1Gi")
                 started([hetero, *states, "create", "--bundle", str(made), others[-1]])
@@ -89,7 +177,7 @@ def main() -> None:
                 ("share asked", hetero, "count=1,mem=1Gi,core=10"),
             )
             took: dict[str, list[tuple[float, float]]] = {kind: [] for kind, _, _ in kinds}
-            for number in range(-2, options.rounds):  # the first two fill the caches
+            for number in range(-2, rounds):  # the first two fill the caches
                 for kind, runtime, asked in kinds:
                     made = bundle(place / "one", root, "true", asked=asked)
                     times = started([runtime, *states, "run", "--bundle", str(made), "one"])

@@ -50,7 +50,7 @@ class InstantApi:
 
 def served(nodes: int, folder: Path) -> None:
     """Serve an extender that knows so many nodes."""
-    registry = Registry.installed()
+    registry = Registry()
     vendor = registry.vendor("nvidia")
     key = Key(secret=b"benchmark" * 4)
     scheduler = Scheduler(InstantApi(), Settings().vocabulary(registry), key)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -127,3 +128,17 @@ def test_the_simulators_source_distribution_has_what_it_is_built_from(tmp_path: 
     )
 
     assert (0, "") == (made.returncode, made.stderr)
+
+
+@pytest.mark.parametrize("name", ["limiters", "simulator"])
+def test_native_parts_are_built_without_the_tests(name: str, tmp_path: Path) -> None:
+    """A source distribution has no tests; the simulator's brings the headers it needs."""
+    for folder in ("limiters", "simulator"):
+        leave = shutil.ignore_patterns("build", "lib", "__pycache__")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=leave)
+
+    done = subprocess.run(
+        ["make", "--dry-run", "-C", tmp_path / name], capture_output=True, text=True, check=False
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)

@@ -32,7 +32,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def python(project: Path, *arguments: str, driver: bool = True) -> str:
+def python(project: Path, *arguments: str, driver: bool = True, code: int = 0) -> str:
     environ = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(project / "site"),
@@ -47,17 +47,22 @@ def python(project: Path, *arguments: str, driver: bool = True) -> str:
         text=True,
         check=False,
     )
-    assert 0 == done.returncode, done.stdout + done.stderr
+    assert code == done.returncode, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.mark.parametrize("driver", [True, False], ids=["on its fake", "without a driver"])
-def test_the_guides_vendor_keeps_the_contract(project: Path, driver: bool) -> None:
-    told = python(
-        project, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_zephyr.py", driver=driver
-    )
+CONTRACT = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_zephyr.py")
 
-    assert "failed" not in told
+
+def test_the_guides_vendor_keeps_the_contract(project: Path) -> None:
+    assert "failed" not in python(project, *CONTRACT)
+
+
+def test_without_a_driver_the_contract_says_that_it_has_no_device_to_check(project: Path) -> None:
+    told = python(project, *CONTRACT, driver=False, code=1)
+
+    assert "no usable device to check (zephyr is absent: libzephyr.so not found" in told
+    assert "5 failed, 3 passed" in told
 
 
 def test_the_guides_vendor_is_listed_with_its_cards(project: Path) -> None:

@@ -22,9 +22,9 @@ from hetero.container.cdi import mount_options
 from hetero.container.edits import confine, in_place
 from hetero.container.log import tell
 from hetero.container.preload import PLACE, TARGET, libraries, preload_of
+from hetero.container.request import EGPU, HETERO, request_in
 from hetero.model import Edits
 from hetero.model.errors import HeteroError, Refused
-from hetero.model.request_parser import REQUEST, SEED, request_in
 from hetero.node.ledger.grant_dir import PRELOAD, replace
 from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
@@ -82,7 +82,7 @@ def _asked(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables of the container's environment that ask for a share."""
     variables = (config.get("process") or {}).get("env") or ()
     pairs = (variable.partition("=") for variable in variables)
-    return {name: value for name, _, value in pairs if name in (REQUEST, SEED) and value}
+    return {name: value for name, _, value in pairs if name in (HETERO, EGPU) and value}
 
 
 def _confine(

@@ -112,7 +112,7 @@ def pin(
                 label=label,
                 owner=owner,
             )
-            limiters = libraries.put(node.limiters(allocation))
+            limiters = libraries.put(node.limiters(allocation, discovery.vendors))
             edits = _real(node, edits, bring or without_driver)
             confined = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
             grant = evolve(grant, edits=evolve(confined, cdi=edits.cdi))

@@ -189,7 +189,8 @@ def _noted(node: Node, entry: Grant) -> Edits | None:
 
 def _put(node: Node, name: str, entry: Grant, edits: Edits, *, specs: Specs) -> None:
     """Write the spec that gives a container the share."""
-    limiters = in_place(node.ledger.directory(entry.id), node.limiters(entry.allocation))
+    libraries = node.limiters(entry.allocation, node.registry.declarations())
+    limiters = in_place(node.ledger.directory(entry.id), libraries)
     confined = confine(node, entry, edits, limiters=limiters, specs=specs)
     specs.put(name, confined, owner=node.ledger.path)
 

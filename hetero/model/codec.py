@@ -82,7 +82,8 @@ def _quick() -> BaseConverter:
     """Return the converter for everything, built once.
 
     It generates no code, which takes longer than a program's few documents, and looks at a class
-    when it first meets one.
+    when it first meets one. With one grant that stands, an admission by `_exact` alone executes 8 %
+    more instructions; the threshold is 5 % (`benchmarks/admission.py --count --standing 1`).
     """
     from cattrs import BaseConverter
 

@@ -24,6 +24,7 @@ from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
 from hetero.plugin.registry import Discovery, Registry
+from hetero.plugin.vendor import Vendor
 
 
 @frozen(kw_only=True)
@@ -66,7 +67,7 @@ class Node:
         shared = SYSTEM / simulated.name if simulated else SYSTEM
         persistent = persistent_directory(environ, uid=os.geteuid())
         return cls(
-            registry=Registry.installed(),
+            registry=Registry(),
             ledger=Ledger(
                 state,
                 persistent=persistent / simulated.name if persistent and simulated else persistent,
@@ -80,7 +81,7 @@ class Node:
     def discover(self) -> Discovery:
         """Return the devices this node gives out, with the capacity it promises of them."""
         found = self.registry.discover()
-        ours = {vendor.name for vendor in self.registry.declarations() if vendor.limiter}
+        ours = {vendor.name for vendor in found.vendors if vendor.limiter}
         return evolve(found, devices=self.settings.offered(found.devices, ours=ours))
 
     def snapshot(self) -> Snapshot:
@@ -118,7 +119,7 @@ class Node:
             preload = dict.fromkeys([*map(str, taken.limiters), *filter(None, before)])
             environment["LD_PRELOAD"] = ":".join(preload)
             environment["HETERO_GRANT"] = str(taken.handle.path / GRANT)
-        return evolve(taken.handle, mounts=taken.edits.mounts), environment
+        return taken.handle, environment
 
     def take(
         self,
@@ -145,11 +146,11 @@ class Node:
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
             try:
-                limiters = self.limiters(answer)
+                limiters = self.limiters(answer, discovery.vendors)
                 inside = container is not None or share is not None
                 edits = self.enforce(answer, devices, container=inside)
                 if not inside:  # a process sees all of the machine's cards
-                    edits = self.registry.hidden(answer, discovery.devices).merged(edits)
+                    edits = hidden(answer, discovery).merged(edits)
                 answer = with_parts(answer, edits.parts)
                 handle = self.ledger.add(
                     Grant(
@@ -167,6 +168,8 @@ class Node:
             except BaseException:
                 self.reconcile(discovery, snapshot)  # what was cut for it is nobody's now
                 raise
+        sliced = any(piece.vendor in discovery.cutting for piece in answer.pieces)
+        handle = evolve(handle, mounts=edits.mounts, sliced=sliced)
         return Admission(handle=handle, edits=edits, limiters=limiters)
 
     def enforce(
@@ -249,8 +252,7 @@ class Node:
 
     def reconcile(self, discovery: Discovery, snapshot: Snapshot) -> tuple[str, ...]:
         """Bring slices in line with `look`; within `admission`. Return a sentence per failure."""
-        devices = {device.uuid: device for device in discovery.devices}
-        return slices.reconcile(self.registry, self.ledger, devices, snapshot)
+        return slices.reconcile(self.registry, self.ledger, discovery, snapshot)
 
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
@@ -268,11 +270,12 @@ class Node:
             raise NotFound(f"no device here ({why or 'no vendor is installed'})")
         return discovery
 
-    def limiters(self, allocation: Allocation) -> tuple[Path, ...]:
-        """Return the libraries that hold a program to its grants."""
+    def limiters(self, allocation: Allocation, vendors: Iterable[Vendor]) -> tuple[Path, ...]:
+        """Return the libraries that hold a program to its grants, of what `vendors` declare."""
         if allocation.policy is Policy.OFF:
             return ()
-        apis = {self.registry.vendor(piece.vendor).limiter for piece in allocation.pieces}
+        granted = {piece.vendor for piece in allocation.pieces}
+        apis = {vendor.limiter for vendor in vendors if vendor.name in granted}
         return tuple(limiter(api) for api in sorted(filter(None, apis)))
 
     def _who(self, identity: str) -> str:
@@ -312,6 +315,20 @@ def with_parts(allocation: Allocation, parts: Mapping[str, str]) -> Allocation:
         pieces=tuple(
             evolve(piece, part=parts.get(piece.device, piece.part)) for piece in allocation.pieces
         ),
+    )
+
+
+def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
+    """Return what keeps a process away from devices of the vendors it was granted none of."""
+    here = {device.vendor for device in discovery.devices}
+    others = here - {piece.vendor for piece in allocation.pieces}
+    return Edits(
+        env={
+            variable: vendor.none
+            for vendor in discovery.vendors
+            if vendor.name in others
+            for variable in vendor.visible
+        }
     )
 
 

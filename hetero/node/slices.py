@@ -8,7 +8,7 @@ from pathlib import Path
 from hetero.model import Allocation, Device, Edits
 from hetero.model.errors import HeteroError
 from hetero.node.ledger.ledger import Ledger, Snapshot
-from hetero.plugin.registry import Registry
+from hetero.plugin.registry import Discovery, Registry
 
 
 def enforce(
@@ -25,7 +25,7 @@ def enforce(
 
 
 def reconcile(
-    registry: Registry, ledger: Ledger, devices: Mapping[str, Device], snapshot: Snapshot
+    registry: Registry, ledger: Ledger, discovery: Discovery, snapshot: Snapshot
 ) -> tuple[str, ...]:
     """Destroy slices nobody holds, and finish changes that were killed; within `admission`.
 
@@ -33,6 +33,7 @@ def reconcile(
     """
     if snapshot.unreadable:
         return ()  # they may hold slices, and nobody knows which
+    devices = {device.uuid: device for device in discovery.devices}
     faults: list[str] = []
     for entry in snapshot.grants:
         note = resizing(ledger, entry.id)
@@ -45,11 +46,11 @@ def reconcile(
             note.unlink()
         except HeteroError as error:
             faults.append(str(error))
-    grant = (entry.allocation for entry in snapshot.grants)
-    return (
-        *faults,
-        *registry.reconcile(devices.values(), grant, directory=_notes(ledger)),
-    )
+    cut = [device for device in discovery.devices if device.vendor in discovery.cutting]
+    if cut:
+        standing = [entry.allocation for entry in snapshot.grants]
+        faults += registry.reconcile(cut, standing, directory=_notes(ledger))
+    return tuple(faults)
 
 
 def resizing(ledger: Ledger, identity: str) -> Path:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import pluggy
-from attrs import evolve
+from attrs import define, evolve, field
 
 from hetero.model import Allocation, Device, Edits, Inventory, Usage
-from hetero.model.errors import DriverAbsent, NotFound
+from hetero.model.errors import DriverAbsent, NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
 from hetero.plugin.driver import DriverError
@@ -53,10 +53,15 @@ class VendorRow:
 
 @frozen(kw_only=True)
 class Discovery:
-    """What one look at the node found."""
+    """What one look at the node found, and the declarations it is read by.
+
+    The grants of vendors in `cutting` may have slices that outlive their processes.
+    """
 
     devices: tuple[Device, ...]
     rows: tuple[VendorRow, ...]
+    vendors: tuple[Vendor, ...] = ()
+    cutting: frozenset[str] = frozenset()
 
     @property
     def inventory(self) -> Inventory:
@@ -64,80 +69,85 @@ class Discovery:
         return Inventory(self.devices)
 
 
-class Registry:
-    """The vendors of one process, each behind a guard.
+#: A plugin that was not loaded yet: its name, where it came from, and what loads it.
+Plugin = tuple[str, str, Callable[[], object]]
 
-    `Registry.installed()` loads every entry point of the group `hetero.plugin.vendor`;
-    `Registry.of(module, ...)` takes plugins directly.
-    """
+
+def installed() -> Iterator[Plugin]:
+    """Yield every plugin of the entry point group `hetero.plugin.vendor` in this environment."""
+    for entry in entries(hookspecs.GROUP):
+        yield entry.name, entry.source, entry.load
+
+
+class _Loaded:
+    """The plugins that were loaded: a row for each, and of those that work what answers."""
 
     def __init__(self) -> None:
-        self._rows: list[VendorRow] = []
-        self._vendors: dict[str, Vendor] = {}
-        self._hooks: dict[str, pluggy.HookRelay] = {}
-        self._owed: dict[str, GuardedCall[Any]] = {}
-        self._asking = threading.Lock()
+        self.rows: list[VendorRow] = []
+        self.vendors: dict[str, Vendor] = {}
+        self.hooks: dict[str, pluggy.HookRelay] = {}
 
-    @classmethod
-    def installed(cls) -> Registry:
-        """Return a registry of every vendor installed in this environment."""
-        registry = cls()
-        for entry in entries(hookspecs.GROUP):
-            registry._add(entry.name, entry.source, entry.load)
-        return registry
+
+@define(eq=False, repr=False, slots=False)
+class Registry:
+    """The vendors of one process, each behind a guard; they are loaded when one is first asked.
+
+    They are those installed in this environment; `Registry.of(module, ...)` takes others.
+    """
+
+    _plugins: Callable[[], Iterable[Plugin]] = installed
+    _owed: dict[str, GuardedCall[Any]] = field(factory=dict, init=False)
+    _asking: threading.Lock = field(factory=threading.Lock, init=False)
 
     @classmethod
     def of(cls, *plugins: object) -> Registry:
         """Return a registry of the given plugin objects, named by their declarations."""
-        registry = cls()
-        for plugin in plugins:
-            name = str(getattr(plugin, "__name__", type(plugin).__name__))
-            registry._add(name, "in process", lambda plugin=plugin: plugin)  # type: ignore[misc]
-        return registry
 
-    def _add(self, name: str, source: str, load: Callable[[], object]) -> None:
-        """Load, register and question one plugin; whatever it does wrong becomes its row."""
-        try:
-            plugin = guarded(name, "load", load)
-            hooks = guarded(name, "register", lambda: _register(plugin, name))
-            vendor = guarded(name, "hetero_vendor", hooks.hetero_vendor)
-            if not isinstance(vendor, Vendor):
-                raise Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
-            if vendor.name in self._vendors:
-                raise Failure(f"{name}: another plugin is the vendor {vendor.name!r} already")
-        except (Failure, DriverAbsent) as failure:
-            self._rows.append(
-                VendorRow(name=name, source=source, state="broken", reason=str(failure))
-            )
-            return
-        self._vendors[vendor.name] = vendor
-        self._hooks[vendor.name] = hooks
-        self._rows.append(
-            VendorRow(name=vendor.name, source=source, state="ok", title=vendor.title)
-        )
+        def given() -> Iterator[Plugin]:
+            for plugin in plugins:
+                name = str(getattr(plugin, "__name__", type(plugin).__name__))
+                yield name, "in process", lambda plugin=plugin: plugin  # type: ignore[misc]
+
+        return cls(given)
+
+    @cached_property
+    def _loaded(self) -> _Loaded:
+        loaded = _Loaded()
+        for name, source, load in self._plugins():
+            try:
+                vendor, hooks = _load(name, load)
+                if vendor.name in loaded.vendors:
+                    raise Failure(f"{name}: another plugin is the vendor {vendor.name!r} already")
+            except (Failure, DriverAbsent) as failure:
+                row = VendorRow(name=name, source=source, state="broken", reason=str(failure))
+            else:
+                loaded.vendors[vendor.name], loaded.hooks[vendor.name] = vendor, hooks
+                row = VendorRow(name=vendor.name, source=source, state="ok", title=vendor.title)
+            loaded.rows.append(row)
+        return loaded
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
-        if name not in self._vendors:
-            reasons = (row.reason for row in self._rows if row.name == name and row.reason)
+        if name not in self._loaded.vendors:
+            reasons = (row.reason for row in self._loaded.rows if row.name == name and row.reason)
             raise NotFound(next(reasons, f"no vendor {name!r} is installed"))
-        return self._vendors[name]
+        return self._loaded.vendors[name]
 
     def declarations(self) -> tuple[Vendor, ...]:
         """Return the declarations of all working vendors."""
-        return tuple(self._vendors.values())
+        return tuple(self._loaded.vendors.values())
 
     def discover(self) -> Discovery:
         """Look at the node once through every vendor, all of them at the same time."""
+        loaded = self._loaded
         found: dict[str, list[Device]] = {}
         faults: dict[str, list[str]] = {}
-        rows = {row.name: row for row in self._rows if row.state == "ok"}
+        rows = {row.name: row for row in loaded.rows if row.state == "ok"}
         calls: dict[str, GuardedCall[tuple[list[Device], list[str]]]] = {}
-        for name in self._vendors:
+        for name in loaded.vendors:
+            discover = partial(_discovered, name, loaded.hooks[name].hetero_discover)
             try:
-                calls[name] = self._start(
-                    name, "discover", partial(self._discover, name), within=LOOK
-                )
+                calls[name] = self._start(name, "discover", discover, within=LOOK)
             except Failure as failure:
                 rows[name] = evolve(rows[name], state="broken", reason=str(failure))
         for name, call in calls.items():
@@ -149,18 +159,12 @@ class Registry:
                 rows[name] = evolve(rows[name], state="broken", reason=str(failure))
         count = Counter(device.uuid for devices in found.values() for device in devices)
         for name, devices in found.items():
-            shared = sorted({device.uuid for device in devices if count[device.uuid] > 1})
-            why = faults[name] + [
-                f"{count[uuid]} cards have the UUID {uuid}: none of them can be addressed"
-                for uuid in shared
-            ]
-            found[name] = [device for device in devices if device.uuid not in shared]
-            state = "ok" if not why else "partial" if found[name] else "broken"
-            reason = f"{name}: discover: {'; '.join(why)}" if why else None
-            rows[name] = evolve(rows[name], state=state, reason=reason, devices=len(found[name]))
+            found[name], rows[name] = _addressable(rows[name], devices, faults[name], count)
         return Discovery(
             devices=tuple(device for devices in found.values() for device in devices),
-            rows=tuple(rows[row.name] if row.state == "ok" else row for row in self._rows),
+            rows=tuple(rows[row.name] if row.state == "ok" else row for row in loaded.rows),
+            vendors=tuple(loaded.vendors.values()),
+            cutting=frozenset(filter(self.cuts, loaded.vendors)),
         )
 
     def enforce(
@@ -173,7 +177,7 @@ class Registry:
     ) -> Edits:
         """Return the edits that confine a container to `allocation`, of all its vendors together.
 
-        Vendors that cut slices keep their notes in subdirectories of `directory`. Raises `NotFound`
+        Vendors that cut slices keep their notes in subdirectories of `directory`. Raises `Refused`
         when a vendor fails: what cannot be confined is not started. What the others have made by
         then is an orphan, for `reconcile` to remove.
         """
@@ -185,7 +189,7 @@ class Registry:
             mine = [by_uuid[piece.device] for piece in pieces]
             part = evolve(allocation, pieces=pieces)
             enforce = partial(
-                self._hooks[name].hetero_enforce,
+                self._loaded.hooks[name].hetero_enforce,
                 allocation=part,
                 devices=mine,
                 directory=directory / name,
@@ -194,22 +198,14 @@ class Registry:
             try:
                 said = self._ask(name, "enforce", _said(Edits, enforce), within=CUT)
             except (Failure, DriverAbsent) as failure:
-                raise NotFound(str(failure)) from None
+                raise Refused(str(failure)) from None
             implied = vendor.implied(pieces, mine, container=container)
             edits = edits.merged(implied).merged(said or Edits())
         return edits
 
-    def hidden(self, allocation: Allocation, devices: Iterable[Device]) -> Edits:
-        """Return what keeps a process away from those of `devices` whose vendors it has none of."""
-        granted = {piece.vendor for piece in allocation.pieces}
-        others = [self.vendor(name) for name in {device.vendor for device in devices} - granted]
-        return Edits(
-            env={variable: vendor.none for vendor in others for variable in vendor.visible}
-        )
-
     def cuts(self, name: str) -> bool:
         """Whether a vendor's grants may have slices that outlive their processes."""
-        return bool(self._hooks[name].hetero_reconcile.get_hookimpls())
+        return bool(self._loaded.hooks[name].hetero_reconcile.get_hookimpls())
 
     def reconcile(
         self, devices: Iterable[Device], standing: Iterable[Allocation], *, directory: Path
@@ -225,7 +221,7 @@ class Registry:
             if not self.cuts(device.vendor):
                 continue
             reconcile = partial(
-                self._hooks[device.vendor].hetero_reconcile,
+                self._loaded.hooks[device.vendor].hetero_reconcile,
                 device=device,
                 parts=frozenset(parts.get(device.uuid, ())),
                 directory=directory / device.vendor,
@@ -238,26 +234,13 @@ class Registry:
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
-        observe = partial(self._hooks[device.vendor].hetero_observe, device=device)
+        observe = partial(self._loaded.hooks[device.vendor].hetero_observe, device=device)
         try:
             return (
                 self._ask(device.vendor, "observe", _said(Usage, observe), within=LOOK) or Usage()
             )
         except (Failure, DriverAbsent):
             return Usage()
-
-    def _discover(self, name: str) -> tuple[list[Device], list[str]]:
-        """Return one vendor's devices, and the sentence about every card it could not read."""
-        devices: list[Device] = []
-        faults: list[str] = []
-        for card in self._hooks[name].hetero_discover() or ():
-            if isinstance(card, DriverError):
-                faults.append(str(card))
-            elif isinstance(card, Device) and card.vendor == name:
-                devices.append(card)
-            else:
-                raise Failure(f"{name}: discover: gave {card!r}, not a Device of its own")
-        return devices, faults
 
     def _start(
         self, name: str, stage: str, ask: Callable[[], T], *, within: float
@@ -277,24 +260,59 @@ class Registry:
         return self._start(name, stage, ask, within=within).answer()
 
 
+def _load(name: str, load: Callable[[], object]) -> tuple[Vendor, pluggy.HookRelay]:
+    """Return a plugin's declaration and its hooks. Raises `Failure` for whatever it does wrong."""
+    plugin = guarded(name, "load", load)
+    hooks = guarded(name, "register", lambda: _register(plugin, name))
+    vendor = guarded(name, "hetero_vendor", hooks.hetero_vendor)
+    if not isinstance(vendor, Vendor):
+        raise Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
+    return vendor, hooks
+
+
+def _discovered(
+    name: str, ask: Callable[[], Iterable[object] | None]
+) -> tuple[list[Device], list[str]]:
+    """Return one vendor's devices, and the sentence about every card it could not read."""
+    devices: list[Device] = []
+    faults: list[str] = []
+    for card in ask() or ():
+        if isinstance(card, DriverError):
+            faults.append(str(card))
+        elif isinstance(card, Device) and card.vendor == name:
+            devices.append(card)
+        else:
+            raise Failure(f"{name}: discover: gave {card!r}, not a Device of its own")
+    return devices, faults
+
+
+def _addressable(
+    row: VendorRow, devices: list[Device], faults: list[str], count: Mapping[str, int]
+) -> tuple[list[Device], VendorRow]:
+    """Return a vendor's devices but for those whose UUID counts twice, and its row."""
+    shared = sorted({device.uuid for device in devices if count[device.uuid] > 1})
+    why = faults + [
+        f"{count[uuid]} cards have the UUID {uuid}: none of them can be addressed"
+        for uuid in shared
+    ]
+    left = [device for device in devices if device.uuid not in shared]
+    state = "ok" if not why else "partial" if left else "broken"
+    reason = f"{row.name}: discover: {'; '.join(why)}" if why else None
+    return left, evolve(row, state=state, reason=reason, devices=len(left))
+
+
 class _Manager(pluggy.PluginManager):
     """pluggy's manager, but of a module it looks closely only at what is marked as a hook.
 
-    Looking at every name as if it were a trap takes half a millisecond a vendor, and a container's
-    start waits for it.
+    pluggy inspects every name of a module: with seven vendors that is 3 % of the instructions of an
+    admission, which is more than the threshold leaves (`benchmarks/admission.py --count`).
     """
 
-    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
-        marked = _may_bear(f"{self.project_name}_spec", module_or_class, name)
-        return super().parse_hookspec_opts(module_or_class, name) if marked else None
-
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        marked = _may_bear(f"{self.project_name}_impl", plugin, name)
-        return super().parse_hookimpl_opts(plugin, name) if marked else None
-
-
-def _may_bear(mark: str, holder: object, name: str) -> bool:
-    return not isinstance(holder, ModuleType) or hasattr(vars(holder).get(name), mark)
+        mark = f"{self.project_name}_impl"
+        if isinstance(plugin, ModuleType) and not hasattr(vars(plugin).get(name), mark):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
 
 
 def _register(plugin: object, name: str) -> pluggy.HookRelay:

@@ -105,14 +105,31 @@ class MemoryVendor:
 class VendorContract:
     """What every vendor promises; subclass it, set `plugin`, inherit the tests.
 
-    Discovery runs against whatever driver (or fake driver) the environment offers; without one
-    the tests of discovered devices have nothing to check but the vendor's own word for that.
+    Discovery runs against whatever driver (or fake driver) the environment offers. Where it finds
+    no device that can be used, the tests of devices raise: they would have nothing to check.
     """
 
-    plugin: Any
+    @property
+    def plugin(self) -> Any:
+        """The plugin under test: a module or an object with hooks; set it in the subclass."""
+        raise NotImplementedError(f"{type(self).__name__} does not set `plugin`")
 
     def _registry(self) -> Registry:
         return Registry.of(self.plugin)
+
+    def _devices(self) -> tuple[Device, ...]:
+        """Return the devices discovered here. Raises `LookupError` when none can be used."""
+        discovery = self._registry().discover()
+        if not any(device.usable for device in discovery.devices):
+            said = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in discovery.rows)
+            raise LookupError(
+                f"the contract has no usable device to check ({said}): "
+                "give it a machine with a card, or a fake driver library"
+            )
+        return discovery.devices
+
+    def _usable(self) -> tuple[Device, ...]:
+        return tuple(device for device in self._devices() if device.usable)
 
     def _vendor(self) -> Vendor:
         return self._registry().vendor(self.plugin.hetero_vendor().name)
@@ -152,7 +169,7 @@ class VendorContract:
 
     def test_every_device_is_addressable_and_divides_by_its_declaration(self) -> None:
         """A UUID, the three counters, and a whole card that a whole-card request gets."""
-        for device in self._registry().discover().devices:
+        for device in self._devices():
             assert device.uuid
             assert {CORE, MEMORY, SLOTS} <= set(device.capacity)
             assert min(device.capacity.values()) >= 0
@@ -166,7 +183,7 @@ class VendorContract:
 
     def test_a_portion_is_never_less_than_asked(self) -> None:
         """Whatever the granularity, a tenth of the card is at least a tenth of it."""
-        for device in self._registry().discover().devices:
+        for device in self._devices():
             ask = Ask(memory_percent=10, core=10)
             cut = portion(device, ask, count=1, free=device.capacity)
             if cut is None:
@@ -176,15 +193,13 @@ class VendorContract:
 
     def test_devices_survive_the_codec(self) -> None:
         """What a node publishes is what the scheduler reads."""
-        for device in self._registry().discover().devices:
+        for device in self._devices():
             assert device == codec.loads(codec.dumps(device), Device, source="contract")
 
     def test_what_a_container_needs_is_named_by_its_kind(self, tmp_path: Path) -> None:
         """Device nodes are in /dev, files are libraries by name or paths; all names are whole."""
         registry = self._registry()
-        for device in registry.discover().devices:
-            if not device.usable:
-                continue
+        for device in self._usable():
             cut = portion(device, Ask(), count=1, free=device.capacity)
             assert cut is not None
             piece = _grant(device, cut)
@@ -200,9 +215,7 @@ class VendorContract:
     def test_enforcing_a_whole_card_names_it(self, tmp_path: Path) -> None:
         """Some edit must confine a container to what it was granted, and leave nothing behind."""
         registry = self._registry()
-        for device in registry.discover().devices:
-            if not device.usable:
-                continue
+        for device in self._usable():
             cut = portion(device, Ask(), count=1, free=device.capacity)
             assert cut is not None
             pieces = (_grant(device, cut),)

@@ -138,7 +138,7 @@ def test_a_runtime_that_cannot_be_started_gives_the_grant_back(bundle: Path) -> 
 
 
 def test_killed_at_any_step_it_leaves_no_grant(bundle: Path) -> None:
-    Registry.installed()  # what is imported is the same each time
+    Registry().declarations()  # what is imported is the same each time
 
     def create() -> None:
         runtime.main("/bin/true", ["create", "--bundle", str(bundle), "one"])

@@ -29,7 +29,7 @@ from tests.kube.conftest import card
 from tests.kube.test_pod_request import WORDS, asked, pod
 from tests.kube.test_scheduler import Running, scenario
 
-VENDORS = Registry.installed()
+VENDORS = Registry()
 CLASS, POLICY = "metax-tech.com/sgpu-app-class", "metax-tech.com/sgpu-qos-policy"
 SLICE = {"metax-tech.com/sgpu": "1", "metax-tech.com/vcore": "20", "metax-tech.com/vmemory": "4"}
 HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", allocation_writer="the-scheduler")

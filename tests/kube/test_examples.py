@@ -38,7 +38,7 @@ from tests.kube.test_scheduler import Running, scenario
 
 DOC = Path(__file__).parents[2] / "docs/kubernetes.md"
 HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", allocation_writer="the-scheduler")
-VENDORS = Registry.installed()
+VENDORS = Registry()
 
 
 @frozen

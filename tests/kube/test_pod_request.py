@@ -14,7 +14,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from hetero.plugin.registry import Registry
 
-WORDS = Settings().vocabulary(Registry.installed())
+WORDS = Settings().vocabulary(Registry())
 
 
 def pod(
@@ -232,7 +232,7 @@ def settings(tmp_path: Path, text: str) -> Settings:
 
 def told(tmp_path: Path, text: str, limits: dict[str, str], **rest: Any) -> Any:
     """Return what a container asks in a cluster with these settings."""
-    return asked(limits, settings(tmp_path, text).vocabulary(Registry.installed()), **rest)
+    return asked(limits, settings(tmp_path, text).vocabulary(Registry()), **rest)
 
 
 def test_a_cluster_may_rename_resources(tmp_path: Path) -> None:
@@ -291,9 +291,9 @@ def test_a_runtime_class_is_of_a_vendor_that_is_there(tmp_path: Path) -> None:
     said = settings(tmp_path, '[runtime-classes]\nnvidia = "nvidia"\n')
     wrong = settings(tmp_path, '[runtime-classes]\nnobody = "runc"\n')
 
-    assert said.vocabulary(Registry.installed())
+    assert said.vocabulary(Registry())
     with pytest.raises(BadInput, match="runtime-classes: there is no vendor 'nobody'"):
-        wrong.vocabulary(Registry.installed())
+        wrong.vocabulary(Registry())
 
 
 @pytest.mark.parametrize("said", ["1e999999999", "NaN", "inf", "0x10", "--1", ""])

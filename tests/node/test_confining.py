@@ -21,8 +21,9 @@ from hetero.model import (
     Mount,
     Usage,
 )
-from hetero.model.errors import NotFound
+from hetero.model.errors import Refused
 from hetero.model.units import GiB
+from hetero.node.node import hidden
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
 from hetero.plugin.vendor import Model, Vendor
@@ -123,13 +124,14 @@ def test_cards_of_a_vendor_that_was_not_granted_are_hidden() -> None:
     runtime._vendor = evolve(runtime._vendor, none="nothing")
     registry = Registry.of(MemoryVendor(ours), runtime)
 
-    both, alone = [*ours, *theirs], [*ours]
-    assert {"RUNTIME_CARDS": "nothing", "RUNTIME_LEGACY": "nothing"} == registry.hidden(
+    both = evolve(registry.discover(), devices=(*ours, *theirs))
+    alone = evolve(both, devices=ours)
+    assert {"RUNTIME_CARDS": "nothing", "RUNTIME_LEGACY": "nothing"} == hidden(
         granted(*ours), both
     ).env
-    assert {"MEMORY_VISIBLE_DEVICES": "-1"} == registry.hidden(granted(*theirs), both).env
-    assert {} == registry.hidden(granted(*ours), alone).env
-    assert {} == registry.hidden(granted(*both), both).env
+    assert {"MEMORY_VISIBLE_DEVICES": "-1"} == hidden(granted(*theirs), both).env
+    assert {} == hidden(granted(*ours), alone).env
+    assert {} == hidden(granted(*ours, *theirs), both).env
 
 
 def test_a_part_is_named_instead_of_its_card() -> None:
@@ -154,7 +156,7 @@ def test_what_cannot_be_confined_is_an_error_that_names_the_vendor_and_the_stage
     runtime.broken = True
     cards = rack(GiB, vendor="runtime")
 
-    with pytest.raises(NotFound, match=r"^runtime: enforce: no slice left on the card$"):
+    with pytest.raises(Refused, match=r"^runtime: enforce: no slice left on the card$"):
         Registry.of(runtime).enforce(granted(*cards), cards, directory=NOTES)
 
 
@@ -183,7 +185,7 @@ def test_an_answer_of_another_kind_is_an_error_when_confining_and_unknown_when_o
     cards = rack(GiB)
     registry = Registry.of(Nonsense(cards))
 
-    with pytest.raises(NotFound, match="memory: enforce: gave 'LIMIT=1', not Edits"):
+    with pytest.raises(Refused, match="memory: enforce: gave 'LIMIT=1', not Edits"):
         registry.enforce(granted(*cards), cards, directory=NOTES)
     assert Usage() == registry.observe(cards[0])
 

@@ -77,7 +77,7 @@ def snapshot(site: Site) -> dict[str, VendorRow]:
     here = {
         path.name.split("-")[0].removeprefix("hetero_") for path in site.path.glob("*.dist-info")
     }
-    rows = Registry.installed().discover().rows
+    rows = Registry().discover().rows
     return {row.source.split()[0]: row for row in rows if row.source.split()[0][7:] in here}
 
 

@@ -18,6 +18,27 @@ class TestMemory(VendorContract):
     plugin = MemoryVendor(rack(80 * GiB, 24 * GiB))
 
 
+def test_a_contract_without_a_device_to_check_raises() -> None:
+    class Empty(VendorContract):
+        plugin = MemoryVendor(())
+
+    class Lost(VendorContract):
+        plugin = MemoryVendor(rack(GiB, health="fallen"))
+
+    for contract in (Empty(), Lost()):
+        with pytest.raises(LookupError, match="no usable device to check"):
+            contract.test_devices_survive_the_codec()
+        contract.test_discovery_answers_or_says_why_not()
+
+
+def test_a_contract_of_no_plugin_raises() -> None:
+    class Nothing(VendorContract):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Nothing does not set `plugin`"):
+        Nothing().test_discovery_answers_or_says_why_not()
+
+
 class TestAcme(VendorContract):
     plugin = hetero_acme
 

@@ -9,7 +9,7 @@ from racks import LIBRARIES, PLUGINS, SHARE, Machine, Rack, card, discover, faul
 
 import hetero.plugin.registry
 from hetero.model import Device
-from hetero.model.errors import NotFound
+from hetero.model.errors import Refused
 from hetero.plugin.registry import Discovery, VendorRow
 
 MODELS = {
@@ -236,7 +236,7 @@ def test_a_driver_that_hangs_while_cutting_is_given_up_on(
     on = {"smlu": "on", "sgpu": "on", "core": "20"}
 
     def cut() -> str:
-        with pytest.raises(NotFound) as error:
+        with pytest.raises(Refused) as error:
             Machine(tmp_path, vendor).take(SHARE)
         return str(error.value)
 

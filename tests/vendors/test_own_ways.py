@@ -17,7 +17,7 @@ from attrs import evolve
 from racks import CARDS, SHARE, Machine, Rack, card, die_after, registry, request, slices
 
 from hetero.model import MEMORY, SLOTS, Allocation, Ask, Policy, Refusal
-from hetero.model.errors import NotFound
+from hetero.model.errors import Refused
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
@@ -131,7 +131,7 @@ def test_a_vdev_is_mounted_under_its_own_name_and_keeps_its_size(tmp_path: Path)
         assert isinstance(answer, Allocation)
         edits = machine.registry.enforce(answer, machine.devices, directory=tmp_path)
         taken = machine.take(SHARE)
-        with pytest.raises(NotFound) as error:
+        with pytest.raises(Refused) as error:
             machine.resize(taken, **{MEMORY: GiB})
         return edits.mounts[0].source, edits.mounts[0].target, str(error.value)
 
@@ -207,7 +207,7 @@ def test_slices_of_one_metax_card_share_it_alike(tmp_path: Path) -> None:
         assert isinstance(refusal, Refusal)
         # Slices of somebody else's are not in the ledger; the driver knows them.
         stranger = Machine(tmp_path / "other", "metax")
-        with pytest.raises(NotFound) as error:
+        with pytest.raises(Refused) as error:
             stranger.take(evolve(SHARE, policy=Policy.OFF))
         return len(used), refusal.sentence, str(error.value)
 

@@ -16,7 +16,7 @@ from racks import CARDS, LIBRARIES, SHARE, Machine, Rack, die_after, registry, s
 
 from hetero import plugin
 from hetero.model import CORE, MEMORY, Allocation, Ask
-from hetero.model.errors import NotFound
+from hetero.model.errors import Refused
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
@@ -278,7 +278,7 @@ def test_a_resize_the_driver_refuses_leaves_all_as_it_was(tmp_path: Path) -> Non
             call(library, function, *arguments)
 
         Library.call = full  # type: ignore[method-assign, assignment]
-        with pytest.raises(NotFound) as error:
+        with pytest.raises(Refused) as error:
             resize(node, handle.grant.id, Ask(memory=8 * GiB, core=50))
         said = [g.takes[MEMORY] for e in node.snapshot().grants for g in e.allocation.pieces]
         return sizes("cambricon"), said, str(error.value)

@@ -47,7 +47,7 @@ def scheduler(
     if not path:
         raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
     key, chosen = Key.read(path), settings.load(config)
-    vocabulary = chosen.vocabulary(Registry.installed())
+    vocabulary = chosen.vocabulary(Registry())
     _log()
 
     async def run() -> None:
@@ -86,7 +86,7 @@ def webhook(
 ) -> None:
     """Run the webhook until it is told to stop."""
     chosen = settings.load(config)
-    vocabulary = chosen.vocabulary(Registry.installed())
+    vocabulary = chosen.vocabulary(Registry())
     _log()
 
     async def run() -> None:

@@ -108,13 +108,15 @@ class Snapshot:
 class GrantHandle:
     """A grant just admitted: `path` is its directory, `descriptor` what keeps it standing.
 
-    `mounts` are what its program is to see, which takes a mount namespace of its own.
+    `mounts` are what its program is to see, which takes a mount namespace of its own. `sliced` says
+    that slices may have been cut for it, which outlive its program.
     """
 
     grant: Grant
     path: Path
     descriptor: int
     mounts: tuple[Mount, ...] = ()
+    sliced: bool = False
 
     def hand_over(self) -> None:
         """Let the program that replaces this one by exec, and its children, keep the grant."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hetero.container.request import request_in
 from hetero.model import Ask, Policy, Request
 from hetero.model.errors import BadInput
-from hetero.model.request_parser import request_in
 from hetero.model.units import GiB, MiB
 
 

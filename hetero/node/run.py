@@ -1,0 +1,52 @@
+"""Gives this process a share of a device and has it become a program that keeps the share."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import NoReturn
+
+from hetero.model import Request
+from hetero.model.errors import HeteroError
+from hetero.node.ledger.ledger import ALIVE
+from hetero.node.mounts import enter
+from hetero.node.node import Node
+from hetero.node.watch import watch
+
+
+def run(request: Request, *, command: tuple[str, ...], label: str | None = None) -> NoReturn:
+    """Take what the request asks and become `command`, which holds the grant until it ends.
+
+    Raises `HeteroError`; then nothing is held.
+    """
+    node = Node.here()
+    handle, environment = node.admit(request, command=command, label=label)
+    try:
+        if handle.sliced:
+            watch(handle.path / ALIVE, node.environ)
+        enter(handle.mounts)
+        handle.hand_over()
+        _become(command, environment)
+    except BaseException:
+        node.ledger.abort(handle)
+        raise
+
+
+def _become(command: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
+    # Python ignores these two, and a program would inherit that.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606 - no shell is the point
+    except OSError as error:
+        raise _Unstartable(command[0], error) from None
+
+
+class _Unstartable(HeteroError):
+    """A command that cannot be executed, with the code a shell gives that."""
+
+    def __init__(self, name: str, error: OSError) -> None:
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        self.code = 127 if missing else 126
+        super().__init__(f"{name}: {'command not found' if missing else error.strerror}")
