@@ -3,11 +3,11 @@
     python benchmarks/admission.py [--rounds 20] [--standing 0]       (root, runc, busybox-static)
     python benchmarks/admission.py --count [--against CHECKOUT] [--standing 0]    (root, valgrind)
 
-Each round starts three containers that end at once, one after another: by runc, by the runtime with nothing
-asked, and by the runtime with a share of a simulated card asked. What is printed are medians, and
-of what the runtime adds, the median of the differences within a round: in milliseconds of the clock
-and of processors, which a busy machine stretches less. `--standing` many other containers hold
-shares of the same cards meanwhile.
+Each round starts three containers that end at once, one after another: by runc, by the runtime
+with nothing asked, and by the runtime with a share of a simulated card asked. What is printed are
+medians, and of what the runtime adds, the median of the differences within a round: in milliseconds
+of the clock and of processors, which a busy machine stretches less. `--standing` many other
+containers hold shares of the same cards meanwhile.
 
 `--count` prints the instructions of one admission instead, which no other program changes:
 callgrind counts the process that admits a container, from the start of its interpreter until it
