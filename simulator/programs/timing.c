@@ -30,8 +30,16 @@ static const char EMPTY_KERNEL[] =
 
 #define CALLS(X)                                                                                                       \
     X(cuInit)                                                                                                          \
-    X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction)           \
-        X(cuLaunchKernel) X(cuCtxSynchronize) X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemGetInfo_v2)
+    X(cuDeviceGet)                                                                                                     \
+    X(cuDevicePrimaryCtxRetain)                                                                                        \
+    X(cuCtxSetCurrent)                                                                                                 \
+    X(cuModuleLoadData)                                                                                                \
+    X(cuModuleGetFunction)                                                                                             \
+    X(cuLaunchKernel)                                                                                                  \
+    X(cuCtxSynchronize)                                                                                                \
+    X(cuMemAlloc_v2)                                                                                                   \
+    X(cuMemFree_v2)                                                                                                    \
+    X(cuMemGetInfo_v2)
 
 /* Filled once by open_driver before anything is timed, then only read. */
 #define DECLARE(name) static __typeof__(name) *p_##name;
