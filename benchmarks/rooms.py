@@ -37,7 +37,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 MOST_STAYS, MOST_OF_ONE = 9, 2
 #: The vendor of the rack `one`.
 VENDOR = "nvidia"
-REQUEST = ("run", "--memory", "1Gi", "--core", "10", "--", "true")
+REQUEST = ("run", "--", "true")
 
 
 def room(frame: FrameType) -> str | None:

@@ -51,10 +51,10 @@ def confine(
     # Without a limiter nothing reads it; it still says whose the container is.
     mounts.append(Mount(str(directory / GRANT), f"{PLACE}/grant"))
     if limiters:
-        slices = (f"{TENANT}/slice.{position}" for position in range(len(grant.limits)))
+        time_slices = (f"{TENANT}/time_slice.{position}" for position in range(len(grant.limits)))
         mounts += (
             Mount(str(path), f"{PLACE}/{path.name}", writable=True)
-            for path in (directory / name for name in (USAGE, *slices))
+            for path in (directory / name for name in (USAGE, *time_slices))
         )
     return Edits(env=env, mounts=tuple(dict.fromkeys([*mounts, *limiters])), device_nodes=nodes)
 

@@ -9,8 +9,8 @@
  *
  * The kernel knows which processes live: a slot is live exactly while its process holds an open-file-description
  * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted.
- * Bytes past the slots lock other things: slots + 1 + 32 * i is device i's slice lock, for a grant without slice files
- * (timeshare/slice.h).
+ * Bytes past the slots lock other things: slots + 1 + 32 * i is device i's time slice lock, for a grant without time
+ * slice files (timeshare/time_slice.h).
  */
 #ifndef HETERO_REGION_H
 #define HETERO_REGION_H
@@ -26,13 +26,13 @@
 #define HETERO_REGION_VERSION 2u
 #define HETERO_REGION_SLOTS   1024u
 
-#define HETERO_REGION_LOCK_SLICE(i) ((int)HETERO_REGION_SLOTS + 1 + 32 * (int)(i))
+#define HETERO_REGION_LOCK_TIME_SLICE(i) ((int)HETERO_REGION_SLOTS + 1 + 32 * (int)(i))
 
 struct hetero_region_device {
     uint64_t used;   /* bytes held by the slots, live or not yet swept; under the lock */
     uint64_t peak;   /* the most that used has been; under the lock */
     uint64_t denied; /* allocations refused; under the lock */
-    /* The rest is written only by the holder of the device's time slice (timeshare/slice.h). */
+    /* The rest is written only by the holder of the device's time slice (timeshare/time_slice.h). */
     _Atomic uint64_t launches;  /* kernels, graphs, copies and fills let in while a core limit was on */
     _Atomic uint64_t gpu_ns;    /* device time charged, only ever growing */
     _Atomic int64_t balance_ns; /* device time this grant may still use; negative is debt */

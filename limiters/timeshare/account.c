@@ -5,22 +5,23 @@
 
 #include "../core/tenant.h"
 
-static void spend(const struct account *account, struct hetero_region_device *from, const struct slice *slice,
+static void spend(const struct account *account, struct hetero_region_device *from, const struct time_slice *time_slice,
                   uint64_t now, uint64_t spent_ns)
 {
     budget_settle(from, account->asked_ns, now, terms_core(account->terms), spent_ns);
     /* An elastic grant does not pay back what nobody else wanted: it owes one time slice at most, and what it took
      * while another waited. */
     if (terms_policy(account->terms) == HETERO_POLICY_ELASTIC &&
-        atomic_load_explicit(&from->balance_ns, memory_order_relaxed) < -BUDGET_SLICE_NS && !slice_wanted(slice))
-        atomic_store_explicit(&from->balance_ns, -BUDGET_SLICE_NS, memory_order_relaxed);
+        atomic_load_explicit(&from->balance_ns, memory_order_relaxed) < -BUDGET_TIME_SLICE_NS &&
+        !time_slice_wanted(time_slice))
+        atomic_store_explicit(&from->balance_ns, -BUDGET_TIME_SLICE_NS, memory_order_relaxed);
 }
 
-void account_spend(struct account *account, const struct slice *slice, uint64_t now, uint64_t spent_ns,
+void account_spend(struct account *account, const struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
                    uint32_t launches)
 {
-    spend(account, account->shared, slice, now, spent_ns);
-    spend(account, &account->own, slice, now, spent_ns);
+    spend(account, account->shared, time_slice, now, spent_ns);
+    spend(account, &account->own, time_slice, now, spent_ns);
     atomic_fetch_add_explicit(&account->shared->launches, (uint32_t)(launches - account->launches),
                               memory_order_relaxed);
     account->launches = launches;

@@ -2,7 +2,7 @@
 #ifndef HETERO_ACCOUNT_H
 #define HETERO_ACCOUNT_H
 
-#include "slice.h"
+#include "time_slice.h"
 
 #include "../core/grant.h"
 #include "../core/region.h"
@@ -20,7 +20,7 @@ struct account {
 int64_t account_balance(const struct account *account, uint64_t now);
 
 /* The device was used for `spent_ns` until now, and `launches` have been made since the start. */
-void account_spend(struct account *account, const struct slice *slice, uint64_t now, uint64_t spent_ns,
+void account_spend(struct account *account, const struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
                    uint32_t launches);
 
 #endif

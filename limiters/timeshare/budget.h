@@ -13,7 +13,7 @@
  * one alone, every 5 ms 94.8 %, every 2 ms 89.4 % (100 us kernels, measured on one H200); longer time slices cost
  * latency. With nobody waiting it runs longer by its share of twice that: what a pause costs a program (its caches, the
  * card's clocks) is then paid once for a longer time. */
-#define BUDGET_SLICE_NS INT64_C(10000000)
+#define BUDGET_TIME_SLICE_NS INT64_C(10000000)
 
 /* The most that anybody is owed; and in how long what is owed beyond a time slice fades: long against the 20 to 50 ms
  * after which neighbours run again, short against what a person would call unfair. */
@@ -53,14 +53,14 @@ static inline int64_t budget_balance(const struct hetero_region_device *account,
         return balance;
     if (asked > since) {
         int64_t rested = balance + budget_share(asked - since, core);
-        int64_t most = balance > BUDGET_SLICE_NS ? balance : BUDGET_SLICE_NS;
+        int64_t most = balance > BUDGET_TIME_SLICE_NS ? balance : BUDGET_TIME_SLICE_NS;
         balance = rested < most ? rested : most;
         since = asked < now ? asked : now;
     }
     /* Hand-overs take some of the device's time. Where the shares add up to all of it, everybody would be owed ever
      * more, and the balances would not tell which grant is owed most; so what is owed beyond a time slice fades. */
-    if (balance > BUDGET_SLICE_NS)
-        balance -= (int64_t)((double)(balance - BUDGET_SLICE_NS) * budget_faded(now - since));
+    if (balance > BUDGET_TIME_SLICE_NS)
+        balance -= (int64_t)((double)(balance - BUDGET_TIME_SLICE_NS) * budget_faded(now - since));
     balance += budget_share(now - since, core);
     return balance < BUDGET_ARREARS_NS ? balance : BUDGET_ARREARS_NS;
 }

@@ -15,7 +15,7 @@
 #define TICK_LOW_LATENCY_NS (MS / 10)
 
 /* While a low-priority neighbour drains into a high-priority time slice, both run, and each is charged half of the
- * time: the driver gives contexts slices of one length. What the neighbour's kernels take beyond this is not ours. */
+ * time: the driver gives contexts time slices of one length. What its kernels take beyond this is not ours. */
 #define YIELD_NS (10 * MS)
 
 /* With nothing in flight for so long the time slice ends. Shorter gaps are charged: a program that launches one small
@@ -39,15 +39,15 @@
  * container), for as long as its co-tenants waited for it. */
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
-    uint64_t ran_ns = to - from < SLICE_PATIENCE_NS ? to - from : SLICE_PATIENCE_NS;
+    uint64_t ran_ns = to - from < TIME_SLICE_PATIENCE_NS ? to - from : TIME_SLICE_PATIENCE_NS;
     power_ran(&governor->power, from, from + ran_ns, true);
     uint64_t waived_ns = governor->waived_ns < ran_ns ? governor->waived_ns : ran_ns;
     governor->waived_ns -= waived_ns;
     uint64_t charged_ns = power_charge(&governor->power, ran_ns - waived_ns);
     uint32_t switching = governor->power.model->switching;
-    if (switching > 0 && slice_wanted_by_siblings(&governor->slice))
+    if (switching > 0 && time_slice_wanted_by_siblings(&governor->time_slice))
         charged_ns += charged_ns / switching;
-    account_spend(&governor->account, &governor->slice, to, charged_ns, gate_launches(&governor->gate));
+    account_spend(&governor->account, &governor->time_slice, to, charged_ns, gate_launches(&governor->gate));
 }
 
 static int64_t balance(const struct governor *governor)
@@ -93,7 +93,7 @@ static void rest(struct governor *governor, uint64_t ns)
         uint64_t since = now;
         governor->engine->pause(until - now < WATCH_NS ? until - now : WATCH_NS);
         now = governor->engine->now();
-        if (slice_held(&governor->slice))
+        if (time_slice_held(&governor->time_slice))
             power_ran(&governor->power, since, now, false);
     }
 }
@@ -102,7 +102,7 @@ static void rest(struct governor *governor, uint64_t ns)
  * alike, if the grant that is owed most runs. High priority runs whatever it is owed. */
 static bool owed_less(const struct governor *governor)
 {
-    return terms_priority(governor->terms) == HETERO_PRIORITY_LOW && slice_owed_more(&governor->slice);
+    return terms_priority(governor->terms) == HETERO_PRIORITY_LOW && time_slice_owed_more(&governor->time_slice);
 }
 
 /* The time slice is about to be ours: a launcher that would have to be woken first is 50 to 200 us late. */
@@ -122,14 +122,14 @@ static bool obtain(struct governor *governor, bool *borrowed)
             return false;
         int64_t owed = balance(governor);
         uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
-        slice_owe(&governor->slice, owed);
-        slice_waits(&governor->slice, true);
-        if (wait_ns == 0 && !(owed_less(governor) && slice_held(&governor->slice)))
+        time_slice_owe(&governor->time_slice, owed);
+        time_slice_waits(&governor->time_slice, true);
+        if (wait_ns == 0 && !(owed_less(governor) && time_slice_held(&governor->time_slice)))
             break;
         if (wait_ns == 0) {
             wait_ns = MS;
         } else if (terms_policy(terms) == HETERO_POLICY_ELASTIC) {
-            *borrowed = slice_try(&governor->slice, terms_priority(terms) == HETERO_PRIORITY_HIGH);
+            *borrowed = time_slice_try(&governor->time_slice, terms_priority(terms) == HETERO_PRIORITY_HIGH);
             if (*borrowed)
                 return true;
             most = MS / 2;
@@ -137,12 +137,12 @@ static bool obtain(struct governor *governor, bool *borrowed)
         rest(governor, wait_ns < most ? wait_ns : most);
     }
     uint64_t since = governor->engine->now();
-    slice_take(&governor->slice, terms_priority(terms) == HETERO_PRIORITY_HIGH, make_ready, governor);
+    time_slice_take(&governor->time_slice, terms_priority(terms) == HETERO_PRIORITY_HIGH, make_ready, governor);
     power_ran(&governor->power, since, governor->engine->now(), false);
     if (terms_limit_core(terms) && balance(governor) >= 0)
         return true;
     gate_set(&governor->gate, GATE_CLOSED);
-    slice_give(&governor->slice);
+    time_slice_give(&governor->time_slice);
     return false;
 }
 
@@ -162,40 +162,41 @@ struct course {
 
 /* How long this time slice is when others want theirs and nothing more is owed. It varies, because samples of power at
  * regular moments would always meet the same tenant (power.h), and is longer for a program that a pause costs much. */
-static uint64_t slice_length(struct governor *governor)
+static uint64_t time_slice_length(struct governor *governor)
 {
     governor->rng = governor->rng * UINT64_C(6364136223846793005) + 1442695040888963407;
     uint64_t longer = 20 * (uint64_t)(governor->pace.lost_ms * 1e6);
-    return BUDGET_SLICE_NS / 2 + (governor->rng >> 32) % BUDGET_SLICE_NS +
-           (longer < BUDGET_SLICE_NS ? longer : BUDGET_SLICE_NS);
+    return BUDGET_TIME_SLICE_NS / 2 + (governor->rng >> 32) % BUDGET_TIME_SLICE_NS +
+           (longer < BUDGET_TIME_SLICE_NS ? longer : BUDGET_TIME_SLICE_NS);
 }
 
 static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until)
 {
     const struct hetero_grant_device *terms = governor->terms;
-    if (!terms_limit_core(terms) || atomic_load(&gates_retired))
-        return true;
-    if (terms_priority(terms) == HETERO_PRIORITY_LOW && slice_claimed(&governor->slice))
+    struct time_slice *time_slice = &governor->time_slice;
+    bool yields = terms_priority(terms) == HETERO_PRIORITY_LOW && time_slice_claimed(time_slice);
+    if (yields || !terms_limit_core(terms) || atomic_load(&gates_retired))
         return true;
     if (now < own_until)
         return false;
-    uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_SLICE_NS, terms_core(terms));
+    uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_TIME_SLICE_NS, terms_core(terms));
     int64_t owed = balance(governor);
-    slice_owe(&governor->slice, owed);
+    time_slice_owe(time_slice, owed);
     if (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer && owed <= 0)
         return true;
     /* Processes of a grant in debt do not wait for the time slice, they only take it when it is free. */
-    if (now >= own_until + 2 * BUDGET_SLICE_NS && owed <= 0 && slice_wanted_by_siblings(&governor->slice))
+    if (now >= own_until + 2 * BUDGET_TIME_SLICE_NS && owed <= 0 && time_slice_wanted_by_siblings(time_slice))
         return true;
     /* Neighbours that are all owed something would otherwise drift apart, one time slice after the other. */
-    return slice_wanted(&governor->slice) && (owed <= 0 || now >= own_until + BUDGET_SLICE_NS || owed_less(governor));
+    bool enough = owed <= 0 || now >= own_until + BUDGET_TIME_SLICE_NS || owed_less(governor);
+    return enough && time_slice_wanted(time_slice);
 }
 
 /* Sleep until the next look. */
 static void tick(struct governor *governor, struct course *course)
 {
     bool high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
-    bool low_latency = !high && slice_beside_high(&governor->slice);
+    bool low_latency = !high && time_slice_beside_high(&governor->time_slice);
     atomic_store_explicit(&governor->gate.low_latency, low_latency, memory_order_relaxed);
     course->gap = high ? GAP_HIGH_NS : GAP_NS;
     uint64_t ns = low_latency || high ? TICK_LOW_LATENCY_NS : TICK_NS, now = governor->engine->now();
@@ -214,12 +215,12 @@ static bool has_begun(struct governor *governor, struct course *course, uint64_t
     }
     if (course->charged != 0)
         return true;
-    if (slice_drains(&governor->slice) && now - first < YIELD_NS) {
+    if (time_slice_drains(&governor->time_slice) && now - first < YIELD_NS) {
         course->beside = true;
         return false;
     }
     course->charged = course->busy = course->beside ? now - (now - first) / 2 : first;
-    course->own_until = course->charged + (course->borrowed ? 0 : slice_length(governor));
+    course->own_until = course->charged + (course->borrowed ? 0 : time_slice_length(governor));
     return true;
 }
 
@@ -251,7 +252,7 @@ static bool drain(struct governor *governor, uint64_t closed)
     while (!drained && engine->now() - closed < DRAIN_NS && !atomic_load(&gates_retired)) {
         drained = !gate_inside(&governor->gate) && gate_settled(&governor->gate);
         if (!advertised && atomic_load(&governor->gate.backlog) <= 1) {
-            slice_ends(&governor->slice);
+            time_slice_ends(&governor->time_slice);
             advertised = true;
         }
         if (!drained) {
@@ -276,7 +277,7 @@ static void settle(struct governor *governor, struct course *course, bool yields
     }
     if (course->charged == 0) /* no launch came, or it has just come */
         course->charged = first != 0 ? first : now;
-    else if (course->busy + course->gap <= course->closed && !slice_wanted(&governor->slice))
+    else if (course->busy + course->gap <= course->closed && !time_slice_wanted(&governor->time_slice))
         course->charged = now; /* the gap at the end is charged only if it kept somebody waiting */
     if (yields)
         course->charged += (now - course->charged) / 2;
@@ -298,7 +299,7 @@ static void run(struct governor *governor, bool borrowed)
     gate_set(&governor->gate, GATE_OPEN);
     let_run(governor, &course);
     gate_set(&governor->gate, GATE_CLOSED);
-    bool yields = slice_yields(&governor->slice);
+    bool yields = time_slice_yields(&governor->time_slice);
     course.closed = governor->engine->now();
     bool drained = drain(governor, course.closed);
     settle(governor, &course, yields, drained);
@@ -313,15 +314,15 @@ void governor_round(struct governor *governor)
         governor->pace = (struct pace){0}; /* time slices of another length lose something else */
     }
     look_at_power(governor);
-    slice_announce(&governor->slice, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
-    slice_want(&governor->slice, true);
+    time_slice_announce(&governor->time_slice, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
+    time_slice_want(&governor->time_slice, true);
     bool obtained = obtain(governor, &borrowed);
-    slice_want(&governor->slice, false);
+    time_slice_want(&governor->time_slice, false);
     if (!obtained)
         return;
-    slice_waits(&governor->slice, false);
+    time_slice_waits(&governor->time_slice, false);
     run(governor, borrowed);
-    slice_give(&governor->slice);
+    time_slice_give(&governor->time_slice);
 }
 
 void governor_begin(struct governor *governor)
@@ -339,12 +340,12 @@ void governor_begin(struct governor *governor)
 static void idle(struct governor *governor)
 {
     uint64_t since = governor->engine->now();
-    slice_owe(&governor->slice, 0);
-    slice_waits(&governor->slice, false);
+    time_slice_owe(&governor->time_slice, 0);
+    time_slice_waits(&governor->time_slice, false);
     for (bool long_since = false; atomic_load(&governor->gate.waiting) == 0 && !atomic_load(&gates_retired);
          long_since = true) {
         if (long_since) /* the others need not keep little in flight for us */
-            slice_announce(&governor->slice, false);
+            time_slice_announce(&governor->time_slice, false);
         futex_sleep(&governor->gate.waiting, 0, UINT64_C(1000) * MS);
     }
     uint64_t now = governor->engine->now();
@@ -353,7 +354,7 @@ static void idle(struct governor *governor)
      */
     if (now - since > UNWATCHED_NS)
         power_unwatched(&governor->power, now);
-    else if (slice_held(&governor->slice))
+    else if (time_slice_held(&governor->time_slice))
         power_ran(&governor->power, since, now, false);
 }
 
@@ -381,7 +382,7 @@ struct governor *governor_new(const struct engine *engine, const struct hetero_g
     governor->terms = terms;
     governor->account = (struct account){.terms = terms, .shared = account};
     gate_make(&governor->gate, engine, terms, work, governor);
-    slice_open(&governor->slice, directory, device);
+    time_slice_open(&governor->time_slice, directory, device);
     power_watch_make(&governor->watch, engine, terms->uuid);
     governor->power.model = &power_model_neutral; /* until governor_begin */
     return governor;
@@ -395,5 +396,5 @@ void governor_retire(struct governor *governor)
 
 void governor_after_fork(struct governor *governor)
 {
-    slice_close(&governor->slice);
+    time_slice_close(&governor->time_slice);
 }

@@ -2,8 +2,8 @@
  *
  * A share s is exclusive time slices on the device whose wall time adds up to s of the time. Launches run freely while
  * the gate is open; a thread of ours opens and closes it, waits for what was launched, and charges the wall time of the
- * time slice, which is the device's time as long as the slice is exclusive. The thread starts at the first launch that
- * is limited.
+ * time slice, which is the device's time as long as the time slice is exclusive. The thread starts at the first launch
+ * that is limited.
  */
 #ifndef HETERO_GOVERNOR_H
 #define HETERO_GOVERNOR_H
@@ -14,7 +14,7 @@
 #include "pace.h"
 #include "power.h"
 #include "power_watch.h"
-#include "slice.h"
+#include "time_slice.h"
 
 struct governor {
     struct gate gate; /* what launchers pass */
@@ -24,7 +24,7 @@ struct governor {
     const struct hetero_grant_device *terms;
 
     /* The thread's own. */
-    struct slice slice;
+    struct time_slice time_slice;
     struct power_watch watch;
     struct account account;
     uint32_t core; /* what `power` was learnt at */

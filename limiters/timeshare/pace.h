@@ -16,11 +16,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PACE_SLICES   64   /* the line is through about so many */
-#define PACE_LINE     0.85 /* of the launches' variance, what it has to explain */
-#define PACE_BELIEVED 25   /* a part of the time slice */
-#define PACE_RECENT   16   /* time slices that the rate is of: it follows a change of neighbours soon */
-#define PACE_ERROR    0.03 /* standard error of a rate that is known */
+#define PACE_TIME_SLICES 64   /* the line is through about so many */
+#define PACE_LINE        0.85 /* of the launches' variance, what it has to explain */
+#define PACE_BELIEVED    25   /* a part of the time slice */
+#define PACE_RECENT      16   /* time slices that the rate is of: it follows a change of neighbours soon */
+#define PACE_ERROR       0.03 /* standard error of a rate that is known */
 
 struct pace {
     double lost_ms; /* what a pause costs, as far as is known */
@@ -33,7 +33,7 @@ struct pace {
  * `count` launches. Returns what of it is not charged. */
 static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t count)
 {
-    double ms = (double)took_ns / 1e6, launches = count, kept = 1 - 1.0 / PACE_SLICES;
+    double ms = (double)took_ns / 1e6, launches = count, kept = 1 - 1.0 / PACE_TIME_SLICES;
     pace->slices = kept * pace->slices + 1;
     pace->ms = kept * pace->ms + ms;
     pace->launches = kept * pace->launches + launches;
@@ -47,7 +47,7 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t co
     double spread_ms = pace->ms_ms / pace->slices - mean_ms * mean_ms;
     double spread_launches = pace->launches_launches / pace->slices - mean_launches * mean_launches;
     double together = pace->ms_launches / pace->slices - mean_ms * mean_launches;
-    bool on_line = pace->slices >= PACE_SLICES / 2.0 && together > 0 &&
+    bool on_line = pace->slices >= PACE_TIME_SLICES / 2.0 && together > 0 &&
                    together * together >= PACE_LINE * spread_ms * spread_launches;
     double lost_ms = on_line ? mean_ms - mean_launches * spread_ms / together : 0, most_ms = ms / PACE_BELIEVED;
     pace->lost_ms = lost_ms > 0 ? lost_ms : 0;

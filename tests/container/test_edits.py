@@ -103,7 +103,7 @@ def test_the_limiter_gets_in_by_files_only(node: Node, tmp_path: Path) -> None:
         Mount(str(tmp_path / "liblimit.so"), "/etc/hetero/liblimit.so"),
         Mount(f"{handle.path}/tenant/grant", "/etc/hetero/grant"),
         Mount(f"{handle.path}/tenant/usage", "/etc/hetero/usage", writable=True),
-        Mount(f"{handle.path}/tenant/slice.0", "/etc/hetero/slice.0", writable=True),
+        Mount(f"{handle.path}/tenant/time_slice.0", "/etc/hetero/time_slice.0", writable=True),
         Mount(f"{handle.path}/tenant/ld.so.preload", "/etc/ld.so.preload"),
     } == set(edits.mounts)
     said = (handle.path / "tenant/ld.so.preload").read_text()

@@ -61,7 +61,7 @@ def test_what_was_unpin_stands_while_a_process_uses_it(limited: Node, tmp_path: 
     assert [] == ids(limited)
 
 
-def test_a_containers_user_may_write_the_usage_and_the_turns_alone(
+def test_a_containers_user_may_write_the_usage_and_the_time_slices_alone(
     limited: Node, tmp_path: Path
 ) -> None:
     given = pinned(limited, tmp_path)
@@ -74,7 +74,7 @@ def test_a_containers_user_may_write_the_usage_and_the_turns_alone(
     assert {
         "/etc/hetero/grant": (False, 0o644),
         "/etc/hetero/usage": (True, 0o666),
-        "/etc/hetero/slice.0": (True, 0o666),
+        "/etc/hetero/time_slice.0": (True, 0o666),
     } == modes
 
 

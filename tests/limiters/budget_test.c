@@ -9,7 +9,7 @@ static void a_balance_grows_at_the_share_and_no_further_than_a_slice_at_rest(voi
     struct hetero_region_device account = {0};
     budget_settle(&account, 0, 1000 * MS, 3000, 0);
     EXPECT(3 * MS, budget_balance(&account, 1000 * MS, 1010 * MS, 3000));
-    EXPECT(BUDGET_SLICE_NS, budget_balance(&account, 5000 * MS, 5000 * MS, 3000));
+    EXPECT(BUDGET_TIME_SLICE_NS, budget_balance(&account, 5000 * MS, 5000 * MS, 3000));
 }
 
 static void one_that_was_kept_waiting_keeps_what_it_is_owed(void)

@@ -50,8 +50,8 @@ static char tenants_directory[] = "/tmp/hetero-fuzz-XXXXXX";
 
 static void remove_directory(void)
 {
-    char file[sizeof tenants_directory + sizeof "/slice.0"];
-    snprintf(file, sizeof file, "%s/slice.0", tenants_directory);
+    char file[sizeof tenants_directory + sizeof "/time_slice.0"];
+    snprintf(file, sizeof file, "%s/time_slice.0", tenants_directory);
     unlink(file);
     rmdir(tenants_directory);
 }
@@ -61,9 +61,9 @@ static const char *directory(void)
 {
     static bool made;
     if (!made) {
-        char file[sizeof tenants_directory + sizeof "/slice.0"];
+        char file[sizeof tenants_directory + sizeof "/time_slice.0"];
         made = mkdtemp(tenants_directory) != NULL && atexit(remove_directory) == 0;
-        snprintf(file, sizeof file, "%s/slice.0", tenants_directory);
+        snprintf(file, sizeof file, "%s/time_slice.0", tenants_directory);
         int opened = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         REQUIRE(made && opened >= 0);
         close(opened);

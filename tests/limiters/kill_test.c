@@ -4,7 +4,7 @@
  * kills one after the other at a random moment and then goes for the lock and the time slice itself: kill_test COUNT
  */
 #include "../../limiters/core/ledger.h"
-#include "../../limiters/timeshare/slice.h"
+#include "../../limiters/timeshare/time_slice.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -45,15 +45,15 @@ static pid_t tenant(unsigned seed)
     if (child != 0)
         return child;
     struct region *region = calloc(1, sizeof *region);
-    struct slice slice = {0};
+    struct time_slice time_slice = {0};
     if (!region_open(region, path))
         _exit(2);
-    slice_open(&slice, directory, 0);
+    time_slice_open(&time_slice, directory, 0);
     for (;;) {
         uint64_t bytes = (uint64_t)rand_r(&seed) % 600;
         bool granted = ledger_reserve(region, 0, bytes, LIMIT) == LEDGER_GRANTED;
-        slice_take(&slice, rand_r(&seed) % 4 == 0, NULL, NULL);
-        slice_give(&slice);
+        time_slice_take(&time_slice, rand_r(&seed) % 4 == 0, NULL, NULL);
+        time_slice_give(&time_slice);
         if (granted)
             ledger_release(region, 0, bytes);
     }
@@ -68,14 +68,14 @@ int main(int count, char **arguments)
 {
     int kills = count > 1 ? atoi(arguments[1]) : 1000;
     static struct region region;
-    struct slice slice = {0};
+    struct time_slice time_slice = {0};
     unsigned seed = 1;
     int *waits = calloc((size_t)kills, sizeof *waits);
     REQUIRE(kills > 0 && waits != NULL && mkdtemp(directory) != NULL);
     snprintf(path, sizeof path, "%s/usage", directory);
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     REQUIRE(file >= 0 && ftruncate(file, sizeof(struct hetero_region)) == 0 && region_open(&region, path));
-    slice_open(&slice, directory, 0);
+    time_slice_open(&time_slice, directory, 0);
     pid_t tenants[TENANTS];
     for (unsigned t = 0; t < TENANTS; t++)
         tenants[t] = tenant(t);
@@ -86,11 +86,12 @@ int main(int count, char **arguments)
         long since = now_us();
         REQUIRE(ledger_used(&region, 0) <= LIMIT);
         bool high = kill_ % 2 == 0;
-        slice_take(&slice, high, NULL, NULL);
+        time_slice_take(&time_slice, high, NULL, NULL);
         waits[kill_] = (int)(now_us() - since);
-        struct flock run = {.l_type = F_WRLCK, .l_start = slice.at + (high ? 4 : 0), .l_len = 1}; /* slice.h */
-        REQUIRE(fcntl(slice.file, F_OFD_GETLK, &run) == 0 && run.l_type == F_UNLCK);              /* nobody else's */
-        slice_give(&slice);
+        struct flock run = {
+            .l_type = F_WRLCK, .l_start = time_slice.at + (high ? 4 : 0), .l_len = 1};    /* time_slice.h */
+        REQUIRE(fcntl(time_slice.file, F_OFD_GETLK, &run) == 0 && run.l_type == F_UNLCK); /* nobody else's */
+        time_slice_give(&time_slice);
         tenants[victim] = tenant((unsigned)kill_ + TENANTS);
     }
     for (unsigned t = 0; t < TENANTS; t++) {

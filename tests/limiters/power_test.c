@@ -123,11 +123,11 @@ static void the_charge_rate_of_a_neutral_card_never_moves(void)
 
 /* So many time slices, 5 to 25 ms long, in which nothing happens for so long and then a launch every 100 us, of which
  * so many come and stay away at random; what is not charged of the last. */
-static uint64_t slices_of(struct pace *pace, unsigned slices, double lost_ms, double at_random)
+static uint64_t time_slices_of(struct pace *pace, unsigned slices, double lost_ms, double at_random)
 {
     uint64_t waived = 0, rng = 1;
     *pace = (struct pace){0};
-    for (unsigned slice = 0; slice < slices; slice++) {
+    for (unsigned time_slice = 0; time_slice < slices; time_slice++) {
         rng = rng * UINT64_C(6364136223846793005) + 1442695040888963407;
         double ms = 5 + (double)(rng >> 33) / 0x1p31 * 20, chance = (double)(rng >> 10 & 1023) / 511.5 - 1;
         waived = pace_end(pace, (uint64_t)(ms * 1e6), (uint32_t)((ms - lost_ms) * 10 * (1 + chance * at_random)));
@@ -138,13 +138,13 @@ static uint64_t slices_of(struct pace *pace, unsigned slices, double lost_ms, do
 static double waived_us(unsigned slices, double lost_ms, double at_random)
 {
     struct pace pace;
-    return (double)slices_of(&pace, slices, lost_ms, at_random) / (double)US;
+    return (double)time_slices_of(&pace, slices, lost_ms, at_random) / (double)US;
 }
 
 static double rate_of(unsigned slices, double lost_ms, double at_random)
 {
     struct pace pace;
-    slices_of(&pace, slices, lost_ms, at_random);
+    time_slices_of(&pace, slices, lost_ms, at_random);
     return pace.rate;
 }
 
@@ -157,9 +157,9 @@ static void the_launches_a_millisecond_are_known_of_programs_that_launch_evenly(
     EXPECT_NEAR(0, 0, rate_of(12, 0, 0)); /* a few time slices do not tell */
     /* Beside another neighbour they are others soon. */
     struct pace pace;
-    slices_of(&pace, 200, 0, 0);
-    for (unsigned slice = 0; slice < 32; slice++)
-        pace_end(&pace, (10 + slice % 7) * MS, (10 + slice % 7) * 9);
+    time_slices_of(&pace, 200, 0, 0);
+    for (unsigned time_slice = 0; time_slice < 32; time_slice++)
+        pace_end(&pace, (10 + time_slice % 7) * MS, (10 + time_slice % 7) * 9);
     EXPECT_NEAR(9, 0.2, pace.rate);
 }
 

@@ -73,7 +73,7 @@ class Rack:
         card = f"[device]\nvendor = nvidia\nmodel = {model}\nmemory = 1024 MiB\n{more}\nuuid = "
         text = "".join(f"{card}{UUIDS[each]}\n" for each in range(cards)) + kernel
         for each in range(cards):
-            (directory / f"slice.{UUIDS[each]}").touch()
+            (directory / f"time_slice.{UUIDS[each]}").touch()
         return cls(directory, Machine(directory, text))
 
     def grant(self, *terms: Terms, name: str = "grant", turns: bool = True) -> "Grant":
@@ -83,7 +83,9 @@ class Rack:
         (directory / "usage").write_bytes(bytes(REGION_BYTES))
         for index, each in enumerate(terms):
             if turns:
-                (directory / f"slice.{index}").hardlink_to(self.directory / f"slice.{each.uuid}")
+                (directory / f"time_slice.{index}").hardlink_to(
+                    self.directory / f"time_slice.{each.uuid}"
+                )
         return Grant(self, directory)
 
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":

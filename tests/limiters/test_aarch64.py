@@ -49,7 +49,7 @@ def _job(
 
 @pytest.mark.parametrize(
     "program",
-    ["budget_test", "gate_test", "governor_test", "ledger_test", "power_test", "slice_test"],
+    ["budget_test", "gate_test", "governor_test", "ledger_test", "power_test", "time_slice_test"],
 )
 def test_core_on_aarch64(built: Path, program: str) -> None:
     emulated = [*EMULATOR, str(built / program)]

@@ -77,7 +77,7 @@ def test_a_request_over_several_devices_takes_all_or_nothing(make_node: MakeNode
 def test_a_failure_on_the_third_device_gives_back_the_first_two(make_node: MakeNode) -> None:
     node = make_node(16 * GiB, 16 * GiB, 16 * GiB)
     drop(admit(node, request(memory=GiB)))
-    blocked = node.ledger.path / "slices" / "memory-2"
+    blocked = node.ledger.path / "time_slices" / "memory-2"
     blocked.mkdir()
 
     with pytest.raises(HeteroError, match="Is a directory"):

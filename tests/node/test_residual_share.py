@@ -1,4 +1,4 @@
-"""A grant without a core limit beside grants that have one takes turns, and alone it takes none."""
+"""A grant without a core limit beside grants that have one takes time slices, and alone none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def in_force(handle: GrantHandle) -> tuple[int, str]:
     return core, ("fixed", "elastic", "off")[policy]
 
 
-def test_grants_without_a_limit_take_no_turns_among_themselves(node: Node) -> None:
+def test_grants_without_a_limit_take_no_time_slices_among_themselves(node: Node) -> None:
     holds = [admit(node, request(memory=GiB)) for _ in range(3)]
 
     assert [FREE] * 3 == [in_force(handle) for handle in holds]
@@ -112,7 +112,7 @@ grants = st.dictionaries(
 
 
 @given(grants)
-def test_where_anybody_is_limited_everybody_who_is_not_off_takes_turns(
+def test_where_anybody_is_limited_everybody_who_is_not_off_takes_time_slices(
     asked: dict[str, tuple[Policy, tuple[DeviceLimit, ...]]],
 ) -> None:
     held = with_rest(asked)

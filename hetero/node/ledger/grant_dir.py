@@ -1,4 +1,4 @@
-"""Writes the files of a grant that its programs see: the limits, the usage region, the slices.
+"""Writes the files of a grant that its programs see: the limits, the usage region, the time slices.
 
 They lie in a directory of their own that only the grant's user can enter. Programs of other users
 reach them where the node put them into a container, which is why the files themselves are open.
@@ -27,9 +27,9 @@ def write_tenant(
     *,
     allocation: Allocation,
     limits: Sequence[DeviceLimit],
-    slices: Path,
+    time_slices: Path,
 ) -> None:
-    """Write what the limiter reads into the directory of a new grant; `slices` has the devices'."""
+    """Write what the limiter reads into a new grant's directory; `time_slices` has the devices'."""
     make(directory / TENANT, mode=0o700)
     contents = grant_file.pack(
         identity, limits, policy=allocation.policy, priority=allocation.priority
@@ -37,11 +37,11 @@ def write_tenant(
     write(directory / GRANT, contents, mode=0o644)
     write(directory / USAGE, bytes(usage_region.SIZE), mode=0o666)
     for position, limit in enumerate(limits):
-        slice_path = slices / quote(limit.name, safe="")
+        slice_path = time_slices / quote(limit.name, safe="")
         descriptor = create(slice_path, mode=0o666)
         os.fchmod(descriptor, 0o666)  # whatever the umask
         os.close(descriptor)
-        os.link(slice_path, directory / TENANT / f"slice.{position}")
+        os.link(slice_path, directory / TENANT / f"time_slice.{position}")
 
 
 def create(path: Path, *, mode: int) -> int:

@@ -6,7 +6,7 @@ beside it must undo or finish each of them.
     lock                    locked by whoever admits, changes or sweeps
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
-    grants/<id>/tenant/           what the limiter maps (grant_dir.py); slices/<device> is shared
+    grants/<id>/tenant/           what the limiter maps; time_slices/<device> is shared
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
     grants/<id>/edits.json        what the vendors said of a share (container/share.py)
@@ -237,7 +237,7 @@ class Ledger:
                 grant.id,
                 allocation=grant.allocation,
                 limits=grant.limits,
-                slices=self.path / "slices",
+                time_slices=self.path / "time_slices",
             )
             if grant.owner:
                 write(draft / PINNED, b"", mode=0o600)

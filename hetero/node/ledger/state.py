@@ -64,7 +64,7 @@ def prepare(path: Path) -> None:
             make(path.parent, mode=mode)
         make(path, mode=mode)
         check(path)
-        for part in ("grants", "slices"):
+        for part in ("grants", "time_slices"):
             make(path / part, mode=mode)
     except OSError as error:
         raise HeteroError(

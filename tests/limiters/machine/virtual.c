@@ -50,9 +50,9 @@ static struct task {
 static struct {
     unsigned tasks, locks, refused_threads;
     uint64_t now_ns;
-    uint64_t card_ns, slice_ns;      /* until when the card has worked; when it looks whether another is to run */
+    uint64_t card_ns, time_slice_ns; /* until when the card has worked; when it looks whether another is to run */
     struct tenant *tenants[TENANTS]; /* all that were ever started */
-    struct tenant *runs;             /* whose slice it is */
+    struct tenant *runs;             /* whose time slice it is */
     unsigned tenant_count;
     uint64_t rng;
     const char *directory;
@@ -255,10 +255,10 @@ long virtual_syscall(long number, ...)
     return failed ? -1 : 0;
 }
 
-/* The grant's own bytes (slice.h), which processes of other grants have in a file of theirs. */
+/* The grant's own bytes (time_slice.h), which processes of other grants have in a file of theirs. */
 static bool is_own(int byte)
 {
-    return byte >= machine.task->tenant->governor->slice.own_at + 14;
+    return byte >= machine.task->tenant->governor->time_slice.own_at + 14;
 }
 
 static bool conflicts(unsigned held, int file, int byte, short type)
@@ -327,8 +327,8 @@ int virtual_fcntl(int file, int command, ...)
 
 /* How long the driver lets a context run while another has work, too; and how long the card does nothing when it goes
  * over from one to another: an H200 gives four busy processes 93 % of itself, in slices. */
-#define SLICE_NS  (2000 * US)
-#define SWITCH_NS (150 * US)
+#define TIME_SLICE_NS (2000 * US)
+#define SWITCH_NS     (150 * US)
 
 static uint64_t pending_ns(const struct tenant *tenant)
 {
@@ -375,22 +375,23 @@ static void note_busy(struct tenant *tenant, uint64_t at_ns, uint64_t to_ns)
     }
 }
 
-/* Let the card work until now: on what one context asked for, in order; in slices where several did. */
+/* Let the card work until now: on what one context asked for, in order; in time slices where several did. */
 static void card_work(void)
 {
     while (machine.card_ns < machine.now_ns) {
         uint64_t at_ns = machine.card_ns, to_ns = machine.now_ns;
         struct tenant *other = next_beside(machine.runs);
-        if (other != NULL && (machine.runs == NULL || pending_ns(machine.runs) == 0 || at_ns >= machine.slice_ns)) {
+        if (other != NULL &&
+            (machine.runs == NULL || pending_ns(machine.runs) == 0 || at_ns >= machine.time_slice_ns)) {
             machine.runs = other;
             machine.card_ns = at_ns + SWITCH_NS;
             draw(at_ns, machine.card_ns, 0);
-            machine.slice_ns = machine.card_ns + SLICE_NS;
+            machine.time_slice_ns = machine.card_ns + TIME_SLICE_NS;
             continue;
         }
-        if (at_ns >= machine.slice_ns)
-            machine.slice_ns = at_ns + SLICE_NS;
-        to_ns = machine.slice_ns < to_ns ? machine.slice_ns : to_ns;
+        if (at_ns >= machine.time_slice_ns)
+            machine.time_slice_ns = at_ns + TIME_SLICE_NS;
+        to_ns = machine.time_slice_ns < to_ns ? machine.time_slice_ns : to_ns;
         uint32_t mw = 0;
         if (machine.runs != NULL && pending_ns(machine.runs) > 0) {
             mw = machine.runs->draws_mw;
@@ -536,8 +537,8 @@ static void *program(void *tenant_)
     struct stream_key stream = {.stream = tenant};
     uint64_t batch_ns = machine.now_ns;
     for (;;) {
-        struct slice lie = {.file = tenant->lies ? tenant->governor->slice.file : -1};
-        slice_owe(&lie, INT64_MAX);
+        struct time_slice lie = {.file = tenant->lies ? tenant->governor->time_slice.file : -1};
+        time_slice_owe(&lie, INT64_MAX);
         uint64_t came_ns = machine.now_ns;
         bool gated = terms_limit_core(&tenant->terms) && gate_enter(&tenant->governor->gate);
         card_launch(tenant);
@@ -571,7 +572,7 @@ void machine_begin(const char *directory, uint64_t seed)
 void tenant_start(struct tenant *tenant)
 {
     tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, machine.directory, 0);
-    demand(tenant->governor != NULL && tenant->governor->slice.file >= 0, "no file to lock");
+    demand(tenant->governor != NULL && tenant->governor->time_slice.file >= 0, "no file to lock");
     tenant->launched = tenant->asked_ns = tenant->done_ns = 0;
     tenant->batches = tenant->batches_ns = tenant->longest_ns = 0;
     memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
@@ -636,7 +637,7 @@ bool tenant_waits(const struct tenant *tenant)
     bool waits = false, runs = false;
     for (unsigned i = 0; i < machine.locks; i++)
         if (machine.lock[i].tenant == tenant) {
-            int byte = machine.lock[i].byte - tenant->governor->slice.at; /* slice.h */
+            int byte = machine.lock[i].byte - tenant->governor->time_slice.at; /* time_slice.h */
             waits = waits || byte == 1 || byte == 2;
             runs = runs || byte == 4;
         }
