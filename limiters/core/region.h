@@ -23,7 +23,7 @@
 #include <stdbool.h>
 
 #define HETERO_REGION_MAGIC   UINT64_C(0x3145474153555448) /* "HTUSAGE1" read as a little-endian integer */
-#define HETERO_REGION_VERSION 2u
+#define HETERO_REGION_VERSION 1u
 #define HETERO_REGION_SLOTS   1024u
 
 #define HETERO_REGION_LOCK_TIME_SLICE(i) ((int)HETERO_REGION_SLOTS + 1 + 32 * (int)(i))

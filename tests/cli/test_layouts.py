@@ -48,6 +48,16 @@ def test_limiters_of_another_layout_are_one_line_and_nothing_is_taken(
     assert "0 grants stand" in hetero("doctor").stdout
 
 
+def test_an_agent_with_limiters_of_another_layout_does_not_start(
+    hetero: Run, mismatch: str, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("k" * 32)
+
+    done = hetero("agent", "--node", "n1", "--key-file", str(tmp_path / "key"))
+
+    assert (2, f"hetero: {mismatch}") == (done.returncode, done.stderr.splitlines()[-1])
+
+
 def test_the_doctor_finds_limiters_of_another_layout(hetero: Run, mismatch: str) -> None:
     done = hetero("doctor", COLUMNS="300")
 

@@ -27,6 +27,7 @@ from hetero.kube.api.annotations import INVENTORY, Key, inventory_text
 from hetero.kube.api.client import Access, Api, Plain
 from hetero.model import SLOTS, Device
 from hetero.model.errors import BadInput, HeteroError
+from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
 from hetero.node.view.bypass import PERIOD, Bypass, BypassMonitor, end
@@ -300,8 +301,12 @@ def run(options: Options) -> None:
 
 async def _run(options: Options) -> None:
     node = node_of(options)
+    discovery = await asyncio.to_thread(node.discover)
+    for vendor in discovery.vendors:  # else the first pod would find out, and fail
+        if vendor.limiter and any(device.vendor == vendor.name for device in discovery.devices):
+            limiter(vendor.limiter)
     async with Api(Access.here()).open() as api:
-        agent = Agent(node, options, api, await asyncio.to_thread(node.discover))
+        agent = Agent(node, options, api, discovery)
         main = asyncio.ensure_future(agent.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, main.cancel)

@@ -15,7 +15,7 @@ from hetero.node.ledger.grant_file import MAX_DEVICES
 from hetero.node.ledger.locks import is_held
 
 MAGIC = 0x3145474153555448
-VERSION = 2
+VERSION = 1
 SLOTS = 1024
 
 HEADER = struct.Struct("<QII64s48x")
