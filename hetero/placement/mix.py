@@ -1,6 +1,6 @@
 """What requests have looked like so far, boiled down to what a piece of a card or node is worth.
 
-The fragmentation-aware order prices a placement by what it makes useless. Three tables say how
+The fragmentation-aware policy prices a placement by what it makes useless. Three tables say how
 much that is, all learned from the pods seen up to now (never from those to come), all in exact
 integers (`POINTS` to a thousandth of a card):
 

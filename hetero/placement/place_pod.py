@@ -92,7 +92,7 @@ def _search(
 ) -> _Found | None:
     """Return one allocation per request and what `then` makes of the room left after them.
 
-    Tries every way, the order's favourite first; devices that are alike are tried once.
+    Tries every way, the policy's favourite first; devices that are alike are tried once.
     """
     if not requests:
         return then(free)

@@ -16,7 +16,7 @@ from hetero.placement import Container, Pod
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
 
-#: How nodes and devices are ordered, whoever made the devices: our own name comes first, then
+#: How nodes and devices are chosen, whoever made the devices: our own name comes first, then
 #: HAMi's, which is a pattern since it calls all devices what one kind of them is called.
 NODE_PLACEMENT = ("hetero.io/node-placement", "hami.io/node-scheduler-policy")
 DEVICE_PLACEMENT = ("hetero.io/device-placement", "hami.io/?pu-scheduler-policy")
@@ -59,7 +59,7 @@ class PodRequest:
     """What a pod wants.
 
     `pod` is how the packing core sees it; `unlimited` are its containers without a core limit, as
-    in `Defaults`. Nodes and devices are ordered by the placements; None: as the cluster does.
+    in `Defaults`. Nodes and devices are chosen by the placements; None: by the cluster's own.
     """
 
     pod: Pod

@@ -25,7 +25,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: What orders nodes and devices by default may be called.
+#: The placement policies over nodes and over devices that may be a cluster's default.
 _NODE_PLACEMENTS = ("binpack", "spread", "fragmentation")
 _DEVICE_PLACEMENTS = ("binpack", "spread")
 _TABLES = ("defaults", "resources", "runtime-classes", "nodes")
