@@ -1,4 +1,4 @@
-"""Keeps a grant for a container that somebody else starts, as the kubelet does, until let go."""
+"""Pins a grant for a container that somebody else starts, as the kubelet does."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def pin(
     beside: Callable[[Grant], bool] = lambda _: False,
     bring: Callable[[Edits], Edits] | None = None,
 ) -> Grant:
-    """Make an allocation stand for a container until it is let go, and say what confines it.
+    """Make an allocation stand for a container until it is unpinned, and say what confines it.
 
     One that stands already is answered as it is. `beside` says of a grant that it is
     not used while this one is, `bring` how the driver comes in (`without_driver` unless set).

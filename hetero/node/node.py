@@ -208,7 +208,7 @@ class Node:
                     f"`hetero share rm {entry.share}` ends it"
                 )
             if entry.id == identity and entry.owner and not force:
-                raise Refused(f"grant {identity} is kept for {entry.label}: it ends with that")
+                raise Refused(f"grant {identity} is pinned for {entry.label}: it ends with that")
         if not force:
             raise Refused(
                 f"grant {identity} is in use by {self._who(identity)}: it is free when they end; "

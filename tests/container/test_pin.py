@@ -117,7 +117,7 @@ def test_limiters_are_copied_once_and_a_new_version_beside_the_old(tmp_path: Pat
 
 def test_a_pinned_grant_is_released_by_force_alone(node: Node, tmp_path: Path) -> None:
     pinned(node, tmp_path)
-    with pytest.raises(Refused, match="grant one is kept for default/one/main"):
+    with pytest.raises(Refused, match="grant one is pinned for default/one/main"):
         node.release("one")
     node.release("one", force=True)
 

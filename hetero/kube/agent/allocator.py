@@ -279,7 +279,7 @@ class Shares:
                 if grant and self.node.ledger.note(grant.id, line):
                     return grant
                 self._making.pop(wanted.pod["metadata"]["uid"], None)
-                why = "its grant was let go"
+                why = "its grant was unpinned"
             except Refused as error:
                 why = str(error)
             if monotonic() - began > _PATIENCE:
@@ -347,7 +347,7 @@ class Shares:
             if pod is not None and pod["metadata"]["uid"] == about["uid"] and not ended(pod):
                 continue
             await asyncio.to_thread(self.node.ledger.unpin, entry.id)
-            log.info("%s: its pod is gone, grant %s is let go", entry.label, entry.id)
+            log.info("%s: its pod is gone, grant %s is unpinned", entry.label, entry.id)
             gone = True
         if gone:
             await asyncio.to_thread(self.node.sweep)

@@ -396,7 +396,7 @@ def _verdict(refusal: Refusal) -> str:
     reasons = set(refusal.verdicts.values())
     if refusal.missing is None and len(reasons) == 1:
         return reasons.pop()
-    return f"cannot seat it ({refusal.sentence})"
+    return f"cannot place it ({refusal.sentence})"
 
 
 def _held(placement: Placement) -> Iterator[tuple[Request, Allocation]]:
