@@ -105,7 +105,7 @@ class Metrics(Collector):
         yield from (total, given, used, core, busy, slots, taken, healthy, enforcement)
 
     def _shares(
-        self, grant: tuple[Grant, ...]
+        self, grants: tuple[Grant, ...]
     ) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         def gauge(name: str, says: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
@@ -124,7 +124,7 @@ class Metrics(Collector):
             labels=(*_SHARE, "enforcement"),
         )
         devices = {device.uuid: device for device in self.shares.discovery.devices}
-        for entry in grant:
+        for entry in grants:
             about = entry.owner
             if "container" not in about:
                 continue  # a program of this machine, not a pod's

@@ -36,9 +36,10 @@ _RESERVED = "default-scheduler"
 
 @frozen(kw_only=True)
 class Webhook:
-    """Answers admission reviews. `scheduler` is the name pods get, `writer` who may sign them.
+    """Answers admission reviews. `scheduler` is the name pods get.
 
-    Pods that name one of the schedulers of `former` are moved to ours.
+    `allocation_writer` is the user who may sign them. Pods that name one of `adopt_schedulers` are
+    moved to ours.
     """
 
     vocabulary: Vocabulary
