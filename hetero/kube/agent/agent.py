@@ -81,15 +81,14 @@ class Agent:
     shares: Shares = field(init=False)
     metrics: Metrics = field(init=False)
     plugins: dict[str, Plugin] = field(init=False, factory=dict)
-    _words: dict[str, tuple[ResourceNames, ...]] = field(
-        init=False
-    )  # by vendor, as the cluster says them
+    # By vendor, as the cluster says them.
+    _resource_names: dict[str, tuple[ResourceNames, ...]] = field(init=False)
     _lookout: BypassMonitor = field(init=False)
     _published: str | None = field(init=False, default=None)  # what the API has
 
     def __attrs_post_init__(self) -> None:
         said = settings.load(self.options.config).vocabulary(self.node.registry)
-        self._words = {vendor.name: vendor.words for vendor in said.vendors}
+        self._resource_names = {vendor.name: vendor.resource_names for vendor in said.vendors}
         self.shares = Shares(
             node=self.node,
             name=self.options.name,
@@ -188,9 +187,11 @@ class Agent:
         """Return the devices that each kubelet resource counts; what was offered once stays."""
         found: dict[str, list[Device]] = {name: [] for name in self.plugins}
         for device in self.discovery.devices:
-            for words in self._words.get(device.vendor, ()):
-                if words.mean(device):
-                    found.setdefault(words.count, []).append(_counted(device, words.shape))
+            for resource_names in self._resource_names.get(device.vendor, ()):
+                if resource_names.mean(device):
+                    found.setdefault(resource_names.count, []).append(
+                        _counted(device, resource_names.shape)
+                    )
         return found
 
     async def _publish(self) -> None:
