@@ -52,7 +52,7 @@ def test_a_pinned_grant_stands_without_a_process_until_it_is_unpinned(
     assert [] == ids(node)
 
 
-def test_what_was_unpin_stands_while_a_process_uses_it(limited: Node, tmp_path: Path) -> None:
+def test_what_was_unpinned_stands_while_a_process_uses_it(limited: Node, tmp_path: Path) -> None:
     pinned(limited, tmp_path)
     with (limited.directory("one") / USAGE).open("r+b") as usage:
         assert try_lock(usage.fileno())  # as the limiter does in every process of the container

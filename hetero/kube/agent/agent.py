@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from hetero.container.log import tell
 from hetero.container.pin import Libraries
-from hetero.kube.agent.allocator import Shares
+from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.device_plugin import Plugin
 from hetero.kube.agent.driver_injection import DriverInjection, InjectionWay
 from hetero.kube.agent.kubelet import Kubelet
@@ -78,7 +78,7 @@ class Agent:
     options: Options
     api: Api
     discovery: Discovery
-    shares: Shares = field(init=False)
+    allocator: Allocator = field(init=False)
     metrics: Metrics = field(init=False)
     plugins: dict[str, Plugin] = field(init=False, factory=dict)
     # By vendor, as the cluster says them.
@@ -89,7 +89,7 @@ class Agent:
     def __attrs_post_init__(self) -> None:
         said = settings.load(self.options.config).vocabulary(self.node.registry)
         self._resource_names = {vendor.name: vendor.resource_names for vendor in said.vendors}
-        self.shares = Shares(
+        self.allocator = Allocator(
             node=self.node,
             name=self.options.name,
             key_file=self.options.key_file,
@@ -99,7 +99,7 @@ class Agent:
             discovery=self.discovery,
             driver=DriverInjection(way=self.options.driver, root=self.options.host),
         )
-        self.metrics = Metrics(self.shares)
+        self.metrics = Metrics(self.allocator)
         self._lookout = BypassMonitor(self.node)
 
     async def run(self) -> None:
@@ -158,12 +158,12 @@ class Agent:
     async def _discover(self) -> None:
         """Discover; offer and publish what changed."""
         found = await asyncio.to_thread(self.node.discover)
-        self.discovery = self.shares.discovery = remembered(found, self.discovery)
+        self.discovery = self.allocator.discovery = remembered(found, self.discovery)
         for name, devices in self._resources().items():
             plugin = self.plugins.get(name)
             if plugin is None:
                 plugin = self.plugins[name] = Plugin(
-                    name, self.shares.kubelet, self.shares, self.metrics.observe
+                    name, self.allocator.kubelet, self.allocator, self.metrics.observe
                 )
             plugin.offer(devices)
         await self._publish()
@@ -180,7 +180,7 @@ class Agent:
         """Return whether the container whose process that is asked for its end."""
         for entry in self.node.snapshot().grants:
             if entry.id == found.grant:
-                return self.shares.variable(entry, KILLER) in ("true", "1")
+                return self.allocator.variable(entry, KILLER) in ("true", "1")
         return False
 
     def _resources(self) -> dict[str, list[Device]]:
@@ -211,13 +211,13 @@ class Agent:
     # --- what the API says ------------------------------------------------------------------------
 
     def _pods_listed(self, items: list[Plain]) -> None:
-        self.shares.meet_all(map(_needed, items))
+        self.allocator.replace_pods(map(_needed, items))
 
     def _pod_changed(self, event: str, pod: Plain) -> None:
         if event == "DELETED":
-            self.shares.forget(pod["metadata"]["uid"])
+            self.allocator.remove_pod(pod["metadata"]["uid"])
         else:
-            self.shares.meet(_needed(pod))
+            self.allocator.update_pod(_needed(pod))
 
     def _nodes_listed(self, items: list[Plain]) -> None:
         for node in items:
@@ -227,15 +227,15 @@ class Agent:
         if event != "DELETED":
             about = node["metadata"].get("annotations") or {}
             self._published = about.get(INVENTORY, "")
-            self.shares.driver.meet((node.get("status") or {}).get("nodeInfo") or {})
+            self.allocator.driver.note_kubelet((node.get("status") or {}).get("nodeInfo") or {})
 
     async def _reconcile(self) -> None:
         while True:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.shares.stir.wait(), RECONCILE)
-            self.shares.stir.clear()
+                await asyncio.wait_for(self.allocator.reconcile_due.wait(), RECONCILE)
+            self.allocator.reconcile_due.clear()
             try:
-                await self.shares.reconcile()
+                await self.allocator.reconcile()
             except HeteroError as error:
                 log.warning("reconcile: %s", error)
 
