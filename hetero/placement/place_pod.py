@@ -1,4 +1,4 @@
-"""Seats all containers of a pod on one node, exactly: if there is a way, one is found."""
+"""Places all containers of a pod on one node, exactly: if there is a way, one is found."""
 
 from __future__ import annotations
 
