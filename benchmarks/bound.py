@@ -1,4 +1,4 @@
-"""How much of a cluster could be allocated at best: an upper bound beside what orders reach.
+"""How much of a cluster could be allocated at best: an upper bound beside what policies reach.
 
     python benchmarks/bound.py PATH [--pods default,cpu250] [--seeds 10]        (needs scipy)
 

@@ -2,7 +2,10 @@
 
 Two interfaces. This one is for users: the node, a request, and what would be given. The other,
 `hetero.plugin`, is for vendors. Names are imported when they are first asked for: a vendor's
-plugin does not wait for the node. docs/architecture.md is the map of the packages.
+plugin does not wait for the node.
+
+Imports nothing until then; of ours it may import `hetero.model`, `hetero.placement` and
+`hetero.node`. Start with `hetero.node.node`; docs/architecture.md is the map of the packages.
 """
 
 from __future__ import annotations

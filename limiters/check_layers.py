@@ -11,7 +11,7 @@ includes, and by the symbols of its object that other objects define (`nm`).
 3. Symbols between folders go down only, too.
 4. The units' symbols have no circle inside a folder.
 
-Programs that are no part of a limiter are left out: PROGRAMS.
+Symbols are read from a build, so one must be there, with an object of each source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from pathlib import Path
 #: other names, so only what takes NVML's place is there.
 LAYERS = ("core", "timeshare", "nvml", "cuda")
 PLACE = {**{folder: place for place, folder in enumerate(LAYERS)}, "musa": LAYERS.index("nvml")}
-PROGRAMS = frozenset({"cuda/job", "cuda/timing"})
 
 Graph = Mapping[str, frozenset[str]]
 
@@ -36,9 +35,7 @@ def units(root: Path, pattern: str) -> Iterator[tuple[str, Path]]:
     """Yield each file of the layers with the unit that it is of: folder/name."""
     for folder in PLACE:
         for path in sorted((root / folder).glob(pattern)):
-            unit = f"{folder}/{path.stem}"
-            if unit not in PROGRAMS:
-                yield unit, path
+            yield f"{folder}/{path.stem}", path
 
 
 def included(root: Path) -> Graph:
@@ -113,11 +110,21 @@ def circles(graph: Graph) -> Iterator[list[str]]:
             yield from visit(unit)
 
 
-def violations(root: Path, build: Path | None) -> Iterator[str]:
-    """Yield a line for each violation; without a build, of includes alone."""
-    graphs = {"includes": included(root)}
-    if build is not None:
-        graphs["needs a symbol of"] = linked(root, build)
+def unbuilt(root: Path, build: Path) -> Iterator[str]:
+    """Yield a line for each source that has no object: its symbols cannot be checked."""
+    built = {unit for unit, _ in units(build, "*.o")}
+    for unit, path in units(root, "*.c"):
+        if unit not in built:
+            yield f"no object of {path} in {build}: run make -C limiters"
+
+
+def violations(root: Path, build: Path) -> Iterator[str]:
+    """Yield a line for each violation, and for each source whose symbols are not known."""
+    if not build.is_dir():
+        yield f"no build in {build}, so symbols cannot be checked: run make -C limiters"
+        return
+    yield from unbuilt(root, build)
+    graphs = {"includes": included(root), "needs a symbol of": linked(root, build)}
     for verb, graph in graphs.items():
         for unit, need in upward(graph):
             yield f"layer: {unit} {verb} {need}"
@@ -132,7 +139,7 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=here)
     parser.add_argument("--build", type=Path, default=here / "build")
     asked = parser.parse_args()
-    found = list(violations(asked.root, asked.build if asked.build.exists() else None))
+    found = list(violations(asked.root, asked.build))
     for line in found:
         print(line)
     return 1 if found else 0

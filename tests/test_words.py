@@ -1,4 +1,7 @@
-"""One word has one meaning: words that were given up stay out, each where it was given up."""
+"""One word has one meaning: words that were given up stay out, each where it was given up.
+
+Over 400 lines because the table of words is one, and is read as one.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +69,7 @@ PYTHON_NAMES = (
     python("Hold", "GrantHandle (ledger), DeviceUsage (placement)"),
     python("Taken", "Admission"),
     python("kept", "pinned", "hetero/*", "tests/node/*", "tests/container/*", "tests/kube/*"),
+    python("keep", "pin", "hetero/kube/*"),
     python("keeper", "owner", anywhere=True),
     python("let_go", "unpin", anywhere=True),
     python("give_back", "abort", anywhere=True),
@@ -76,6 +80,8 @@ PYTHON_NAMES = (
     python("only", "include"),
     python("never", "exclude"),
     python("Words", "ResourceNames"),
+    python("words", "resource_names", "hetero/kube/*", "hetero/plugin/*", "tests/kube/world.py"),
+    python("WORDS", "RESOURCE_NAMES", "vendors/*", "examples/*"),
     python("grade", "qos_class", anywhere=True),
     python("grades", "qos_classes", anywhere=True),
     python("Multi", "MultiDevice"),
@@ -90,7 +96,9 @@ PYTHON_NAMES = (
     python("waste", "fragmentation"),
     python("whole", "whole_cards", "hetero/kube/scheduler/*"),
     python("room", "free_milli", "hetero/kube/*", "hetero/placement/*"),
-    python("seat", "place_pod"),
+    python("seat", "place_pod", anywhere=True),
+    python("seated", "placed", anywhere=True),
+    python("sit", "place", anywhere=True),
     python("roster", "SchedulerCache", anywhere=True),
     python("enter", "update_node", "hetero/kube/scheduler/*", "tests/kube/*"),
     python("leave", "remove_node", "hetero/kube/scheduler/*", "tests/kube/*"),
@@ -100,9 +108,15 @@ PYTHON_NAMES = (
     python("divides", "granularity"),
     python("uncovered", "bypass", anywhere=True),
     python("dice", "rng"),
-    python("turn", "time slice", "hetero/*", "vendors/*", "benchmarks/hetero_benchmarks/*"),
-    python("Turn", "time slice"),
+    python("turn", "time slice", anywhere=True),
+    python("turns", "time slices", anywhere=True),
     python("kin", "siblings", anywhere=True),
+    # hetero.container has a Shares of its own: the named ones of a node.
+    python("Shares", "Allocator", "hetero/kube/*"),
+    python("meet", "update_pod, note_kubelet", "hetero/kube/*", "tests/kube/*"),
+    python("stir", "reconcile_due", anywhere=True),
+    python("survey", "read_cluster", anywhere=True),
+    python("bring", "injection", "hetero/*", "tests/kube/*", "tests/vendors/*"),
 )
 
 FILE_NAMES = (
@@ -154,6 +168,7 @@ C_NAMES = (
     c("told", "advertised"),
     c("passage", "launch_ticket"),
     c("shelf", "management_fake"),
+    c("seat", "slot"),
     c("turn", "time slice"),
     c("turns", "time slices"),
     c("wish", "request"),
@@ -229,11 +244,49 @@ PROSE_WORDS = (
     prose("split =", "max_sharers ="),
     prose("without =", "exclude ="),
     prose("parts =", "partitioned =", "docs/*", "hetero/*", "deploy/*", "README.md"),
-    prose("takes turns", "shares the device in time slices", "hetero/*", "limiters/*", "docs/*"),
-    prose("take turns", "share the device in time slices", "hetero/*", "limiters/*", "docs/*"),
-    prose("take no turns", "run outside time slices", "hetero/*", "limiters/*", "docs/*"),
-    prose("the turns", "the time slices", "hetero/*", "limiters/*", "docs/*"),
-    prose("its turn", "its time slice", "hetero/*", "limiters/*", "docs/*"),
+    # "In turn" and "turns into" have an ordinary meaning; a card's turn is a time slice.
+    prose("takes turns", "shares the device in time slices"),
+    prose("take turns", "share the device in time slices"),
+    prose("taking turns", "alternating, sharing in time slices"),
+    prose("take no turns", "run outside time slices"),
+    prose("in turns", "alternating, in time slices"),
+    prose("a turn", "a time slice"),
+    prose("the turn", "the time slice"),
+    prose("the turns", "the time slices"),
+    prose("few turns", "few time slices"),
+    prose("of turns", "of time slices"),
+    prose("last turn", "last time slice"),
+    prose("turn order", "the order of time slices"),
+    prose("its turn", "its time slice"),
+    prose("its turns", "its time slices"),
+    prose("neighbour's turn", "neighbour's time slice"),
+    prose("whose turn", "who has the time slice"),
+    # Things have an order; what chooses among devices and nodes is a placement policy.
+    *(
+        prose(f"{before} {word}", "placement policy", "hetero/*", "simulator/*", "benchmarks/*")
+        for before in ("aware", "our", "named", "one", "per", "of an", "what an")
+        for word in ("order", "orders")
+    ),
+    prose("orders of placing", "placement policies"),
+    prose("orders over", "placement policies over", "hetero/*"),
+    prose("the order's", "the policy's", "hetero/placement/*", "hetero/simulate/*"),
+    prose("several orders", "several placement policies"),
+    prose("the orders", "the placement policies", "hetero/*", "docs/*"),
+    prose("order {name!r}", "placement {name!r}", "hetero/*"),
+    prose("seat", "place (a pod), slot (of a region)"),
+    prose("seats", "places, slots"),
+    prose("seated", "placed"),
+    prose("is kept for", "is pinned for", "hetero/*", "tests/*"),
+    prose("was let go", "was unpinned"),
+    prose("is let go", "is unpinned"),
+    prose("until let go", "until unpinned"),
+    prose("`look`", "`snapshot`", "hetero/*"),
+    prose("`standing`", "`grant`", "hetero/*"),
+    prose("`writer`", "`allocation_writer`", "hetero/*"),
+    prose("`former`", "`adopt_schedulers`", "hetero/*"),
+    prose("`room`", "`free_milli`", "hetero/placement/*"),
+    prose("whole[cards]", "whole_cards[cards]", "hetero/placement/*"),
+    prose("waste", "fragmentation", "hetero/placement/*"),
 )
 
 TABLE = (*PYTHON_NAMES, *FILE_NAMES, *C_NAMES, *WRITTEN_WORDS, *PROSE_WORDS)
@@ -347,6 +400,19 @@ SAMPLES: dict[str, tuple[Place, Iterator[Used], list[str]]] = {
         PROSE,
         c_prose("/* Where tenants take\n * turns. */ int kin;", "limiters/x.c"),
         ["/* Where tenants take turns. */"],
+    ),
+    "a retired word of a message": (
+        PROSE,
+        python_prose(
+            'f(f"order {name!r} is none")\ng("grant is kept for it")\nh("put in order")',
+            "hetero/x.py",
+        ),
+        ['f"order {name!r} is none"', '"grant is kept for it"'],
+    ),
+    "a part of a function's name": (
+        PYTHON,
+        python_names("def _seat_somewhere(turns): ...", "hetero/x.py"),
+        ["_seat_somewhere", "turns"],
     ),
 }
 

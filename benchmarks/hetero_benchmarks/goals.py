@@ -15,7 +15,7 @@ from hetero.model import Policy, Priority
 from hetero_benchmarks.cells import FULL, Cell, Share, Tenant
 from hetero_benchmarks.rates import Pace, share, swing
 
-#: Below this share a single second is not judged: it holds a few turns only.
+#: Below this share a single second is not judged: it holds a few time slices only.
 JUDGED_FROM = 25
 
 #: Seconds between two requests of a neighbour that uses its card now and then.
@@ -23,7 +23,7 @@ RARELY = 0.25
 #: Seconds between two requests of an inference loop.
 THINKING = 0.02
 
-#: How many times the ways to run unhindered take turns.
+#: How many rounds the ways to run unhindered alternate for.
 ROUNDS = 4
 
 #: What was measured, cell by cell; a cell measured again has more than one.
@@ -248,7 +248,7 @@ def precedence(high: str, low: str, seconds: float, results: Results) -> Precede
 
 
 def unhindered(job: str, seconds: float) -> tuple[Cell, ...]:
-    """Return the ways to run without a limit of the core, taking turns in short runs."""
+    """Return the ways to run without a limit of the core, alternating in short runs."""
     ways = (None, Share(), Share(core=FULL))
     return ROUNDS * tuple(
         Cell(tenants=(Tenant(job=job, share=way),), seconds=seconds / ROUNDS, lead=0.5)

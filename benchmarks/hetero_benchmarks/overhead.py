@@ -79,7 +79,7 @@ class Overhead:
     type=click.IntRange(min=1),
     default=15,
     show_default=True,
-    help="How many processes are timed for each variant, the variants taking turns.",
+    help="How many processes are timed for each variant, the variants alternating.",
 )
 @click.option(
     "--calls",
@@ -113,7 +113,7 @@ def overhead(
 ) -> None:
     """Time launches, allocations, memory queries and starts natively and behind the limiter.
 
-    The variants take turns, one process each a round, so that a machine that slows down slows all
+    The variants alternate, one process each a round, so that a machine that slows down slows all
     of them. A call's median and 99th percentile are taken in each process; shown is the median of
     those over the rounds.
     """

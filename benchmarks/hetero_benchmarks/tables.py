@@ -163,7 +163,7 @@ def _priority(found: Sequence[Precedence]) -> Table:
 
 def _free(found: Sequence[Free]) -> Table:
     table = _table(
-        "Nothing limited but memory: throughput beside that without hetero, in turns",
+        "Nothing limited but memory: throughput beside that without hetero, alternating",
         "job", "memory only %", "lowest–highest", "core 100 %", "lowest–highest",
     )  # fmt: skip
     for each in found:

@@ -58,7 +58,7 @@ def gemm() -> Steps:
 
 
 def gemm16384() -> Steps:
-    """Multiply 16384x16384 bf16 matrices: kernels longer than a turn."""
+    """Multiply 16384x16384 bf16 matrices: kernels longer than a time slice."""
     return _gemm(16384, depth=4)
 
 

@@ -58,9 +58,9 @@ def command(*, as_json: bool, watch: bool, cluster: bool) -> None:
     partition, service, preload, none.
     """
     if cluster:
-        from hetero.kube.cluster_view import survey
+        from hetero.kube.cluster_view import read_cluster
 
-        show(survey, render_cluster, as_json=as_json, watch=watch)
+        show(read_cluster, render_cluster, as_json=as_json, watch=watch)
         return
     node = Node.here()
     show(lambda: observe_node(node), render, as_json=as_json, watch=watch)

@@ -40,7 +40,9 @@ def command(
     from hetero.kube.service import start
 
     if client_ca is None and not insecure:
-        raise BadInput("give --client-ca: whoever may call the extender can give cards away")
+        raise BadInput(
+            "give --client-ca: any client that may call the extender can give cards away"
+        )
     start.scheduler(
         listen(client_ca=client_ca, insecure=insecure, **where),
         config=config,

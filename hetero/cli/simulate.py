@@ -1,4 +1,4 @@
-"""hetero simulate: what orders of placing make of a recorded workload, side by side."""
+"""hetero simulate: what placement policies make of a recorded workload, side by side."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> int:
-    """Replay a workload over a cluster under several orders of placing.
+    """Replay a workload over a cluster under several placement policies.
 
     PATH is a folder of openb CSV files or a JSON file of nodes and pods. Pods are drawn with
     replacement until they ask for 130 % of all cards: each seed draws others, the same seed the
@@ -75,9 +75,9 @@ def command(
 
 
 def render(summaries: tuple) -> Table:  # type: ignore[type-arg]
-    """Return one row per order."""
+    """Return one row per placement policy."""
     made = table(
-        "policy", "allocated", "from–to", "fragmented", "placed", "refused", "decisions/s",
+        "placement", "allocated", "from–to", "fragmented", "placed", "refused", "decisions/s",
         folds=("refused",), right=("allocated", "fragmented", "placed", "decisions/s"),
     )  # fmt: skip
     for one in summaries:

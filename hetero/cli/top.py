@@ -62,9 +62,9 @@ def command(*, interval: float | None, once: bool, cluster: bool, as_json: bool)
     watch = not once and (interval is not None or sys.stdout.isatty())
     seconds = interval or _INTERVAL
     if cluster:
-        from hetero.kube.cluster_view import survey
+        from hetero.kube.cluster_view import read_cluster
 
-        everywhere = partial(survey, seconds=seconds)
+        everywhere = partial(read_cluster, seconds=seconds)
         show(everywhere, render_cluster, as_json=as_json, watch=watch, period=0)
         return
     query = partial(observe_node, Node.here(), seconds=seconds)

@@ -1,4 +1,4 @@
-"""Keeps a grant for a container that somebody else starts, as the kubelet does, until let go."""
+"""Pins a grant for a container that somebody else starts, as the kubelet does."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def pin(
     owner: Mapping[str, str],
     libraries: Libraries,
     beside: Callable[[Grant], bool] = lambda _: False,
-    bring: Callable[[Edits], Edits] | None = None,
+    injection: Callable[[Edits], Edits] | None = None,
 ) -> Grant:
-    """Make an allocation stand for a container until it is let go, and say what confines it.
+    """Make an allocation stand for a container until it is unpinned, and say what confines it.
 
     One that stands already is answered as it is. `beside` says of a grant that it is
-    not used while this one is, `bring` how the driver comes in (`without_driver` unless set).
+    not used while this one is, `injection` how the driver comes in (`without_driver` unless set).
     Raises `Refused` when what is free does not cover it.
     """
     devices = {device.uuid: device for device in discovery.devices}
@@ -113,7 +113,7 @@ def pin(
                 owner=owner,
             )
             limiters = libraries.put(node.limiters(allocation, discovery.vendors))
-            edits = _real(node, edits, bring or without_driver)
+            edits = _real(node, edits, injection or without_driver)
             confined = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
             grant = evolve(grant, edits=evolve(confined, cdi=edits.cdi))
             node.ledger.pin(grant, beside=own.grants)
@@ -149,10 +149,10 @@ def without_driver(edits: Edits) -> Edits:
     return evolve(edits, cdi=(), files=())
 
 
-def _real(node: Node, edits: Edits, bring: Callable[[Edits], Edits]) -> Edits:
+def _real(node: Node, edits: Edits, injection: Callable[[Edits], Edits]) -> Edits:
     """Return what a container can be given of a vendor's edits: simulated cards have no nodes."""
     if node.simulation is None:
-        return bring(edits)
+        return injection(edits)
     there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
     drivers = str(node.simulation.drivers)
     return evolve(

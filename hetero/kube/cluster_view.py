@@ -68,7 +68,7 @@ class _Heard:
     silent: str | None = None
 
 
-def survey(*, seconds: float | None = None) -> ClusterView:
+def read_cluster(*, seconds: float | None = None) -> ClusterView:
     """Return the cluster of this pod or of $KUBECONFIG. Raises `HeteroError` without one.
 
     What is used is looked up if `seconds` says over how long.
@@ -82,7 +82,7 @@ def survey(*, seconds: float | None = None) -> ClusterView:
 
 
 async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
-    """Return the cluster behind an API, as `survey`."""
+    """Return the cluster behind an API, as `read_cluster`."""
     nodes, pods = await asyncio.gather(api.get("/api/v1/nodes"), api.get("/api/v1/pods"))
     holding = tuple(view for pod in pods["items"] for view in _holding(pod))
     members = tuple(

@@ -18,7 +18,7 @@ class Policy(str, Enum):
 
 
 def following(policy: Policy) -> str:
-    """Return the counter of shares that follow a policy, on devices that count `policy_slots`."""
+    """Return the counter of shares that follow a policy, on devices with `POLICY_SLOTS`."""
     return f"{policy.value} shares"
 
 

@@ -208,7 +208,7 @@ class Node:
                     f"`hetero share rm {entry.share}` ends it"
                 )
             if entry.id == identity and entry.owner and not force:
-                raise Refused(f"grant {identity} is kept for {entry.label}: it ends with that")
+                raise Refused(f"grant {identity} is pinned for {entry.label}: it ends with that")
         if not force:
             raise Refused(
                 f"grant {identity} is in use by {self._who(identity)}: it is free when they end; "
@@ -240,7 +240,7 @@ class Node:
         return [self.directory(identity) / name for name in (ALIVE, USAGE)]
 
     def with_system(self, snapshot: Snapshot) -> Snapshot:
-        """Return `look` and what root gave out."""
+        """Return `snapshot` and what root gave out."""
         if self.system is None:
             return snapshot
         shared = self.system.snapshot()
@@ -251,7 +251,7 @@ class Node:
         )
 
     def reconcile(self, discovery: Discovery, snapshot: Snapshot) -> tuple[str, ...]:
-        """Bring slices in line with `look`; within `admission`. Return a sentence per failure."""
+        """Bring slices in line with `snapshot`; within `admission`. Return a line per failure."""
         return slices.reconcile(self.registry, self.ledger, discovery, snapshot)
 
     def _discover_for(self, request: Request) -> Discovery:

@@ -78,10 +78,10 @@ class Index:
     def _find(self, pod: Pod, shape: Shape) -> Placement | Refusal:
         answer: Placement | None
         if not shape.plain:
-            answer = self._seat_somewhere(shape, pod)
+            answer = self._place_anywhere(shape, pod)
         else:
             number = self._rows.best(shape)
-            answer = None if number is None else self._sit(number, shape, pod)
+            answer = None if number is None else self._place_by_row(number, shape, pod)
         if answer is None:
             counts = self._rows.reasons(shape)
             if FITS in counts:  # a part of the pod does, or single devices of groups
@@ -154,19 +154,19 @@ class Index:
 
     # --- from a node to a placement ----------------------------------------------------------
 
-    def _sit(self, number: int, shape: Shape, pod: Pod) -> Placement | None:
+    def _place_by_row(self, number: int, shape: Shape, pod: Pod) -> Placement | None:
         """Return the placement of a plain pod on a node its row says it fits on."""
         cluster = self.cluster
         node = cluster.nodes[number]
         allocation = None
         if shape.request is not None:
             if any(device.group for device in node.devices):  # the row knows single devices
-                return self._place_pod(number, pod) or self._seat_somewhere(shape, pod)
+                return self._place_pod(number, pod) or self._place_anywhere(shape, pod)
             chosen = self.prices.choose(number, shape)
             assert chosen is not None  # noqa: S101 - the row says so
             devices = [node.devices[position] for position in chosen[1]]
             if len({device.vendor for device in devices}) > 1:
-                return self._place_pod(number, pod) or self._seat_somewhere(shape, pod)
+                return self._place_pod(number, pod) or self._place_anywhere(shape, pod)
             cuts = [
                 self.prices.cut(cluster.states[cluster.cards[number][position]], shape)
                 for position in chosen[1]
@@ -199,7 +199,7 @@ class Index:
         answer = place_pod(node.name, node.devices, cluster.free(number), host, pod, policy=policy)
         return answer if isinstance(answer, Placement) else None
 
-    def _seat_somewhere(self, shape: Shape, pod: Pod) -> Placement | None:
+    def _place_anywhere(self, shape: Shape, pod: Pod) -> Placement | None:
         for number in self._rows.ranked(shape):
             answer = self._place_pod(number, pod)
             if answer is not None:

@@ -22,7 +22,7 @@ _LINK_SETS = 20_000
 
 @frozen(kw_only=True)
 class Verdict:
-    """What one device says to a request: `cost` is its rank in the order's eyes, if it serves."""
+    """What one device says to a request: `cost` is its rank by the policy, if it serves."""
 
     device: str
     verdict: str
@@ -43,7 +43,7 @@ def fit(
 ) -> Allocation | Refusal:
     """Return the allocation that serves every ask on a device of its own, or why there is none.
 
-    The devices of one allocation are of one vendor, the first (in the order's eyes) that can
+    The devices of one allocation are of one vendor, the first (by the policy) that can
     serve all of it, unless the asks name their devices themselves.
     """
     return fit_into(inventory.devices, inventory.free(), request, policy=policy)
@@ -78,7 +78,7 @@ def fit_into(
 def explain(
     inventory: Inventory, request: Request, *, policy: PlacementPolicy = binpack
 ) -> Explanation:
-    """Return what `fit` answers, with every device's verdict and what it costs in the order."""
+    """Return what `fit` answers, with every device's verdict and what it costs by the policy."""
     free = inventory.free()
     answer = fit(inventory, request, policy=policy)
     taken = {g.device for g in answer.pieces} if isinstance(answer, Allocation) else set()
@@ -198,7 +198,7 @@ def _match(
     free: Free,
     policy: PlacementPolicy,
 ) -> list[tuple[str, Portion]] | None:
-    """Give every ask a device of its own, preferring the order; None if that is impossible.
+    """Give every ask a device of its own, preferred by the policy; None if that is impossible.
 
     Augmenting paths make the answer exact: a small ask moves off a large card when a large ask
     needs it.

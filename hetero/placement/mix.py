@@ -1,12 +1,13 @@
 """What requests have looked like so far, boiled down to what a piece of a card or node is worth.
 
-The fragmentation-aware order prices a placement by what it makes useless. Three tables say how
+The fragmentation-aware policy prices a placement by what it makes useless. Three tables say how
 much that is, all learned from the pods seen up to now (never from those to come), all in exact
 integers (`POINTS` to a thousandth of a card):
 
-- `waste[room]`: of a card with `room` thousandths free, how much will in the end stay unused. The
-  next pods that fit are drawn from the mix and fill it; with few that fit it may never be filled.
-- `whole[cards]`: the same for the empty cards of one node and pods of several whole cards.
+- `fragmentation[free_milli]`: of a card with `free_milli` thousandths free, how much will in the
+  end stay unused. The next pods that fit are drawn from the mix and fill it; with few that fit it
+  may never be filled.
+- `whole_cards[cards]`: the same for the empty cards of one node and pods of several whole cards.
 - `host`: how much of the node's own counters a thousandth of a card comes with, on average. Cards
   that are left with less than that are stranded.
 """
@@ -50,7 +51,7 @@ class HostRate:
 
 
 def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
-    """Return the points of a card that stay unused, by its room from 0 to 1000 thousandths."""
+    """Return the points of a card that stay unused, by what is free, 0 to 1000 thousandths."""
     asked: dict[int, int] = {}
     for demand in demands:
         if demand.cards:
@@ -59,7 +60,7 @@ def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
     everything = max(sum(asked.values()), 1)
     none_fits = everything**PATIENCE
     used = [0] * (CARD_MILLI + 1)
-    fitting, several = 0, 0  # how often, and how many of, the sizes up to `room` are asked for
+    fitting, several = 0, 0  # of the sizes up to `free_milli`: how often asked for, how many
     for free_milli in range(1, CARD_MILLI + 1):
         if several < len(sizes) and sizes[several] == free_milli:
             fitting += asked[free_milli]

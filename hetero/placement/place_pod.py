@@ -1,4 +1,4 @@
-"""Seats all containers of a pod on one node, exactly: if there is a way, one is found."""
+"""Places all containers of a pod on one node, exactly: if there is a way, one is found."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _search(
 ) -> _Found | None:
     """Return one allocation per request and what `then` makes of the room left after them.
 
-    Tries every way, the order's favourite first; devices that are alike are tried once.
+    Tries every way, the policy's favourite first; devices that are alike are tried once.
     """
     if not requests:
         return then(free)

@@ -1,4 +1,4 @@
-"""Orders over devices and nodes: which of those that fit is taken, as small pure functions."""
+"""Placement policies: which of the devices and nodes that fit is taken, as small pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
 
-#: Returns what taking the portion costs; the lowest is taken. All orders give tuples of one length.
+#: Returns what taking the portion costs; the lowest is taken. All give tuples of one length.
 PlacementPolicy = Callable[[Device, Mapping[str, int], Portion], tuple[int, ...]]
 
 
@@ -29,7 +29,7 @@ def spread(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, 
     return tuple(-cost for cost in binpack(device, free, cut))
 
 
-#: The orders over devices by name.
+#: The placement policies over devices by name.
 PLACEMENT_POLICIES: Mapping[str, PlacementPolicy] = {"binpack": binpack, "spread": spread}
 
 _HEAVIEST = 1_000_000
@@ -57,7 +57,7 @@ class Weights:
                 raise BadInput(f"weight {term}={weight} is out of range: at most {_HEAVIEST}")
 
 
-#: The orders by name. Terms that settle only ties weigh 1 against 1000.
+#: The placement policies over a cluster by name. Terms that settle only ties weigh 1 against 1000.
 WEIGHTS: Mapping[str, Weights] = {
     "fragmentation": Weights(fragmentation=2, whole_cards=1, host=1),
     "binpack": Weights(node=1000, card=1),
@@ -69,12 +69,12 @@ WEIGHTS: Mapping[str, Weights] = {
 
 
 def weights(name: str) -> Weights:
-    """Return the weights of a named order, or of `fragmentation=2,host=1`. Raises `BadInput`."""
+    """Return a placement's weights, of its name or `fragmentation=2,host=1`. Raises `BadInput`."""
     if name in WEIGHTS:
         return WEIGHTS[name]
     if "=" not in name:
         raise BadInput(
-            f"order {name!r} is none of {', '.join(WEIGHTS)}, nor weights as fragmentation=2"
+            f"placement {name!r} is none of {', '.join(WEIGHTS)}, nor weights as fragmentation=2"
         )
     given: dict[str, int] = {}
     for part in name.split(","):

@@ -52,7 +52,7 @@ class Defragmentation:
 def gang(index: Index, pods: Sequence[Pod]) -> tuple[Placement, ...] | Refusal:
     """Place all pods, in the order given, or none of them and return why the first failed.
 
-    The largest are seated first; a gang that fits only in another order may be refused.
+    The largest are placed first; a gang that fits only in another order may be refused.
     """
     by_size = sorted(range(len(pods)), key=lambda place: (-index.prices.demand(pods[place]), place))
     placed: dict[int, Placement] = {}
@@ -177,7 +177,7 @@ def _victims(
     """Return the cheapest victims on one node, None if even all would not do or be too many."""
 
     def without(victims: Iterable[Placement]) -> Placement | None:
-        return _seat_without(index, number, pod, victims)
+        return _place_without(index, number, pod, victims)
 
     if without(candidates) is None:
         return None
@@ -199,7 +199,7 @@ def _victims(
     return None if placement is None else Preemption(placement=placement, victims=tuple(remaining))
 
 
-def _seat_without(
+def _place_without(
     index: Index, number: int, pod: Pod, victims: Iterable[Placement]
 ) -> Placement | None:
     """Return the pod's place on a node once the victims are gone from it."""

@@ -36,7 +36,7 @@ class Shape:
     """What alike pods have in common: the devices and the host they want.
 
     For a pod that wants more than one container's equal devices (`plain` False) `request` and
-    `cards` only tell where it may fit, and `seat` tells where it does.
+    `cards` only tell where it may fit, and `place_pod` tells where it does.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The words in which pods ask for a vendor's cards: names of resources and annotations, as data."""
+"""The names by which pods ask for a vendor's cards: resources and annotations, as data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ResourceNames:
     `count` counts cards and is the resource the kubelet knows. `memory` and `core` are per card:
     one of `memory` is `memory_unit` bytes (an amount with a binary suffix is bytes as it stands),
     and `core_whole` of `core` are all of a card. Where a resource has several names, each serves.
-    `models` are the models these words mean, `enforcements` how their cards are shared, and `whole`
+    `models` are the models these names mean, `enforcements` how their cards are shared, and `whole`
     says that they never mean a share. `shape` is the one shape of their menus that they mean.
     """
 
@@ -60,9 +60,9 @@ class ResourceNames:
     module: int = 1
 
     def each(self, *models: str, module: int = 1) -> tuple[ResourceNames, ...]:
-        """Return such words for each of these models, where each has resources of its own.
+        """Return such names for each of these models, where each has resources of its own.
 
-        `{model}` stands for the model in what these words say. A name that is the beginning of
+        `{model}` stands for the model in what these names say. A name that is the beginning of
         another's means its own cards alone.
         """
         return tuple(
@@ -80,7 +80,7 @@ class ResourceNames:
         )
 
     def each_shape(self, *shapes: str) -> tuple[ResourceNames, ...]:
-        """Return such words for each of these shapes, with `{shape}` filled in their count."""
+        """Return such names for each of these shapes, with `{shape}` filled in their count."""
         return tuple(
             evolve(self, count=self.count.format(shape=shape), shape=shape) for shape in shapes
         )
@@ -92,7 +92,7 @@ class ResourceNames:
         return tuple(name for name in some if name is not None)
 
     def mean(self, device: Device) -> bool:
-        """Return whether the device is one that these words may get."""
+        """Return whether the device is one that these names may get."""
         enforcement, shaped = (
             device.enforcement.value,
             self.shape is None or self.shape in device.shapes,

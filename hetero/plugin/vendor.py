@@ -85,8 +85,8 @@ class Vendor:
     by index (`visible_by`); in a container, which has its own devices alone, indices count from 0.
     `runtime` names those that the vendor's container runtime reads: there a device is called what
     the machine calls it. Either says `none` where no device of the vendor is to be seen.
-    `limiter` names the driver API the preloaded limiter covers, where there is one. `words` are
-    what a pod asks in.
+    `limiter` names the driver API the preloaded limiter covers, where there is one.
+    `resource_names` are what a pod asks by.
 
     A container needs more than a variable: `device_nodes` are the /dev entries of a granted device
     and `files` those of its driver: libraries by the name programs open them by, programs and
@@ -107,7 +107,7 @@ class Vendor:
     device_nodes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     cdi: str | None = None
-    words: tuple[ResourceNames, ...] = ()
+    resource_names: tuple[ResourceNames, ...] = ()
 
     @visible_by.validator
     def _uuid_or_index(self, _: object, value: str) -> None:

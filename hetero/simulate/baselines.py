@@ -1,4 +1,4 @@
-"""The orders others have published, as they define them, to compare ours with under one protocol.
+"""The published placement policies, as defined there, to compare ours with under one protocol.
 
 Weng et al. (USENIX ATC 2023, on fragmentation gradient descent) compare six. Each gives a node a
 whole-numbered score from 0 to 100, the highest wins, and the first node among equals; that

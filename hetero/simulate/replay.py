@@ -1,4 +1,4 @@
-"""Replays a trace under one order and one seed, by the protocol of the literature."""
+"""Replays a trace under one placement policy and one seed, by the protocol of the literature."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Point:
 
 @frozen(kw_only=True)
 class Run:
-    """What one order made of one sample of pods."""
+    """What one placement policy made of one sample of pods."""
 
     placement: str
     seed: int
@@ -84,7 +84,7 @@ def demands(trace: Trace) -> list[int]:
 
 
 def replay(trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS) -> Run:
-    """Return what an order makes of the trace's arrivals; the same seed gives the same answer."""
+    """Return what a placement policy makes of the arrivals; the same seed gives the same."""
     nodes, pods = arrivals(trace, seed, percent=percent)
     player: _Player
     if placement in SCORES:
@@ -128,7 +128,7 @@ def replay(trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS) 
 
 
 class _Player(Protocol):
-    """What a replay needs of an order of placing."""
+    """What a replay needs of a placement policy."""
 
     def place(self, pod: Pod) -> str | None:
         """Place the pod; return None, or the reason of most nodes why not."""
@@ -141,7 +141,7 @@ class _Player(Protocol):
 
 
 class _Ours:
-    """The index under one of our orders."""
+    """The index under one of our placement policies."""
 
     def __init__(self, placement: str, nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> None:
         self._index = Index(nodes, weights=weights(placement))
@@ -176,7 +176,7 @@ class _Ours:
 def replay_all(
     path: Path, pods: str | None, placements: Iterable[str], seeds: Iterable[int], *, processes: int
 ) -> Iterator[Run]:
-    """Yield a run for every order and seed as they end, `processes` of them at a time."""
+    """Yield a run for every placement and seed as they end, `processes` of them at a time."""
     work = [(path, pods, placement, seed) for seed in seeds for placement in placements]
     if processes == 1:
         yield from map(_one, work)
@@ -187,7 +187,7 @@ def replay_all(
 
 
 def placements(names: str) -> list[str]:
-    """Return the orders in a list, ours or published.
+    """Return the placement policies in a list, ours or published.
 
     The list is as `fragmentation,fgd` or `fragmentation=2,host=1`: a part with a weight continues
     the weights before it. Raises `BadInput`.

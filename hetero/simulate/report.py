@@ -1,4 +1,4 @@
-"""What several runs of an order come to: one row of the table, one curve of the plot."""
+"""What several runs of a placement policy come to: one row of the table, one curve of the plot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetero.simulate.replay import Point, Run
 
 @frozen(kw_only=True)
 class Summary:
-    """The mean over all seeds of one order; percentages are of all cards."""
+    """The mean over all seeds of one placement policy; percentages are of all cards."""
 
     placement: str
     seeds: int
@@ -30,7 +30,7 @@ class Summary:
 
 
 def summarise(runs: Iterable[Run], placements: Sequence[str]) -> tuple[Summary, ...]:
-    """Return one summary per order, in the order given."""
+    """Return one summary per placement, in the order given."""
     by_placement: dict[str, list[Run]] = {placement: [] for placement in placements}
     for run in sorted(runs, key=lambda one: one.seed):
         by_placement[run.placement].append(run)

@@ -1,5 +1,4 @@
-# What MUSA calls the things that CUDA has: its driver is made of the CUDA limiter's bodies under these names, and so is
-# the fake of it.
+# What MUSA calls the things that CUDA has: its limiter is made of the CUDA limiter's bodies under these names.
 s/\bcu\([A-Z]\)/mu\1/g
 s/libcuda\.so\.1/libmusa.so.1/g
 s/CUDA_VISIBLE_DEVICES/MUSA_VISIBLE_DEVICES/g

@@ -1,5 +1,5 @@
-/* Cards that take turns and memory that is counted, in one file under /dev/shm. Over 400 lines because all of it reads
- * or changes one state under one lock. */
+/* Cards that share their time in slices and count memory, in one file under /dev/shm. Over 400 lines because all of it
+ * reads or changes one state under one lock. */
 #include "engine.h"
 
 #include <errno.h>
@@ -36,7 +36,7 @@ struct account {
     struct stretch stretch[STRETCHES];
 };
 
-/* Whose turn it is. Plain numbers, so that a wait can play the future on a copy. */
+/* Who has the time slice. Plain numbers, so that a wait can play the future on a copy. */
 struct wheel {
     uint64_t clock;            /* the time until which everything is worked out */
     uint32_t holder;           /* index in tenants, or NOBODY */
@@ -47,7 +47,7 @@ struct card {
     pthread_mutex_t lock; /* robust, across processes: guards the card and its accounts */
     struct wheel wheel;
     uint64_t looked;
-    uint32_t count, tenants[ENGINE_TENANTS]; /* accounts, in turn order */
+    uint32_t count, tenants[ENGINE_TENANTS]; /* accounts, in the wheel's order */
 };
 
 struct state { /* the file */
@@ -192,7 +192,7 @@ void engine_forget(struct engine *it)
     memset(it, 0, sizeof *it);
 }
 
-/* The next stretch of the wheel, at most until `until`: who was served (NOBODY for a change of turns) and how long. */
+/* The next stretch of the wheel, at most until `until`: who was served (NOBODY for a change of holder) and how long. */
 static uint64_t next_stretch(struct wheel *wheel, const struct engine_card *card, const uint64_t *pending,
                              uint32_t count, uint64_t until, uint32_t *who)
 {
@@ -457,7 +457,7 @@ void engine_wait(struct account *account, uint64_t fence)
         pthread_mutex_unlock(&card->lock);
         uint64_t now = engine_now();
         if (shared && then > now + look_period)
-            then = now + look_period; /* a neighbour may die and hand its turns over */
+            then = now + look_period; /* a neighbour may die and hand its time slices over */
         if (then > now + 2 * sleep_margin) {
             uint64_t until = then - sleep_margin;
             struct timespec wake = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};

@@ -2,7 +2,7 @@
  *
  * Memory is a count per process. Time: each process has, on each card, GPU work submitted and GPU work served, both in
  * nanoseconds since it joined; its operations run one after another in the order they came, so "done" is a fence on the
- * served scale. Processes with pending work take turns of `slice`, and lose `swap` whenever the card changes
+ * served scale. Processes with pending work get time slices of `slice`, and lose `swap` whenever the card changes
  * between two that both have work: the way a driver without MPS shares a card between contexts. There is no thread:
  * whoever asks first works out what happened until now.
  *

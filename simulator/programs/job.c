@@ -224,7 +224,7 @@ static void launch(void)
 }
 
 /* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that
- * the card is at work for us already when the time starts and a neighbour's turn is not counted. */
+ * the card is at work for us already when the time starts and a neighbour's time slice is not counted. */
 static double measured(unsigned count)
 {
     CUevent start, end;

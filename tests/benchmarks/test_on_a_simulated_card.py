@@ -94,7 +94,7 @@ def test_every_promise_is_measured_and_kept(bench: Bench) -> None:
 
     got = {row["job"]: row["got"] for row in told["alone"] if row["asked"] == 30}
     assert pytest.approx(30, abs=ERROR) == got["cooperative"]
-    # Four programs lose time to the driver's changes between them, that turns spare them.
+    # Four programs lose time to the driver's changes between them, which time slices spare them.
     assert 20 < got["processes"] < 45
     (four,) = told["together"]
     assert pytest.approx([25] * 4, abs=ERROR) == [row["got"] for row in four]

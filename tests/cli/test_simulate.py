@@ -35,7 +35,7 @@ def test_orders_stand_side_by_side(hetero: Run, cluster: str) -> None:
     lines = [line.split() for line in done.stdout.splitlines()]
 
     assert 0 == done.returncode, done.stderr
-    assert ["policy", "allocated", "from–to", "fragmented", "placed", "refused"] == lines[0][:6]
+    assert ["placement", "allocated", "from–to", "fragmented", "placed", "refused"] == lines[0][:6]
     assert ["spread", "fgd"] == [line[0] for line in lines[1:]]
     assert max(map(len, done.stdout.splitlines())) <= 100
 

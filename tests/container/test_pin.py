@@ -52,7 +52,7 @@ def test_a_pinned_grant_stands_without_a_process_until_it_is_unpinned(
     assert [] == ids(node)
 
 
-def test_what_was_unpin_stands_while_a_process_uses_it(limited: Node, tmp_path: Path) -> None:
+def test_what_was_unpinned_stands_while_a_process_uses_it(limited: Node, tmp_path: Path) -> None:
     pinned(limited, tmp_path)
     with (limited.directory("one") / USAGE).open("r+b") as usage:
         assert try_lock(usage.fileno())  # as the limiter does in every process of the container
@@ -117,7 +117,7 @@ def test_limiters_are_copied_once_and_a_new_version_beside_the_old(tmp_path: Pat
 
 def test_a_pinned_grant_is_released_by_force_alone(node: Node, tmp_path: Path) -> None:
     pinned(node, tmp_path)
-    with pytest.raises(Refused, match="grant one is kept for default/one/main"):
+    with pytest.raises(Refused, match="grant one is pinned for default/one/main"):
         node.release("one")
     node.release("one", force=True)
 

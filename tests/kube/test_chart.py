@@ -87,7 +87,7 @@ def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> No
     }
 
     assert set(WORDS.resources) == {one["name"] for one in extender["managedResources"]}
-    assert {words.count for vendor in WORDS.vendors for words in vendor.words} == counted
+    assert {one.count for vendor in WORDS.vendors for one in vendor.resource_names} == counted
 
 
 def test_every_service_starts_anew_with_new_settings_and_the_agent_reads_them() -> None:

@@ -38,9 +38,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def brought(way: InjectionWay, root: Path, *, kubelet: str = "v1.34.1", **spec: Any) -> Edits:
-    bring = DriverInjection(way=way, root=root)
-    bring.meet({"kubeletVersion": kubelet})
-    return bring.into({"spec": spec}, EDITS)
+    injection = DriverInjection(way=way, root=root)
+    injection.note_kubelet({"kubeletVersion": kubelet})
+    return injection.into({"spec": spec}, EDITS)
 
 
 def test_the_agent_brings_what_the_vendor_declares_and_the_node_has(root: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_clusters_settings_say_how_often_a_node_gives_a_card(tmp_path: Path)
 
 def test_a_partitioned_card_is_offered_by_its_parts_and_by_each_shape_of_them() -> None:
     async def story() -> None:
-        async with world(16 * GiB, words=("1g", "3g", "7g")) as at:
+        async with world(16 * GiB, named_shapes=("1g", "3g", "7g")) as at:
             parts = [("1g", 1, "a"), ("1g", 1, "b"), ("3g", 3, "c")]
             menu = tuple(
                 Template(name, {CORE: core, MEMORY: core * GiB, name: 1}, part=part)

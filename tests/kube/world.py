@@ -141,12 +141,14 @@ async def until(true: Callable[[], object], *, seconds: float = 10) -> None:
 
 
 @asynccontextmanager
-async def world(*memory: int, slots: int = 10, words: tuple[str, ...] = ()) -> AsyncIterator[World]:
+async def world(
+    *memory: int, slots: int = 10, named_shapes: tuple[str, ...] = ()
+) -> AsyncIterator[World]:
     vendor = MemoryVendor(
         rack(*(memory or (16 * GiB, 16 * GiB)), slots=slots, numa=1), limiter="cuda"
     )
-    shapes = (ResourceNames(count=f"example.com/{shape}", shape=shape) for shape in words)
-    vendor._vendor = evolve(vendor._vendor, words=(ResourceNames(count=CARD), *shapes))
+    shapes = (ResourceNames(count=f"example.com/{shape}", shape=shape) for shape in named_shapes)
+    vendor._vendor = evolve(vendor._vendor, resource_names=(ResourceNames(count=CARD), *shapes))
     # Not pytest's directory: a socket's path has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="k") as path:
         made = World(Path(path), vendor)

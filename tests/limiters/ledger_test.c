@@ -170,7 +170,7 @@ static void with_every_slot_taken_by_the_living_the_next_process_is_refused(void
         _exit(1);
     }
     struct region *regions = take_slots(path, HETERO_REGION_SLOTS / 2);
-    int seat = regions[7].slot;
+    int slot = regions[7].slot;
     char done;
     EXPECT(1, read(ready[0], &done, 1));
     EXPECT(true, region_open(&last, path));
@@ -178,7 +178,7 @@ static void with_every_slot_taken_by_the_living_the_next_process_is_refused(void
 
     region_forget(&regions[7]); /* that one ends */
     EXPECT(LEDGER_GRANTED, ledger_reserve(&last, 0, 1, HETERO_REGION_SLOTS));
-    EXPECT(seat, last.slot);
+    EXPECT(slot, last.slot);
     EXPECT(HETERO_REGION_SLOTS, ledger_used(&last, 0));
     kill(other, SIGKILL);
     wait(NULL);

@@ -76,13 +76,13 @@ class Rack:
             (directory / f"time_slice.{UUIDS[each]}").touch()
         return cls(directory, Machine(directory, text))
 
-    def grant(self, *terms: Terms, name: str = "grant", turns: bool = True) -> "Grant":
+    def grant(self, *terms: Terms, name: str = "grant", time_slices: bool = True) -> "Grant":
         directory = self.directory / name
         directory.mkdir()
         (directory / "grant").write_bytes(packed_grant(terms))
         (directory / "usage").write_bytes(bytes(REGION_BYTES))
         for index, each in enumerate(terms):
-            if turns:
+            if time_slices:
                 (directory / f"time_slice.{index}").hardlink_to(
                     self.directory / f"time_slice.{each.uuid}"
                 )

@@ -162,9 +162,9 @@ input()
     assert [64, False] == grant.run(other)
 
 
-def test_three_hundred_processes_at_once_all_get_a_seat_and_never_too_much(rack: Rack) -> None:
+def test_three_hundred_processes_at_once_all_get_a_slot_and_never_too_much(rack: Rack) -> None:
     grant = rack.grant(Terms(memory=300 * MIB))  # each of them wants 1 MiB
-    for _ in range(2):  # the second time among the seats of the dead
+    for _ in range(2):  # the second time among the slots of the dead
         starts = rack.machine.spawn(
             [str(hetero_simulator.timing("cuda")), "--starts", "300"], **grant.environment
         )
@@ -178,7 +178,7 @@ def test_three_hundred_processes_at_once_all_get_a_seat_and_never_too_much(rack:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kills", [300, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_killed_programs_leave_nothing_on_the_card(rack: Rack, kills: int) -> None:
-    """Killed anywhere from their start to the middle of a turn, three beside each other."""
+    """Killed anywhere from their start to the middle of a time slice, three beside each other."""
     grant, rng = rack.grant(Terms(memory=64 * MIB, core=8000)), random.Random(1)
     watcher = rack.start(
         """

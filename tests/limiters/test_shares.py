@@ -43,7 +43,7 @@ def test_two_tenants_of_one_card_get_a_share_each(rack: Rack, kind: str) -> None
 
 @pytest.mark.measured
 def test_two_processes_of_one_grant_share_its_share(rack: Rack) -> None:
-    grant = rack.grant(Terms(core=4000), turns=False)
+    grant = rack.grant(Terms(core=4000), time_slices=False)
     with meanwhile(_start(grant, seconds=10)), meanwhile(_start(grant, seconds=10)):
         time.sleep(0.5)
         before, begin = grant.usage().gpu_ns, time.monotonic_ns()
@@ -170,7 +170,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.measured
-def test_a_tenant_killed_in_its_turn_holds_nobody_up(rack: Rack) -> None:
+def test_a_tenant_killed_in_its_time_slice_holds_nobody_up(rack: Rack) -> None:
     victim = _start(rack.grant(Terms(core=9900), name="victim"), seconds=30)
     time.sleep(0.5)
     victim.kill()
@@ -203,7 +203,7 @@ call("cuCtxSynchronize")
 say(time.monotonic() - begin)
 """
     )
-    # 1200 launches of 250 us are 0.3 s of device time, of which the last turn is not waited for.
+    # 1200 launches of 250 us are 0.3 s of device time; the last time slice is not waited for.
     assert 0.55 < seconds < 0.9
     assert 1200 == grant.usage().launches
 
@@ -277,7 +277,7 @@ say(counts)
 @pytest.mark.parametrize(
     "end", ["cuDevicePrimaryCtxReset_v2(c_int(0))", "cuDevicePrimaryCtxRelease_v2(c_int(0))"]
 )
-def test_a_context_can_end_in_the_middle_of_a_turn(rack: Rack, end: str) -> None:
+def test_a_context_can_end_in_the_middle_of_a_time_slice(rack: Rack, end: str) -> None:
     told = rack.grant(Terms(core=5000)).run(
         f"""
 answers = []

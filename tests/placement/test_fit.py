@@ -262,7 +262,7 @@ def test_a_uuid_is_understood_by_its_start_whatever_its_case() -> None:
     assert ["three-1"] == granted(MIXED, one(device="THREE-1", memory=GiB))
 
 
-# --- order ---------------------------------------------------------------------------------------
+# --- placement policies --------------------------------------------------------------------------
 
 
 def test_binpack_fills_the_fuller_card_and_spread_takes_the_emptier() -> None:

@@ -229,7 +229,7 @@ def test_weights_can_be_given_as_data() -> None:
     assert WEIGHTS["fragmentation"] == weights("fragmentation=2,whole_cards=1,host=1")
 
 
-# --- orders --------------------------------------------------------------------------------------
+# --- placement policies --------------------------------------------------------------------------
 
 
 @FORMS

@@ -1,4 +1,4 @@
-"""The tables behind the fragmentation-aware order, against what can be worked out by hand."""
+"""The tables behind the fragmentation-aware policy, against what can be worked out by hand."""
 
 from __future__ import annotations
 

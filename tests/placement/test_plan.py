@@ -96,11 +96,11 @@ def test_the_victims_are_the_cheapest_there_are(
             for some in combinations(mine, number):
                 for victim in some:
                     index.remove(victim)
-                seated = machine.name in index.costs(demand)
+                placed = machine.name in index.costs(demand)
                 for victim in some:
                     index.take(victim)
                 loss = (number, sum(v.pod.work for v in some), sum(v.pod.priority for v in some))
-                if seated and (best is None or loss < best):
+                if placed and (best is None or loss < best):
                     best = loss
 
     answer = preempt(index, demand, standing)

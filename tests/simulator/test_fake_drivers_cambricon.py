@@ -195,7 +195,7 @@ def test_an_instance_outlives_its_killed_maker_and_is_busy_while_used(mlus: Vend
 
 def test_processes_that_cut_and_destroy_at_once_lose_nothing(mlus: VendorMachine) -> None:
     """The file of the slices comes and goes meanwhile: it is there only while one stands."""
-    turn = """
+    program = """
         for i in range(40):
             p = profile(20, 1 << 30)
             made = instance(p)
@@ -204,7 +204,7 @@ def test_processes_that_cut_and_destroy_at_once_lose_nothing(mlus: VendorMachine
             assert 0 == cndev.cndevDestroySMluProfileInfo(p, 0)
         say(standing(room=0))
         """
-    running = [mlus.start(turn) for _ in range(4)]
+    running = [mlus.start(program) for _ in range(4)]
     ends = [process.communicate(timeout=30) for process in running]
 
     assert [""] * 4 == [error for _, error in ends]

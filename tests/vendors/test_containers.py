@@ -188,7 +188,7 @@ def test_the_agent_gives_a_container_all_of_that(tmp_path: Path, vendor: str) ->
             label="pod",
             owner={"pod": "uid"},
             libraries=Libraries(tmp_path / "libraries"),
-            bring=partial(DriverInjection().into, {"spec": {}}),
+            injection=partial(DriverInjection().into, {"spec": {}}),
         )
         said = answered(kept.edits)
         mounts = {(mount.host_path, mount.container_path) for mount in said.mounts}

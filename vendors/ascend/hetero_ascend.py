@@ -27,7 +27,7 @@ _TABLE = """
 310P3   8/7   vir01 3072/1/1, vir02 6144/2/2, vir04 12288/4/4
 """
 #: What HAMi's users write: each model has resources of its own.
-_WORDS = plugin.ResourceNames(
+_RESOURCE_NAMES = plugin.ResourceNames(
     count="huawei.com/Ascend{model}",
     memory=("huawei.com/Ascend{model}-memory",),
     core=("huawei.com/Ascend{model}-core",),
@@ -50,9 +50,9 @@ VENDOR = plugin.Vendor(
         "/usr/local/bin/npu-smi",
         "/etc/ascend_install.info",
     ),
-    words=(
-        *_WORDS.each("910A", "910B2", "910B3", "910B4-1", "910B4", "310P"),
-        *_WORDS.each("910C", module=2),  # two dies
+    resource_names=(
+        *_RESOURCE_NAMES.each("910A", "910B2", "910B3", "910B4-1", "910B4", "310P"),
+        *_RESOURCE_NAMES.each("910C", module=2),  # two dies
     ),
 )
 

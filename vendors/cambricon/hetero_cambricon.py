@@ -32,7 +32,7 @@ _SLICED = plugin.Fractional(
     memory=plugin.Step(256 * MiB), multi=plugin.MultiDevice.WHOLE, together=True
 )
 #: What HAMi's users write; its examples name the model in some resources.
-_WORDS = plugin.ResourceNames(
+_RESOURCE_NAMES = plugin.ResourceNames(
     count="cambricon.com/vmlu",
     memory=("cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu370.smlu.vmemory"),
     memory_unit=256 * MiB,
@@ -62,7 +62,7 @@ VENDOR = plugin.Vendor(
         "/dev/cambricon_ipcm{index}",
     ),
     files=("/usr/bin/cnmon",),
-    words=(_WORDS,),
+    resource_names=(_RESOURCE_NAMES,),
 )
 
 _CNDEV = plugin.Driver(

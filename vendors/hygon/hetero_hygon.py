@@ -43,7 +43,7 @@ _CARDS = {
     0x6212: ("K100-AI-LC", 120),
 }
 #: What HAMi's users write.
-_WORDS = plugin.ResourceNames(
+_RESOURCE_NAMES = plugin.ResourceNames(
     count="hygon.com/dcunum",
     memory=("hygon.com/dcumem",),
     core=("hygon.com/dcucores",),
@@ -68,7 +68,7 @@ VENDOR = plugin.Vendor(
     # After gpustack/runtime (deployer/cdi/hygon.py), and the mounts of HAMi's device plugin.
     device_nodes=("/dev/kfd", "/dev/mkfd", "{card}", "{render}"),
     files=("/opt/hyhal", "/opt/dtk:/opt/hygondriver"),
-    words=(_WORDS,),
+    resource_names=(_RESOURCE_NAMES,),
 )
 
 _RSMI = plugin.Driver(

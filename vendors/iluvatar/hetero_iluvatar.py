@@ -15,7 +15,7 @@ from hetero import plugin
 from hetero.plugin import Device, DriverError, Enforcement, Library, MiB
 
 #: What HAMi's users write: each model has resources of its own.
-_WORDS = plugin.ResourceNames(
+_RESOURCE_NAMES = plugin.ResourceNames(
     count="iluvatar.ai/{model}-vgpu",
     memory=("iluvatar.ai/{model}.vMem",),
     memory_unit=256 * MiB,
@@ -42,7 +42,7 @@ VENDOR = plugin.Vendor(
     # After the vendor's device plugin (Deep-Spark/ix-device-plugin, pkg/dpm): the libraries are in
     # the image, or its container runtime brings them.
     device_nodes=("/dev/itrctl", "/dev/iluvatar{minor}"),
-    words=_WORDS.each("MR-V100", "MR-V50", "BI-V150", "BI-V100"),
+    resource_names=_RESOURCE_NAMES.each("MR-V100", "MR-V50", "BI-V150", "BI-V100"),
 )
 
 _IXML = plugin.Driver(

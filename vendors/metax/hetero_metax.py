@@ -62,7 +62,7 @@ VENDOR = plugin.Vendor(
     visible_by="index",
     # After gpustack/runtime (deployer/cdi/metax.py); images bring the libraries.
     device_nodes=("/dev/mxcd", "/dev/mxnd", "/dev/mxgd", "{card}", "{render}"),
-    words=(_WHOLE, _SHARES),
+    resource_names=(_WHOLE, _SHARES),
 )
 #: What a card whose sGPU mode is on divides into: 1 % and 128 MiB, at most 16.
 _SLICED = plugin.Fractional(

@@ -33,7 +33,7 @@ _S4000 = plugin.Fractional(
     together=True,
 )
 #: What HAMi's users write, in units of 512 MiB and of one core group.
-_WORDS = plugin.ResourceNames(
+_RESOURCE_NAMES = plugin.ResourceNames(
     count="mthreads.com/vgpu",
     memory=("mthreads.com/sgpu-memory",),
     memory_unit=512 * MiB,
@@ -56,7 +56,7 @@ VENDOR = plugin.Vendor(
     # runtime brings of the driver.
     device_nodes=("{node}", "{card}", "{render}"),
     files=("libmusa.so.1", "libmtml.so", "/usr/bin/mthreads-gmi"),
-    words=(_WORDS,),
+    resource_names=(_RESOURCE_NAMES,),
 )
 
 #: The files of the kernel module that shares a card; its container runtime makes the instances.

@@ -18,7 +18,7 @@ from hetero import plugin
 from hetero.plugin import CORE, MEMORY, Device, DriverError, Enforcement, MiB, Policy, Template
 
 #: What users of NVIDIA's own plugin write for a MIG instance, with the annotations of HAMi's users,
-#: who write the words below it for a share; Volcano's are the last.
+#: who write the names below it for a share; Volcano's are the last.
 _INSTANCE = plugin.ResourceNames(
     count="nvidia.com/mig-{shape}",
     include_model="nvidia.com/use-gputype",
@@ -81,7 +81,7 @@ VENDOR = plugin.Vendor(
         "libnvidia-gpucomp.so.{driver}",
         "/usr/bin/nvidia-smi",
     ),
-    words=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
+    resource_names=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
 )
 
 _NVML = plugin.Binding(

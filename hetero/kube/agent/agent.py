@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from hetero.container.log import tell
 from hetero.container.pin import Libraries
-from hetero.kube.agent.allocator import Shares
+from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.device_plugin import Plugin
 from hetero.kube.agent.driver_injection import DriverInjection, InjectionWay
 from hetero.kube.agent.kubelet import Kubelet
@@ -79,19 +79,18 @@ class Agent:
     options: Options
     api: Api
     discovery: Discovery
-    shares: Shares = field(init=False)
+    allocator: Allocator = field(init=False)
     metrics: Metrics = field(init=False)
     plugins: dict[str, Plugin] = field(init=False, factory=dict)
-    _words: dict[str, tuple[ResourceNames, ...]] = field(
-        init=False
-    )  # by vendor, as the cluster says them
+    # By vendor, as the cluster says them.
+    _resource_names: dict[str, tuple[ResourceNames, ...]] = field(init=False)
     _lookout: BypassMonitor = field(init=False)
     _published: str | None = field(init=False, default=None)  # what the API has
 
     def __attrs_post_init__(self) -> None:
         said = settings.load(self.options.config).vocabulary(self.node.registry)
-        self._words = {vendor.name: vendor.words for vendor in said.vendors}
-        self.shares = Shares(
+        self._resource_names = {vendor.name: vendor.resource_names for vendor in said.vendors}
+        self.allocator = Allocator(
             node=self.node,
             name=self.options.name,
             key_file=self.options.key_file,
@@ -101,7 +100,7 @@ class Agent:
             discovery=self.discovery,
             driver=DriverInjection(way=self.options.driver, root=self.options.host),
         )
-        self.metrics = Metrics(self.shares)
+        self.metrics = Metrics(self.allocator)
         self._lookout = BypassMonitor(self.node)
 
     async def run(self) -> None:
@@ -160,12 +159,12 @@ class Agent:
     async def _discover(self) -> None:
         """Discover; offer and publish what changed."""
         found = await asyncio.to_thread(self.node.discover)
-        self.discovery = self.shares.discovery = remembered(found, self.discovery)
+        self.discovery = self.allocator.discovery = remembered(found, self.discovery)
         for name, devices in self._resources().items():
             plugin = self.plugins.get(name)
             if plugin is None:
                 plugin = self.plugins[name] = Plugin(
-                    name, self.shares.kubelet, self.shares, self.metrics.observe
+                    name, self.allocator.kubelet, self.allocator, self.metrics.observe
                 )
             plugin.offer(devices)
         await self._publish()
@@ -182,16 +181,18 @@ class Agent:
         """Return whether the container whose process that is asked for its end."""
         for entry in self.node.snapshot().grants:
             if entry.id == found.grant:
-                return self.shares.variable(entry, KILLER) in ("true", "1")
+                return self.allocator.variable(entry, KILLER) in ("true", "1")
         return False
 
     def _resources(self) -> dict[str, list[Device]]:
         """Return the devices that each kubelet resource counts; what was offered once stays."""
         found: dict[str, list[Device]] = {name: [] for name in self.plugins}
         for device in self.discovery.devices:
-            for words in self._words.get(device.vendor, ()):
-                if words.mean(device):
-                    found.setdefault(words.count, []).append(_counted(device, words.shape))
+            for resource_names in self._resource_names.get(device.vendor, ()):
+                if resource_names.mean(device):
+                    found.setdefault(resource_names.count, []).append(
+                        _counted(device, resource_names.shape)
+                    )
         return found
 
     async def _publish(self) -> None:
@@ -211,13 +212,13 @@ class Agent:
     # --- what the API says ------------------------------------------------------------------------
 
     def _pods_listed(self, items: list[Plain]) -> None:
-        self.shares.meet_all(map(_needed, items))
+        self.allocator.replace_pods(map(_needed, items))
 
     def _pod_changed(self, event: str, pod: Plain) -> None:
         if event == "DELETED":
-            self.shares.forget(pod["metadata"]["uid"])
+            self.allocator.remove_pod(pod["metadata"]["uid"])
         else:
-            self.shares.meet(_needed(pod))
+            self.allocator.update_pod(_needed(pod))
 
     def _nodes_listed(self, items: list[Plain]) -> None:
         for node in items:
@@ -227,15 +228,15 @@ class Agent:
         if event != "DELETED":
             about = node["metadata"].get("annotations") or {}
             self._published = about.get(INVENTORY, "")
-            self.shares.driver.meet((node.get("status") or {}).get("nodeInfo") or {})
+            self.allocator.driver.note_kubelet((node.get("status") or {}).get("nodeInfo") or {})
 
     async def _reconcile(self) -> None:
         while True:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.shares.stir.wait(), RECONCILE)
-            self.shares.stir.clear()
+                await asyncio.wait_for(self.allocator.reconcile_due.wait(), RECONCILE)
+            self.allocator.reconcile_due.clear()
             try:
-                await self.shares.reconcile()
+                await self.allocator.reconcile()
             except HeteroError as error:
                 log.warning("reconcile: %s", error)
 

@@ -57,7 +57,7 @@ _AT_ONCE = 1.0
 
 
 @define(eq=False)
-class Shares:
+class Allocator:
     """The shares of one node's pods."""
 
     node: Node
@@ -69,7 +69,8 @@ class Shares:
     discovery: Discovery
     driver: DriverInjection = field(factory=DriverInjection)
     pods: dict[str, Plain] = field(init=False, factory=dict)  # on this node, by UID
-    stir: asyncio.Event = field(init=False, factory=asyncio.Event)  # a share may have to go
+    # Set when a share may have to go.
+    reconcile_due: asyncio.Event = field(init=False, factory=asyncio.Event)
     # By a pod's UID, its grants by container as they are made or were: one pod after the other, as
     # the API tells of them, since each making needs the ledger for itself.
     _making: dict[str, asyncio.Future[dict[str, Grant]]] = field(init=False, factory=dict)
@@ -81,32 +82,32 @@ class Shares:
 
     # --- what the API says ------------------------------------------------------------------------
 
-    def meet(self, pod: Plain) -> None:
+    def update_pod(self, pod: Plain) -> None:
         """Note what the API says of a pod of this node; give it what is signed, ahead of its start.
 
         What cannot be given is the kubelet's to hear, when it asks.
         """
         self.pods[pod["metadata"]["uid"]] = pod
         if ended(pod):  # then alone: while pods start, their admission has the processor
-            self.stir.set()
+            self.reconcile_due.set()
         elif active(pod) and ALLOCATION in (pod["metadata"].get("annotations") or ()):
             with suppress(HeteroError):
                 self._made(pod)
 
-    def forget(self, uid: str) -> None:
+    def remove_pod(self, uid: str) -> None:
         """Note that a pod is gone."""
         self.pods.pop(uid, None)
         self._making.pop(uid, None)
-        self.stir.set()
+        self.reconcile_due.set()
 
-    def meet_all(self, pods: Iterable[Plain]) -> None:
+    def replace_pods(self, pods: Iterable[Plain]) -> None:
         """Note all the pods of this node."""
         known = {pod["metadata"]["uid"]: pod for pod in pods}
         for uid in self.pods.keys() - known.keys():
-            self.forget(uid)
+            self.remove_pod(uid)
         for pod in known.values():
-            self.meet(pod)
-        self.stir.set()
+            self.update_pod(pod)
+        self.reconcile_due.set()
 
     # --- what the kubelet asks ------------------------------------------------------------------
 
@@ -279,7 +280,7 @@ class Shares:
                 if grant and self.node.ledger.note(grant.id, line):
                     return grant
                 self._making.pop(wanted.pod["metadata"]["uid"], None)
-                why = "its grant was let go"
+                why = "its grant was unpinned"
             except Refused as error:
                 why = str(error)
             if monotonic() - began > _PATIENCE:
@@ -293,7 +294,7 @@ class Shares:
         making = self._making.get(uid)
         if making is None:
             given = signed(pod, Key.read(self.key_file), node=self.name)
-            making = asyncio.get_running_loop().run_in_executor(self._maker, self._keep, given)
+            making = asyncio.get_running_loop().run_in_executor(self._maker, self._pin, given)
             self._making[uid] = making
             making.add_done_callback(partial(self._done, uid))
         return making
@@ -304,9 +305,9 @@ class Shares:
             del self._making[uid]
         pod = self.pods.get(uid)
         if pod is None or ended(pod):
-            self.stir.set()
+            self.reconcile_due.set()
 
-    def _keep(self, given: Iterable[SignedContainer]) -> dict[str, Grant]:
+    def _pin(self, given: Iterable[SignedContainer]) -> dict[str, Grant]:
         """Make the grants of a pod stand."""
         return {
             wanted.container: pin(
@@ -318,7 +319,7 @@ class Shares:
                 owner=wanted.owner,
                 libraries=self.libraries,
                 beside=partial(self._rests, wanted.pod),
-                bring=partial(self.driver.into, wanted.pod),
+                injection=partial(self.driver.into, wanted.pod),
             )
             for wanted in given
         }
@@ -347,7 +348,7 @@ class Shares:
             if pod is not None and pod["metadata"]["uid"] == about["uid"] and not ended(pod):
                 continue
             await asyncio.to_thread(self.node.ledger.unpin, entry.id)
-            log.info("%s: its pod is gone, grant %s is let go", entry.label, entry.id)
+            log.info("%s: its pod is gone, grant %s is unpinned", entry.label, entry.id)
             gone = True
         if gone:
             await asyncio.to_thread(self.node.sweep)

@@ -14,7 +14,7 @@ from typing import NoReturn
 import grpc
 from attrs import define, field
 
-from hetero.kube.agent.allocator import Shares
+from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.kubelet import OPTIONS, Kubelet
 from hetero.kube.agent.proto import deviceplugin_pb2 as wire
 from hetero.kube.agent.proto.deviceplugin_pb2_grpc import (
@@ -67,7 +67,7 @@ class Plugin(DevicePluginServicer):
 
     resource: str
     kubelet: Kubelet
-    shares: Shares
+    allocator: Allocator
     observe: Observe
     _devices: wire.ListAndWatchResponse = field(init=False, factory=wire.ListAndWatchResponse)
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
@@ -148,7 +148,7 @@ class Plugin(DevicePluginServicer):
         answer, began = wire.PreferredAllocationResponse(), monotonic()
         for asked in request.container_requests:
             try:
-                ids = await self.shares.prefer(
+                ids = await self.allocator.prefer(
                     self.resource,
                     list(asked.available_deviceIDs),
                     list(asked.must_include_deviceIDs),
@@ -168,7 +168,7 @@ class Plugin(DevicePluginServicer):
         answer, began = wire.AllocateResponse(), monotonic()
         for asked in request.container_requests:
             try:
-                standing = await self.shares.allocate(self.resource, asked.devices_ids)
+                standing = await self.allocator.allocate(self.resource, asked.devices_ids)
             except HeteroError as error:
                 self.observe("allocate", "refused", monotonic() - began)
                 await self._refuse(context, error)
@@ -182,7 +182,7 @@ class Plugin(DevicePluginServicer):
         """Stop a start whose devices are not those the container was given."""
         began = monotonic()
         try:
-            await self.shares.confirm(self.resource, request.devices_ids)
+            await self.allocator.confirm(self.resource, request.devices_ids)
         except HeteroError as error:
             self.observe("start", "refused", monotonic() - began)
             await self._refuse(context, error)

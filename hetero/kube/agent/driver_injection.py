@@ -38,7 +38,7 @@ class DriverInjection:
     root: Path = Path("/")
     _by_name: bool = field(init=False, default=False)  # whether the kubelet passes CDI names on
 
-    def meet(self, kubelet: Mapping[str, str]) -> None:
+    def note_kubelet(self, kubelet: Mapping[str, str]) -> None:
         """Note what the node says of its kubelet (`nodeInfo`)."""
         version = kubelet.get("kubeletVersion", "")
         found = re.match(r"v(\d+)\.(\d+)", version)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from hetero.kube.agent.allocator import Shares
+from hetero.kube.agent.allocator import Allocator
 from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Policy
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.grant_file import CORE_FULL
@@ -30,7 +30,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 class Metrics(Collector):
     """One agent's metrics: its own work as it happens, the node's state when it is asked for."""
 
-    shares: Shares
+    allocator: Allocator
     registry: CollectorRegistry = field(init=False, factory=CollectorRegistry)
     _calls: Counter = field(init=False)
     _seconds: Histogram = field(init=False)
@@ -58,11 +58,11 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the state of the node's devices and shares as it is now."""
-        snapshot = self.shares.node.snapshot()
-        yield from self._devices(inventory_of(self.shares.discovery, snapshot).free())
+        snapshot = self.allocator.node.snapshot()
+        yield from self._devices(inventory_of(self.allocator.discovery, snapshot).free())
         yield from self._shares(snapshot.grants)
         up = GaugeMetricFamily("hetero_vendor_up", "Whether the driver answers", labels=("vendor",))
-        for row in self.shares.discovery.rows:
+        for row in self.allocator.discovery.rows:
             if row.state != "absent":
                 up.add_metric((row.name,), row.state == "ok")
         yield up
@@ -87,7 +87,7 @@ class Metrics(Collector):
         taken = gauge("slots_allocated", "How many slots are taken")
         healthy = gauge("healthy", "Whether the device may be given out")
         enforcement = gauge("enforcement_info", "How the device's promise is kept", "enforcement")
-        for device in self.shares.discovery.devices:
+        for device in self.allocator.discovery.devices:
             labels, left = self._labels(device), free[device.uuid]
             total.add_metric(labels, device.capacity[MEMORY])
             given.add_metric(labels, device.capacity[MEMORY] - left[MEMORY])
@@ -95,7 +95,7 @@ class Metrics(Collector):
             taken.add_metric(labels, device.capacity[SLOTS] - left[SLOTS])
             if device.capacity[CORE]:
                 core.add_metric(labels, 1 - left[CORE] / device.capacity[CORE])
-            usage = self.shares.node.registry.observe(device)
+            usage = self.allocator.node.registry.observe(device)
             if usage.memory is not None:
                 used.add_metric(labels, usage.memory)
             if usage.core is not None:
@@ -105,7 +105,7 @@ class Metrics(Collector):
         yield from (total, given, used, core, busy, slots, taken, healthy, enforcement)
 
     def _shares(
-        self, grant: tuple[Grant, ...]
+        self, grants: tuple[Grant, ...]
     ) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         def gauge(name: str, says: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
@@ -123,8 +123,8 @@ class Metrics(Collector):
             "How the container is held to its share",
             labels=(*_SHARE, "enforcement"),
         )
-        devices = {device.uuid: device for device in self.shares.discovery.devices}
-        for entry in grant:
+        devices = {device.uuid: device for device in self.allocator.discovery.devices}
+        for entry in grants:
             about = entry.owner
             if "container" not in about:
                 continue  # a program of this machine, not a pod's
@@ -150,11 +150,11 @@ class Metrics(Collector):
         yield from (limit, used, core, spent, denied, enforcement)
 
     def _counts(self, entry: Grant) -> tuple[Counts, ...]:
-        path = self.shares.node.directory(entry.id) / USAGE
+        path = self.allocator.node.directory(entry.id) / USAGE
         try:
             return read_counts(path, devices=len(entry.limits))
         except (OSError, ValueError):
             return ()  # it ended, or its tenant scribbled on it
 
     def _labels(self, device: Device) -> tuple[str, ...]:
-        return device.uuid, device.vendor, device.model, self.shares.name
+        return device.uuid, device.vendor, device.model, self.allocator.name

@@ -1,4 +1,4 @@
-"""Reads what a pod asks for: resources and annotations in the words that vendors declare."""
+"""Reads what a pod asks for: resources and annotations by the names that vendors declare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetero.placement import Container, Pod
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
 
-#: How nodes and devices are ordered, whoever made the devices: our own name comes first, then
+#: How nodes and devices are chosen, whoever made the devices: our own name comes first, then
 #: HAMi's, which is a pattern since it calls all devices what one kind of them is called.
 NODE_PLACEMENT = ("hetero.io/node-placement", "hami.io/node-scheduler-policy")
 DEVICE_PLACEMENT = ("hetero.io/device-placement", "hami.io/?pu-scheduler-policy")
@@ -45,10 +45,10 @@ class Defaults:
 
 @frozen(kw_only=True)
 class Asked:
-    """What one container asks for, and in whose words; `unlimited` as in `Defaults`."""
+    """What one container asks for, and by whose names; `unlimited` as in `Defaults`."""
 
     container: str
-    words: ResourceNames
+    resource_names: ResourceNames
     count: int
     request: Request
     unlimited: bool
@@ -59,7 +59,7 @@ class PodRequest:
     """What a pod wants.
 
     `pod` is how the packing core sees it; `unlimited` are its containers without a core limit, as
-    in `Defaults`. Nodes and devices are ordered by the placements; None: as the cluster does.
+    in `Defaults`. Nodes and devices are chosen by the placements; None: by the cluster's own.
     """
 
     pod: Pod
@@ -70,7 +70,7 @@ class PodRequest:
 
 @frozen(kw_only=True)
 class Vocabulary:
-    """All words that mean something in this cluster."""
+    """All names that mean something in this cluster."""
 
     vendors: tuple[Vendor, ...]
     defaults: Defaults = field(default=Defaults())
@@ -78,7 +78,9 @@ class Vocabulary:
     _resources: frozenset[str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        spoken = tuple((frozenset(w.resources), w, v) for v in self.vendors for w in v.words)
+        spoken = tuple(
+            (frozenset(w.resources), w, v) for v in self.vendors for w in v.resource_names
+        )
         names = frozenset[str]().union(*(names for names, _, _ in spoken))
         object.__setattr__(self, "_spoken", spoken)
         object.__setattr__(self, "_resources", names)
@@ -152,65 +154,76 @@ class Vocabulary:
         if not meant:
             return None  # counts are there and are 0
         if len(meant) > 1:
-            counts = " and ".join(words.count for words, _ in meant)
+            counts = " and ".join(resource_names.count for resource_names, _ in meant)
             raise BadInput(f"asks for {counts}: a container has cards of one kind")
-        words, vendor = meant[0]
-        ask = self._ask(words, amounts)
-        count = _count(words, ask, quantity(amounts, words.count) or self.defaults.count)
-        _expect_no_contradiction(words, notes)
+        resource_names, vendor = meant[0]
+        ask = self._ask(resource_names, amounts)
+        count = _count(
+            resource_names, ask, quantity(amounts, resource_names.count) or self.defaults.count
+        )
+        _expect_no_contradiction(resource_names, notes)
         wanted = names(_first(notes, DEVICE_PLACEMENT))
-        policy = self._policy(container, words, notes)
-        qos_class = _qos_class(words, notes, count)
-        first = quantity(amounts, words.priority) == 0 or qos_class in words.first
+        policy = self._policy(container, resource_names, notes)
+        qos_class = _qos_class(resource_names, notes, count)
+        first = quantity(amounts, resource_names.priority) == 0 or qos_class in resource_names.first
         return Asked(
             container=container["name"],
-            words=words,
+            resource_names=resource_names,
             count=count,
             unlimited=policy is None,
             request=Request(
                 asks=(ask,) * count,
-                exclusive=words.whole or ask.core == 100,
+                exclusive=resource_names.whole or ask.core == 100,
                 empty="mutex" in wanted,
-                numa="numa" in wanted or _true(notes, words.numa),
-                links="topology-aware" in wanted or _true(notes, words.links),
+                numa="numa" in wanted or _true(notes, resource_names.numa),
+                links="topology-aware" in wanted or _true(notes, resource_names.links),
                 policy=policy or Policy.FIXED,
                 priority=Priority.HIGH if first else Priority.LOW,
                 vendor=Selector(include=(vendor.name,)),
                 model=Selector(
-                    include=_models(notes, words.include_model, words) or words.models.include,
-                    exclude=(*_models(notes, words.exclude_model, words), *words.models.exclude),
+                    include=_models(notes, resource_names.include_model, resource_names)
+                    or resource_names.models.include,
+                    exclude=(
+                        *_models(notes, resource_names.exclude_model, resource_names),
+                        *resource_names.models.exclude,
+                    ),
                 ),
                 uuid=Selector(
-                    include=names(notes.get(words.include_uuid or "")),
-                    exclude=names(notes.get(words.exclude_uuid or "")),
+                    include=names(notes.get(resource_names.include_uuid or "")),
+                    exclude=names(notes.get(resource_names.exclude_uuid or "")),
                 ),
-                enforcement=_said(notes, words.mode, words.modes) or words.enforcements,
-                co_tenancy=_co_tenancy(words, qos_class),
+                enforcement=_said(notes, resource_names.mode, resource_names.modes)
+                or resource_names.enforcements,
+                co_tenancy=_co_tenancy(resource_names, qos_class),
             ),
         )
 
-    def _ask(self, words: ResourceNames, amounts: Mapping[str, str]) -> Ask:
-        if words.shape is not None:
-            return Ask(shape=words.shape)
-        sizes = (bytes_of(amounts, name, words.memory_unit) for name in words.memory)
+    def _ask(self, resource_names: ResourceNames, amounts: Mapping[str, str]) -> Ask:
+        if resource_names.shape is not None:
+            return Ask(shape=resource_names.shape)
+        sizes = (
+            bytes_of(amounts, name, resource_names.memory_unit) for name in resource_names.memory
+        )
         memory = next((size for size in sizes if size), None)
-        percent = quantity(amounts, words.memory_percent) or None
-        core = next((c for name in words.core if (c := quantity(amounts, name))), None)
+        percent = quantity(amounts, resource_names.memory_percent) or None
+        core = next((c for name in resource_names.core if (c := quantity(amounts, name))), None)
         if core is not None:
-            if core > words.core_whole:
+            if core > resource_names.core_whole:
                 raise BadInput(
-                    f"{words.core[0]} {core} is more than a card has: it is at most "
-                    f"{words.core_whole}, per card"
+                    f"{resource_names.core[0]} {core} is more than a card has: it is at most "
+                    f"{resource_names.core_whole}, per card"
                 )
-            core = max(core * 100 // words.core_whole, 1)
+            core = max(core * 100 // resource_names.core_whole, 1)
         if percent is not None and percent > 100:
-            raise BadInput(f"{words.memory_percent} {percent} is over 100 percent of a card")
+            raise BadInput(
+                f"{resource_names.memory_percent} {percent} is over 100 percent of a card"
+            )
         if memory is None and percent is None:
             memory = self.defaults.memory
         return Ask(memory=memory, memory_percent=percent, core=core or self.defaults.core)
 
     def _policy(
-        self, container: Plain, words: ResourceNames, notes: Mapping[str, str]
+        self, container: Plain, resource_names: ResourceNames, notes: Mapping[str, str]
     ) -> Policy | None:
         """Return the container's policy, None if nobody is to hold it to its core."""
         said = notes.get(POLICY)
@@ -220,7 +233,11 @@ class Vocabulary:
             return Policy(said)
         variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
         default = None if self.defaults.unlimited else self.defaults.policy
-        return _said({**variables, **notes}, words.policy, {_DEFAULT: default, **words.policies})
+        return _said(
+            {**variables, **notes},
+            resource_names.policy,
+            {_DEFAULT: default, **resource_names.policies},
+        )
 
 
 def _pinned(request: Request, uuids: Sequence[str]) -> Request:
@@ -231,37 +248,42 @@ def _pinned(request: Request, uuids: Sequence[str]) -> Request:
     return evolve(request, asks=tuple(asks))
 
 
-def _count(words: ResourceNames, ask: Ask, count: int) -> int:
+def _count(resource_names: ResourceNames, ask: Ask, count: int) -> int:
     """Return how many cards are meant: whole ones come in modules."""
-    size = words.module
-    parse_count(str(count), of=words.count)
+    size = resource_names.module
+    parse_count(str(count), of=resource_names.count)
     if size == 1 or (count == 1 and ask != Ask()):
         return count
     if count != 1 and count % size:
         raise BadInput(
-            f"{words.count} {count}: cards come in modules of {size}, so ask for a multiple of "
-            f"{size} (1 means one module)"
+            f"{resource_names.count} {count}: cards come in modules of {size}, so ask for "
+            f"a multiple of {size} (1 means one module)"
         )
     return max(count, size)
 
 
-def _qos_class(words: ResourceNames, notes: Mapping[str, str], count: int) -> str:
+def _qos_class(resource_names: ResourceNames, notes: Mapping[str, str], count: int) -> str:
     """Return the class of the pod, "" if it is in none."""
-    qos_class = notes.get(words.qos_class or "", "")
-    if qos_class not in words.qos_classes and qos_class:
-        raise BadInput(f"{words.qos_class} {qos_class!r} is none of {_list(words.qos_classes)}")
+    qos_class = notes.get(resource_names.qos_class or "", "")
+    if qos_class not in resource_names.qos_classes and qos_class:
+        known = _list(resource_names.qos_classes)
+        raise BadInput(f"{resource_names.qos_class} {qos_class!r} is none of {known}")
     if qos_class and count != 1:
-        raise BadInput(f"{words.count} {count}: a pod with {words.qos_class} has one card")
+        raise BadInput(
+            f"{resource_names.count} {count}: a pod with {resource_names.qos_class} has one card"
+        )
     return qos_class
 
 
-def _co_tenancy(words: ResourceNames, qos_class: str) -> tuple[CoTenancy, ...]:
+def _co_tenancy(resource_names: ResourceNames, qos_class: str) -> tuple[CoTenancy, ...]:
     """Return whom the container's cards may be shared with."""
-    if words.qos_class is None:
+    if resource_names.qos_class is None:
         return ()
     return (
         CoTenancy(
-            key=words.qos_class, value=qos_class, compatible_with=words.qos_classes[qos_class]
+            key=resource_names.qos_class,
+            value=qos_class,
+            compatible_with=resource_names.qos_classes[qos_class],
         ),
     )
 
@@ -288,17 +310,22 @@ def _first(notes: Mapping[str, str], patterns: Iterable[str]) -> str | None:
     return next(filter(None, said), None)
 
 
-def _models(notes: Mapping[str, str], name: str | None, words: ResourceNames) -> tuple[str, ...]:
+def _models(
+    notes: Mapping[str, str], name: str | None, resource_names: ResourceNames
+) -> tuple[str, ...]:
     """Return the models an annotation lists, spelt as the driver does."""
     listed = (notes.get(name) if name else None) or ""
-    for theirs, ours in words.spelling.items():
+    for theirs, ours in resource_names.spelling.items():
         listed = listed.replace(theirs, ours)
     return names(listed)
 
 
-def _expect_no_contradiction(words: ResourceNames, notes: Mapping[str, str]) -> None:
+def _expect_no_contradiction(resource_names: ResourceNames, notes: Mapping[str, str]) -> None:
     """Raise `BadInput` if annotations choose and exclude the same."""
-    pairs = ((words.include_model, words.exclude_model), (words.include_uuid, words.exclude_uuid))
+    pairs = (
+        (resource_names.include_model, resource_names.exclude_model),
+        (resource_names.include_uuid, resource_names.exclude_uuid),
+    )
     for include, exclude in pairs:
         both = set(names(notes.get(include or ""))) & set(names(notes.get(exclude or "")))
         if both:

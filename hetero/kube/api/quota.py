@@ -65,13 +65,14 @@ class Quotas:
         """Return what these counters of a device are in the units of every word that means it."""
         made: Counter[str] = Counter()
         for vendor in self.vocabulary.vendors:
-            for words in vendor.words if vendor.name == device.vendor else ():
-                if not (words.memory or words.core) or not words.mean(device):
+            for resource_names in vendor.resource_names if vendor.name == device.vendor else ():
+                counted = resource_names.memory or resource_names.core
+                if not counted or not resource_names.mean(device):
                     continue
-                for name in words.memory:
-                    made[name] = -(-takes.get(MEMORY, 0) // words.memory_unit)
-                for name in words.core:
-                    units = takes.get(CORE, 0) * words.core_whole
+                for name in resource_names.memory:
+                    made[name] = -(-takes.get(MEMORY, 0) // resource_names.memory_unit)
+                for name in resource_names.core:
+                    units = takes.get(CORE, 0) * resource_names.core_whole
                     made[name] = -(-units // max(device.of_card(CORE), 1))
         return made
 

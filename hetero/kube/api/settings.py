@@ -25,7 +25,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: What orders nodes and devices by default may be called.
+#: The placement policies over nodes and over devices that may be a cluster's default.
 _NODE_PLACEMENTS = ("binpack", "spread", "fragmentation")
 _DEVICE_PLACEMENTS = ("binpack", "spread")
 _TABLES = ("defaults", "resources", "runtime-classes", "nodes")
@@ -73,9 +73,14 @@ class Settings:
         return chosen
 
     def vocabulary(self, registry: Registry) -> Vocabulary:
-        """Return the words of all vendors, by the names this cluster uses."""
+        """Return the resource names of all vendors, as this cluster has renamed them."""
         declared = registry.declarations()
-        known = {name for vendor in declared for words in vendor.words for name in words.resources}
+        known = {
+            name
+            for vendor in declared
+            for resource_names in vendor.resource_names
+            for name in resource_names.resources
+        }
         for name in self.resources:
             if name not in known:
                 raise BadInput(f"settings: no vendor knows the resource {name!r}")
@@ -89,17 +94,17 @@ class Settings:
         def new(name: str | None) -> str | None:
             return None if name is None else self.resources.get(name, name)
 
-        def renamed(words: ResourceNames) -> ResourceNames:
+        def renamed(resource_names: ResourceNames) -> ResourceNames:
             return evolve(
-                words,
-                count=self.resources.get(words.count, words.count),
-                memory=tuple(self.resources.get(name, name) for name in words.memory),
-                memory_percent=new(words.memory_percent),
-                core=tuple(self.resources.get(name, name) for name in words.core),
-                priority=new(words.priority),
+                resource_names,
+                count=self.resources.get(resource_names.count, resource_names.count),
+                memory=tuple(self.resources.get(name, name) for name in resource_names.memory),
+                memory_percent=new(resource_names.memory_percent),
+                core=tuple(self.resources.get(name, name) for name in resource_names.core),
+                priority=new(resource_names.priority),
             )
 
-        return evolve(vendor, words=tuple(map(renamed, vendor.words)))
+        return evolve(vendor, resource_names=tuple(map(renamed, vendor.resource_names)))
 
 
 def load(path: Path | None) -> Settings:

@@ -141,7 +141,7 @@ class SchedulerCache:
     def reserve(
         self, uid: str, pod: Pod, node: str, *, policy: str | None = None
     ) -> Placement | Refusal:
-        """Seat the pod on the node, from now on, or return why that cannot be."""
+        """Place the pod on the node, from now on, or return why that cannot be."""
         self.release(uid)  # asked again, it may have other devices
         answer = self._place_pod(pod, node, policy=policy)
         if isinstance(answer, Refusal):
@@ -258,7 +258,7 @@ class SchedulerCache:
         return sum(charges, Counter())
 
     def _over_quota(self, pod: Pod) -> dict[frozenset[int], str]:
-        """Return which quota the pod passes wherever it is seated, by the kinds of a node's cards.
+        """Return which quota the pod passes wherever it is placed, by the kinds of a node's cards.
 
         Of kinds on which it may pass none there is nothing: mostly, of all.
         """
@@ -396,7 +396,7 @@ def _verdict(refusal: Refusal) -> str:
     reasons = set(refusal.verdicts.values())
     if refusal.missing is None and len(reasons) == 1:
         return reasons.pop()
-    return f"cannot seat it ({refusal.sentence})"
+    return f"cannot place it ({refusal.sentence})"
 
 
 def _held(placement: Placement) -> Iterator[tuple[Request, Allocation]]:

@@ -36,9 +36,10 @@ _RESERVED = "default-scheduler"
 
 @frozen(kw_only=True)
 class Webhook:
-    """Answers admission reviews. `scheduler` is the name pods get, `writer` who may sign them.
+    """Answers admission reviews. `scheduler` is the name pods get.
 
-    Pods that name one of the schedulers of `former` are moved to ours.
+    `allocation_writer` is the user who may sign them. Pods that name one of `adopt_schedulers` are
+    moved to ours.
     """
 
     vocabulary: Vocabulary
@@ -127,7 +128,7 @@ class Webhook:
         patches = []
         for asked in every:
             where, container = _container(spec, asked.container)
-            resources, name = container.get("resources") or {}, asked.words.count
+            resources, name = container.get("resources") or {}, asked.resource_names.count
             limits = resources.get("limits") or {}
             if quantity(limits, name) == asked.count:
                 continue
@@ -157,7 +158,7 @@ def _refuse_privileged(asked: Asked, found: tuple[str, Plain]) -> None:
     if (found[1].get("securityContext") or {}).get("privileged"):
         raise BadInput(
             f"container {asked.container}: is privileged, so it sees every card and no share "
-            f"can hold it: drop privileged, or {asked.words.count}"
+            f"can hold it: drop privileged, or {asked.resource_names.count}"
         )
 
 
@@ -192,9 +193,9 @@ def _charge(spec: Plain, every: tuple[Asked, ...]) -> Counter[str]:
 
 
 def _charge_of(asked: Asked) -> Counter[str]:
-    words, ask, made = asked.words, asked.request.asks[0], Counter[str]()
-    for name in words.memory if ask.memory is not None else ():
-        made[name] = -(-(ask.memory or 0) // words.memory_unit) * asked.count
-    for name in words.core if ask.core is not None else ():
-        made[name] = -(-(ask.core or 0) * words.core_whole // 100) * asked.count
+    resource_names, ask, made = asked.resource_names, asked.request.asks[0], Counter[str]()
+    for name in resource_names.memory if ask.memory is not None else ():
+        made[name] = -(-(ask.memory or 0) // resource_names.memory_unit) * asked.count
+    for name in resource_names.core if ask.core is not None else ():
+        made[name] = -(-(ask.core or 0) * resource_names.core_whole // 100) * asked.count
     return made

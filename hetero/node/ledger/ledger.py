@@ -169,7 +169,7 @@ class Ledger:
             yield snapshot
 
     def add(self, grant: Grant) -> GrantHandle:
-        """Make `standing` stand under a new id; within `admission`. All of it, or nothing."""
+        """Make `grant` stand under a new id; within `admission`. All of it, or nothing."""
         grant = evolve(grant, id=self._new_id())
         descriptor = self._build(grant)
         try:
