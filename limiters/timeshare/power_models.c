@@ -7,13 +7,14 @@
 const struct power_model power_model_neutral = {.device = ""};
 
 static const struct power_model models[] = {
-    /* Fitted by hand on two cards, 2026-11-21, driver 580.159.04, with `hetero bench isolation` and the logs of its
-     * time slices (docs/notes/limiter.md, versions 2 to 12). Idle: between time slices it drew 0.17 to 0.185 of its
-     * limit. Held: 679 to 690 W of 700. Samples: 20 ms apart, 1 - exp(-1 ms / 12.5 ms). Slowdown: 8192^3 bf16 products
-     * had 1.23 and 1.47 of the power there was and ran 1.080 and 1.183 times as fast in time slices as alone; 2048^3
-     * ones on four streams and 16384^3 ones agree to two points. Power grows with the 2.7th power of the clock. Copies
-     * are not slowed down by the clock, one warp's arithmetic by its 1.5th power. Switching: four processes made 1872
-     * kernels a second where one made 2004. */
+    /* Fitted by hand on two cards, 2026-11-21, driver 580.159.04, with `hetero bench isolation` (docs/notes/limiter.md
+     * names no options): gemm at 10, 20, 30, 45, 60, 75 and 90 with its mean power (version 1), and at 30, 60 and 90
+     * with a log of each time slice (version 9). Versions 2 to 12 tell the rest. Idle: between time slices it drew 0.17
+     * to 0.185 of its limit. Held: 679 to 690 W of 700. Samples: 20 ms apart, 1 - exp(-1 ms / 12.5 ms). Slowdown:
+     * 8192^3 bf16 products had 1.23 and 1.47 of the power there was and ran 1.080 and 1.183 times as fast in time
+     * slices as alone; 2048^3 ones on four streams and 16384^3 ones agree to two points. Power grows with the 2.7th
+     * power of the clock. Copies are not slowed down by the clock, one warp's arithmetic by its 1.5th power. Switching:
+     * four processes made 1872 kernels a second where one made 2004. */
     {
         .device = "NVIDIA H200",
         .idle_least = 170,
