@@ -17,7 +17,7 @@ class Failure(Exception):
 
 
 def guarded(name: str, stage: str, ask: Callable[[], T]) -> T:
-    """Call into a vendor: the only place where any exception at all is caught, even an exit."""
+    """Call into a vendor, and turn whatever it raises, even an exit, into a `Failure`."""
     try:
         return ask()
     except (DriverAbsent, Failure):

@@ -30,9 +30,9 @@ static const struct power_model models[] = {
         .least = 12,
         .switching = 14,
     },
-    /* benchmarks/power.py, 2026-11-22, driver 580.159.04: the meter to 7 W, the slowdown to 0.009 at 16 points
-     * from 1.09 to 1.51 of the power there is. The same command on an H200 that day finds 1.054 and 1.175 for 1.13
-     * and 1.47. */
+    /* benchmarks/power.py, 2026-11-22, driver 580.159.04: the meter to 7 W, the slowdown to 0.009 (root mean square) at
+     * 16 points from 1.09 to 1.51 of the power there is. The same command on an H200 that day finds 1.054 and 1.175
+     * for 1.13 and 1.47. */
     {
         .device = "NVIDIA H100 80GB HBM3",
         .idle_least = 169,
