@@ -37,6 +37,7 @@ test: setup ## run the tests that need no card, no root and no cluster
 soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter
 	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
 	$(BIN)/pytest -m soak
+	$(BIN)/pytest -m "cluster and measured" --timeout 900 tests/cluster
 
 fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of input; clang
 	$(BIN)/pytest -m soak -rs -k libfuzzer --timeout 900 tests/limiters/test_core.py
