@@ -20,6 +20,7 @@ from attrs import frozen
 
 CARD_MILLI = 1000  # thousandths of a card
 POINTS = 16  # to a thousandth of a card
+GRAIN = 16  # parts of a pod that a class's `times` counts
 #: How many pods are offered to a card before its remainder counts as never used. Measured on five
 #: traces: 10 to 40 pack alike, 5 costs up to half a point, 1000 (all is filled one day) up to two.
 PATIENCE = 20
@@ -27,15 +28,15 @@ PATIENCE = 20
 
 @frozen(kw_only=True)
 class DemandClass:
-    """How one shape of pod counts in the mix: `times` seen, `cards` of `size` thousandths each."""
+    """How a class of pods counts in the mix: `times` seen, `cards` of `size` thousandths each."""
 
     times: int
     cards: int
     size: int
 
 
-#: Before anything was seen: shares of a card in these sizes, equally often.
-PRIOR = tuple(DemandClass(times=1, cards=1, size=size) for size in (125, 250, 500, 1000))
+#: Before anything was seen: one pod for each of these shares of a card.
+PRIOR = tuple(DemandClass(times=GRAIN, cards=1, size=size) for size in (125, 250, 500, 1000))
 
 
 @frozen(kw_only=True)
@@ -44,10 +45,6 @@ class HostRate:
 
     points: int
     amount: int
-
-    def covers(self, left: int) -> int:
-        """Return the points of card that `left` of the counter can still serve."""
-        return left * self.points // self.amount
 
 
 def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:

@@ -105,7 +105,7 @@ def test_an_init_container_counts_only_where_it_takes_more_than_the_others() -> 
         first = [{"name": "first", "resources": {"limits": of(5000)}}]
         assert None is await refused(it, "a", of(4000), initContainers=first)
         assert {} == await it.bind("a", "n1")
-        assert 5000 == it.scheduler.cache.quotas.used["default"][GPUMEM]
+        assert 5000 == it.scheduler.quotas.used["default"][GPUMEM]
 
     scenario(play, n1=(card("GPU-1"),))
 
