@@ -154,8 +154,7 @@ def short(uuid: str) -> str:
 
 def model_of(device: Device) -> str:
     """Return the model's name without the vendor's, which has a column of its own."""
-    first, _, rest = device.model.partition(" ")
-    return rest if rest and first.lower() == device.vendor.lower() else device.model
+    return device.short_model
 
 
 def age(since: str) -> str:

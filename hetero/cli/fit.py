@@ -18,7 +18,7 @@ from hetero.placement import Explanation
 
 @click.command()
 @request_options
-@click.option("--explain", is_flag=True, help="Show what every device says, and at which cost.")
+@click.option("--explain", is_flag=True, help="Show what every device says, with numbers.")
 @json_option
 def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
     """Show what a request would get now, without taking it. Exits 3 if refused.
@@ -44,12 +44,9 @@ def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
 
 
 def render_explanation(explanation: Explanation) -> RenderableType:
-    """Return the answer, and one row per device: the cheapest that serve are taken."""
-    verdicts = table("device", "verdict", "cost", "taken", folds=("verdict",), right=("cost",))
-    for one in explanation.verdicts:
-        cost = "" if one.cost is None else " ".join(map(str, one.cost))
-        verdicts.add_row(one.device, one.verdict, cost, "yes" if one.chosen else "")
-    return Group(render(explanation.answer), Text(), verdicts)
+    """Return the answer, and what every device says: of those that fit, the fullest are taken."""
+    lines = (Text(one.sentence) for one in explanation.verdicts)
+    return Group(render(explanation.answer), Text(), *lines)
 
 
 def render(answer: Allocation | Refusal) -> RenderableType:

@@ -32,6 +32,10 @@ class Portion:
     template: str | None = None
     part: str | None = None
 
+    def is_whole(self, device: Device) -> bool:
+        """Whether it takes all of the device."""
+        return all(self.takes.get(name, 0) >= of for name, of in device.capacity.items())
+
 
 def round_up(size: int, grain: Grain) -> int | None:
     """Return the smallest size of `grain` that covers `size`, None above a ladder's top."""
@@ -50,7 +54,7 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
     """
     if ask.shape is not None:
         return _shape(device, _named(device.granularity, ask.shape), memory=0, core=0, free=free)
-    memory, core = _asked(device, ask)
+    memory, core = asked(device, ask)
     return cut(device, memory=memory, core=core, count=count, free=free)
 
 
@@ -85,7 +89,7 @@ def cut(
             return _shape(device, templated, memory=memory, core=core or 0, free=free)
 
 
-def _asked(device: Device, ask: Ask) -> tuple[int, int | None]:
+def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units asked of this device, before any grain."""
     core = None if ask.core is None else -(-device.of_card(CORE) * ask.core // 100)
     if ask.memory_percent is not None:

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from attrs import define, field
 
-from hetero.model import FITS, Device, Templated
+from hetero.model import FITS, NOT_CHOSEN, Device, Templated
 from hetero.model.rounding import Portion
 from hetero.placement.cluster import Container, Pod
 from hetero.placement.demand import Demand, Wanted, wanted
@@ -19,7 +19,7 @@ from hetero.placement.mix import (
     host_rate,
     whole_cards,
 )
-from hetero.placement.offer import NOT_CHOSEN, cut_of, obstacle
+from hetero.placement.offer import cut_of, obstacle
 from hetero.placement.placement_policy import Weights
 from hetero.placement.state import Cluster, Kind, State
 

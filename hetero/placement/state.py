@@ -6,17 +6,16 @@ from collections.abc import Iterable, Mapping
 
 from attrs import define, evolve
 
-from hetero.model import POLICY_SLOTS, SLOTS, Counters, Device
+from hetero.model import SLOTS, Counters, Device
 from hetero.model.errors import BadInput, NotFound
 from hetero.placement.cluster import Node, Placement
 from hetero.placement.mix import CARD_MILLI
+from hetero.placement.offer import HEADS
 
 #: What a node has of a counter it does not declare, and the most one can declare: 16 TiB of memory.
 #: Times a `HostRate`'s 18 bits of points it stays within 64.
 UNLIMITED = 1 << 44
 
-#: Counters of who holds a piece of a card, which say nothing of its size.
-_HEADS = {SLOTS, *POLICY_SLOTS}
 _SPARE = 1000  # states nobody is in that are not worth forgetting
 
 
@@ -37,7 +36,7 @@ class Kind:
             (
                 free[name] * CARD_MILLI // amount
                 for name, amount in self.device.capacity.items()
-                if amount and name not in _HEADS
+                if amount and name not in HEADS
             ),
             default=0,
         )

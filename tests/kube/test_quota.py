@@ -47,7 +47,7 @@ def test_memory_counts_over_all_cards_and_all_pods_of_the_namespace() -> None:
         assert None is await refused(it, "c", of(4000))
 
     api = scenario(play, n1=(card("GPU-1"), card("GPU-2")))
-    assert [f"0 of 1 node fit: 1 {said}"] == api.events
+    assert [f"0 of 1 node: 1 {said}"] == api.events
 
 
 def test_core_counts_and_none_of_it_is_free() -> None:

@@ -170,7 +170,7 @@ def test_a_refusal_counts_the_nodes_by_what_they_lack() -> None:
     placed(asked, pod(memory=50 * GiB, request={"uuid": Selector(include=("pair/free-0",))}))
 
     assert (
-        "0 of 7 nodes fit: 1 cordoned, 1 have no device, 1 lack host cpu, 2 lack memory, "
+        "0 of 7 nodes: 1 cordoned, 1 have no device, 1 lack host cpu, 2 lack memory, "
         "1 too small, 1 unhealthy (fell off the bus)"
     ) == refused(asked, demand)
     assert "have too few devices" in refused(asked, pod(3, memory=GiB))
@@ -256,7 +256,7 @@ def test_a_card_that_fails_gets_nothing_more_and_serves_again_when_it_is_well() 
     standing = placed(asked, pod(memory=GiB))
     fail(asked, "a", 0, "too hot")
 
-    assert "0 of 1 node fit: 1 unhealthy (too hot)" == refused(asked, pod(memory=GiB))
+    assert "0 of 1 node: 1 unhealthy (too hot)" == refused(asked, pod(memory=GiB))
     asked.remove(standing)
     fail(asked, "a", 0, None)
     placed(asked, pod())
@@ -269,7 +269,7 @@ def test_a_node_that_joins_is_placed_on_like_one_that_was_there() -> None:
     standing.append(placed(asked, pod(2, memory=GiB)))
 
     assert "b" == standing[1].node
-    assert "0 of 2 nodes fit: 2 lack memory" == refused(asked, pod(memory=GiB))
+    assert "0 of 2 nodes: 2 lack memory" == refused(asked, pod(memory=GiB))
     sound(asked, standing)
     asked.cache.update_node(Node(name="c", host={"disk": 1}))
     sound(asked, standing)
@@ -279,7 +279,7 @@ def test_a_node_whose_host_grows_serves_more() -> None:
     asked = Asked([node("a", cpu=1000)])
     standing = [placed(asked, pod(0, cpu=800))]
 
-    assert "0 of 1 node fit: 1 lack host cpu" == refused(asked, pod(0, cpu=800))
+    assert "0 of 1 node: 1 lack host cpu" == refused(asked, pod(0, cpu=800))
     asked.cache.update_node(node("a", cpu=2000))
     standing.append(placed(asked, pod(0, cpu=800)))
     sound(asked, standing)

@@ -53,7 +53,7 @@ def of(placement: Placement) -> set[str]:
 def test_an_odd_number_of_dies_is_refused_and_says_why(count: int) -> None:
     asked = Asked([node("a", modules(2, on="a"))])
 
-    assert "0 of 1 node fit: 1 only given 2 at a time" == refused(asked, pod(count))
+    assert "0 of 1 node: 1 only given 2 at a time" == refused(asked, pod(count))
 
 
 def test_a_pair_is_one_module_though_single_dies_of_two_are_free() -> None:
@@ -181,7 +181,7 @@ def test_shares_by_another_policy_go_to_another_card() -> None:
     first = placed(asked, one)
 
     assert where(first) == where(placed(asked, one)) != where(placed(asked, other))
-    assert "0 of 1 node fit: 1 shared by another policy" == refused(asked, third)
+    assert "0 of 1 node: 1 shared by another policy" == refused(asked, third)
 
 
 def test_a_card_that_is_empty_again_takes_any_policy() -> None:

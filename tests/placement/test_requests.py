@@ -34,7 +34,7 @@ def test_containers_beside_one_another_need_room_for_all_of_them() -> None:
     asked = Asked([node("a", cards("free", 1, node="a"))])
     some = Pod(containers=(container(50), container(40)))
 
-    assert "0 of 1 node fit: 1 lack room for all containers at once" == refused(asked, some)
+    assert "0 of 1 node: 1 lack room for all containers at once" == refused(asked, some)
     asked = Asked([node("a", cards("free", 2, node="a"))])
     assert ["a/free-0", "a/free-1"] == where(placed(asked, some))
 
