@@ -57,7 +57,7 @@ def sets(devices: Sequence[Device], offers: Sequence[Offers]) -> Iterator[list[D
 
 def owed(devices: Sequence[Device], chosen: Iterable[tuple[Device, Portion]]) -> int:
     """Return how many devices are still to be taken whole, for the groups of those that are."""
-    whole = {d.uuid: d.group for d, cut in chosen if d.group and _is_all(d, cut)}
+    whole = {d.uuid: d.group for d, cut in chosen if d.group and cut.is_whole(d)}
     if not whole:
         return 0
     groups = set(whole.values())
@@ -66,8 +66,4 @@ def owed(devices: Sequence[Device], chosen: Iterable[tuple[Device, Portion]]) ->
 
 def _all_of(device: Device, offer: Offers) -> bool:
     cut = offer[device.uuid]
-    return isinstance(cut, Portion) and _is_all(device, cut)
-
-
-def _is_all(device: Device, cut: Portion) -> bool:
-    return all(cut.takes.get(name, 0) >= amount for name, amount in device.capacity.items())
+    return isinstance(cut, Portion) and cut.is_whole(device)

@@ -14,6 +14,7 @@ from hetero.placement.offer import NOT_CHOSEN, offer
 from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
+Offers = dict[str, Portion | str]  # what each device says to one ask, by UUID
 #: What a verdict says whoever made the device.
 _PLAIN = (FITS, NOT_CHOSEN)
 #: Sets of linked devices looked at before the best of those seen is taken: 8 of 16 are 12,870.
@@ -22,7 +23,10 @@ _LINK_SETS = 20_000
 
 @frozen(kw_only=True)
 class Verdict:
-    """What one device says to a request: `cost` is its rank by the policy, if it serves."""
+    """What one device says to a request, and if it serves the cost by which it is chosen.
+
+    The cost's first number is what is conceded (`offer.cut_of`), the others are the policy's.
+    """
 
     device: str
     verdict: str
@@ -44,7 +48,8 @@ def fit(
     """Return the allocation that serves every ask on a device of its own, or why there is none.
 
     The devices of one allocation are of one vendor, the first (by the policy) that can
-    serve all of it, unless the asks name their devices themselves.
+    serve all of it, unless the asks name their devices themselves. Who asks for a share gets a
+    whole device, or a share without a limit, only where nothing else serves (`shares_first`).
     """
     return fit_into(inventory.devices, inventory.free(), request, policy=policy)
 
@@ -58,21 +63,54 @@ def fit_into(
         return Refusal(wanted=len(request.asks), verdicts={}, missing=lost)
     offers = _offers(devices, free, request)
     by_uuid = {device.uuid: device for device in devices}
+    for offered in shares_first(offers):
+        chosen = _cheapest(devices, free, request, offered, policy)
+        if chosen is not None:
+            return allocate(request, [(by_uuid[uuid], cut) for uuid, cut in chosen])
+    verdicts = {uuid: _verdict([offer[uuid] for offer in offers]) for uuid in by_uuid}
+    return Refusal(wanted=len(request.asks), verdicts=_by_vendor(verdicts, by_uuid))
+
+
+def shares_first(offers: list[Offers]) -> Iterator[list[Offers]]:
+    """Yield the offers that concede least, then also those that concede more, at last all."""
+    every = [cut for offered in offers for cut in offered.values() if isinstance(cut, Portion)]
+    for most in sorted({cut.conceded for cut in every}):
+        yield [
+            {
+                uuid: NOT_CHOSEN if isinstance(cut, Portion) and cut.conceded > most else cut
+                for uuid, cut in offered.items()
+            }
+            for offered in offers
+        ]
+
+
+def _cheapest(
+    devices: Sequence[Device],
+    free: Free,
+    request: Request,
+    offers: list[Offers],
+    policy: PlacementPolicy,
+) -> list[tuple[str, Portion]] | None:
+    """Return the best-linked, then cheapest choice of devices for all asks; None without one."""
+    by_uuid = {device.uuid: device for device in devices}
     best: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
     for group in (part for some in groups(devices, request) for part in sets(some, offers)):
         for linked, candidates in _sets(group, offers, request):
             chosen = _match(candidates, offers, free, policy)
             if chosen is None:
                 continue
-            costs = (policy(by_uuid[uuid], free[uuid], cut) for uuid, cut in chosen)
-            cost = (-linked, *map(sum, zip(*costs, strict=True)))
+            costs = (_cost(by_uuid[uuid], free, cut, policy) for uuid, cut in chosen)
+            conceded, *rest = map(sum, zip(*costs, strict=True))
+            cost = (conceded, -linked, *rest)
             if best is None or cost < best[0]:
                 best = (cost, chosen)
             break
-    if best is not None:
-        return allocate(request, [(by_uuid[uuid], cut) for uuid, cut in best[1]])
-    verdicts = {uuid: _verdict([offer[uuid] for offer in offers]) for uuid in by_uuid}
-    return Refusal(wanted=len(request.asks), verdicts=_by_vendor(verdicts, by_uuid))
+    return None if best is None else best[1]
+
+
+def _cost(device: Device, free: Free, cut: Portion, policy: PlacementPolicy) -> tuple[int, ...]:
+    """Return what taking the cut costs: first what it concedes, then the policy's cost."""
+    return (cut.conceded, *policy(device, free[device.uuid], cut))
 
 
 def explain(
@@ -91,7 +129,7 @@ def explain(
             Verdict(
                 device=device.uuid,
                 verdict=_verdict(heard),
-                cost=policy(device, free[device.uuid], cuts[0]) if cuts else None,
+                cost=_cost(device, free, cuts[0], policy) if cuts else None,
                 chosen=device.uuid in taken,
             )
         )
@@ -144,11 +182,9 @@ def allocate(request: Request, chosen: Iterable[tuple[Device, Portion]]) -> Allo
     )
 
 
-def _offers(
-    devices: Sequence[Device], free: Free, request: Request
-) -> list[dict[str, Portion | str]]:
+def _offers(devices: Sequence[Device], free: Free, request: Request) -> list[Offers]:
     """Return each ask's offers by UUID."""
-    offers: list[dict[str, Portion | str]] = [
+    offers: list[Offers] = [
         {
             device.uuid: NOT_CHOSEN
             if ask.device is not None and device not in named(devices, ask.device)
@@ -168,7 +204,7 @@ def named(devices: Sequence[Device], name: str) -> list[Device]:
 
 
 def _sets(
-    group: list[Device], offers: list[dict[str, Portion | str]], request: Request
+    group: list[Device], offers: list[Offers], request: Request
 ) -> Iterator[tuple[int, list[Device]]]:
     """Yield the sets of devices to match within, each with its links' weight, best first.
 
@@ -194,7 +230,7 @@ def _sets(
 
 def _match(
     devices: list[Device],
-    offers: list[dict[str, Portion | str]],
+    offers: list[Offers],
     free: Free,
     policy: PlacementPolicy,
 ) -> list[tuple[str, Portion]] | None:
@@ -207,7 +243,7 @@ def _match(
     ranked: list[list[str]] = []
     for offered in offers:
         serving = [
-            (policy(d, free[d.uuid], cut), place, d.uuid)
+            (_cost(d, free, cut, policy), place, d.uuid)
             for place, d in enumerate(devices)
             if isinstance(cut := offered[d.uuid], Portion)
         ]

@@ -28,6 +28,9 @@ NEVER = 1 << 50
 #: What a node says in the least telling cases; a code of `Prices.reason_name` is a place in it.
 _PLAIN = (FITS, "have too few devices", NOT_CHOSEN)
 _FITS, _TOO_FEW = 0, 1
+#: What one step of `Portion.conceded` costs: more than all else of a node by any weights. Those of
+#: a node's devices stay below NEVER.
+_CONCEDED = 1 << 42
 _END = Container()  # parts one group of a pod's containers from the next
 
 
@@ -165,7 +168,8 @@ class Prices:
             {name: left - cut.takes.get(name, 0) for name, left in state.free.items()}
         )
         return (
-            weights.fragmentation
+            cut.conceded * _CONCEDED
+            + weights.fragmentation
             * (kind.fragmentation[after] - kind.fragmentation[state.free_milli])
             + weights.card * after
         )
