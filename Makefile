@@ -5,13 +5,14 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
+DEMONSTRATED := . limiters simulator $(wildcard vendors/*)
 DEVELOPMENT := clang-format hatchling hypothesis import-linter matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
 	pytest-timeout pytest-xdist ruff
 
 FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native demo test fuzz test-aarch64 test-containers test-cluster soak check rooms helm stubs clean uninstall
+.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-containers test-cluster soak check rooms helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -26,8 +27,27 @@ native: ## build the limiters, the fake drivers and the programs that use a driv
 	@$(MAKE) --no-print-directory -C limiters all tests
 	@$(MAKE) --no-print-directory -C simulator
 
-demo: setup ## share a simulated card between two programs and show what they get
-	$(BIN)/hetero demo
+# What the demo takes and no more, in an environment of its own: `make setup` is ten times as much.
+demo: .venv-demo/.installed ## share a simulated card between two programs and show what they get
+	@.venv-demo/bin/hetero demo
+
+.venv-demo/.installed: constraints.txt Makefile $(DEMONSTRATED:%=%/pyproject.toml)
+	@echo "once: 1. packages from PyPI, while the limiter and the simulated drivers are compiled"
+	@$(MAKE) --no-print-directory -j 2 .venv-demo/.packages native-quiet
+	@echo "once: 2. hetero, its vendors and the simulator into .venv-demo"
+	@.venv-demo/bin/pip install --quiet --no-deps --no-build-isolation --no-index $(DEMONSTRATED:%=-e ./%)
+	@touch $@
+
+.venv-demo/.packages:
+	@$(PYTHON) -m venv .venv-demo
+	@.venv-demo/bin/pip install --progress-bar off editables hatchling attrs cattrs click pluggy rich tomli \
+		mthreads-ml-py nvidia-ml-py
+	@touch $@
+
+native-quiet:
+	@$(MAKE) --silent -C limiters
+	@$(MAKE) --silent -C simulator
+	@echo "compiled"
 
 # The tests that bare `pytest` selects; what is measured runs alone.
 test: setup ## run the tests that need no card, no root and no cluster
@@ -77,7 +97,7 @@ manifests: setup ## render the chart for those without Helm
 
 uninstall: ## remove the installation, unless grants stand
 	@if [ -x $(BIN)/hetero ]; then $(BIN)/hetero doctor --uninstall-check; fi
-	rm -rf .venv
+	rm -rf .venv .venv-demo
 
 clean: ## remove what was built
 	$(MAKE) -C limiters clean

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from hetero.model.errors import HeteroError
+from hetero.model.names import did_you_mean
 
 _COMMANDS = sorted(
     path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_")
@@ -78,8 +79,12 @@ def hetero() -> None:
     broken; 126 and 127 as in a shell.
 
     \b
-    Completion: eval "$(_HETERO_COMPLETE=bash_source hetero)", or zsh_source,
-    or fish_source, in your shell's start-up file.
+    Without a card: HETERO_RACK=mixed takes simulated ones (hetero demo --list),
+    and hetero demo shows what sharing does.
+
+    \b
+    Completion: eval "$(hetero completion bash)" in your shell's start-up file;
+    zsh and fish in hetero completion --help.
 
     \b
     Environment:
@@ -102,6 +107,9 @@ def main() -> None:
         code = hetero.main(prog_name="hetero", standalone_mode=False)
     except HeteroError as error:
         sys.exit(_complain(str(error), error.code))
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(0)
     except click.UsageError as error:
         sys.exit(_complain(_usage(error), 2))
     except click.ClickException as error:
@@ -117,7 +125,12 @@ def main() -> None:
 
 def _usage(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx else "hetero"
-    return f"{error.format_message().rstrip('.')} (see `{path} --help`)"
+    says = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchCommand) and error.ctx:
+        group = error.ctx.command
+        known = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
+        says = f"no command {error.command_name!r}{did_you_mean(error.command_name, known)}"
+    return f"{says} (see `{path} --help`)"
 
 
 def _complain(sentence: str, code: int) -> int:

@@ -28,6 +28,7 @@ _OPTIONS = (
         "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100. Default: open."
     ),
     click.option("--count", metavar="N", help="How many different physical devices. Default: 1."),
+    click.option("--whole", is_flag=True, help="Whole cards, each with room for what is asked."),
     click.option(
         "--policy",
         type=click.Choice([policy.value for policy in Policy]),
@@ -70,6 +71,7 @@ def request_from(
     count: str | None,
     policy: str,
     priority: str,
+    whole: bool,
     **names: tuple[str, ...],
 ) -> Request:
     """Return the request the flags make. Raises `BadInput`."""
@@ -83,6 +85,7 @@ def request_from(
 
     return Request(
         asks=named or (each,) * (1 if count is None else parse_count(count, of="--count")),
+        exclusive=whole,
         policy=Policy(policy),
         priority=Priority(priority),
         vendor=choice("vendor"),

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from shutil import which
+
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
 
 from hetero.cli import fit
+from hetero.cli._render import show, table
 from hetero.cli.inventory import render
-from hetero.node.demo import MANY, SHARES, Demo, Ending, of_each, stage
+from hetero.node.demo import MANY, RACK, SHARES, Demo, Ending, of_each, stage
+from hetero.node.simulation import racks
 
 
 @click.command()
 @click.option("--real", is_flag=True, help="On this machine's own card, not a simulated one.")
+@click.option("--list", "listing", is_flag=True, help="List the simulated machines there are.")
 @click.option(
     "--seconds",
     type=click.IntRange(2, 3600),
@@ -20,13 +27,19 @@ from hetero.node.demo import MANY, SHARES, Demo, Ending, of_each, stage
     show_default=True,
     help="How long the two programs are measured.",
 )
-def command(*, real: bool, seconds: int) -> None:
+def command(*, real: bool, listing: bool, seconds: int) -> None:
     """Share one card between two programs and show what each of them gets.
 
     Then let one go over its memory, and ask for more than is left. Without
     --real everything happens on simulated drivers: the limiter, the ledger and
     the commands are the real ones, the card is not.
+
+    HETERO_RACK=NAME has any command take one of the simulated machines that --list
+    shows; HETERO_RACK=FILE one of your own (docs/racks.md).
     """
+    if listing:
+        show(racks, _racks, as_json=False)
+        return
     # What goes to a file or a pipe is wide enough for the tables.
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -50,11 +63,28 @@ def command(*, real: bool, seconds: int) -> None:
         console.print(
             "\nThe cards were SIMULATED. With a real one: hetero demo --real", style="yellow"
         )
+        console.print(f"To do it yourself, line by line: {_setting()}", soft_wrap=True)
+
+
+def _setting() -> str:
+    """Return what a shell is told before the commands shown can be repeated in it."""
+    if which("hetero"):
+        return f"export HETERO_RACK={RACK}"
+    return f'export HETERO_RACK={RACK} PATH="{Path(sys.executable).parent}:$PATH"'
+
+
+def _racks(known: dict[str, str]) -> RenderableType:
+    made = table("HETERO_RACK", "what it simulates", folds=("what it simulates",))
+    for name, what in known.items():
+        made.add_row(name, what)
+    return made
 
 
 def _two_programs(console: Console, demo: Demo, seconds: int) -> None:
     name = f"{demo.device.model} {demo.device.uuid[:12]}"
     _title(console, f"Two programs share the {name}")
+    for share in SHARES:
+        console.print(f"[dim]$ {demo.shown(share, seconds)}[/dim]", soft_wrap=True)
     with console.status("one alone, for comparison"):
         rate = demo.alone(2)
     console.print(f"alone a program makes {rate:.0f} steps/s; at once, measured for {seconds} s:")
@@ -84,21 +114,24 @@ def _two_programs(console: Console, demo: Demo, seconds: int) -> None:
 
 def _many_vendors(console: Console, demo: Demo) -> None:
     view = demo.many()
+    (first, *_) = of_each(view).pieces
     _title(console, "Cards of many vendors in one machine", f"HETERO_RACK={MANY} hetero inventory")
     console.print(render(view))
     _title(
         console,
         "What 3000 MiB and 30 % become on a card of each",
-        f"HETERO_RACK={MANY} hetero fit --vendor NAME --memory 3000Mi --core 30",
+        f"HETERO_RACK={MANY} hetero fit --vendor {first.vendor} --memory 3000Mi --core 30",
     )
     console.print(fit.render(of_each(view)))
 
 
 def _title(console: Console, text: str, shown: str | None = None) -> None:
-    console.print(f"\n[bold]{text}[/bold]" + (f"  [dim]$ {shown}[/dim]" if shown else ""))
+    console.print(f"\n[bold]{text}[/bold]")
+    if shown:
+        console.print(f"[dim]$ {shown}[/dim]", soft_wrap=True)
 
 
 def _ending(console: Console, ending: Ending) -> None:
-    console.print(f"[dim]$ {ending.command}[/dim]")
+    console.print(f"[dim]$ {ending.command}[/dim]", soft_wrap=True)
     console.print(ending.said, markup=False)
     console.print(f"exit status {ending.code}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hetero.cli._done import quiet_option, say
 from hetero.cli._render import Seconds
 from hetero.node.node import Node
 
@@ -18,14 +19,17 @@ from hetero.node.node import Node
     show_default=True,
     help="Seconds between asking them (SIGTERM) and killing them.",
 )
-def command(grant: str, *, force: bool, grace: float) -> None:
+@quiet_option
+def command(grant: str, *, force: bool, grace: float, quiet: bool) -> None:
     """Free GRANT. A grant is free by itself when its last process is gone.
+
+    GRANT is the start of an id that `hetero ps` shows, or a label.
 
     While processes hold it this is refused, and says which; --force ends exactly
     those.
 
     \b
       hetero release 4f1c
-      hetero release --force 4f1c
+      hetero release --force trainer
     """
-    Node.here().release(grant, force=force, grace=grace)
+    say(Node.here().release(grant, force=force, grace=grace), quiet=quiet)

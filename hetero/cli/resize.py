@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import click
 
+from hetero.cli._done import limits, quiet_option, say
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from
-from hetero.model.units import format_memory
-from hetero.node.ledger.grant_file import CORE_FULL
-from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.resize import resize
 
@@ -20,8 +16,13 @@ from hetero.node.resize import resize
 @click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
 @click.option("--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100.")
 @click.option("--device", metavar="NAME", help="Only this device of the grant: a number or UUID.")
-def command(grant: str, memory: str | None, core: str | None, device: str | None) -> None:
+@quiet_option
+def command(
+    *, grant: str, memory: str | None, core: str | None, device: str | None, quiet: bool
+) -> None:
     """Change the memory or core of GRANT; the running program meets it at once.
+
+    GRANT is the start of an id that `hetero ps` shows, or a label.
 
     \b
       hetero resize 4f1c --core 60
@@ -32,12 +33,4 @@ def command(grant: str, memory: str | None, core: str | None, device: str | None
     if memory is None and core is None:
         raise BadInput("nothing to set: give --memory, --core or both")
     entry = resize(Node.here(), grant, ask_from(memory=memory, core=core, device=device))
-    for line in limits(entry):
-        click.echo(line)
-
-
-def limits(entry: Grant) -> Iterator[str]:
-    """Yield a line for each limit of a grant."""
-    for limit in entry.limits:
-        share = "no limit" if limit.core == CORE_FULL else f"{limit.core / 100:g} %"
-        yield f"{entry.id}  {limit.name}  memory {format_memory(limit.memory)}  core {share}"
+    say(*limits(entry), quiet=quiet)

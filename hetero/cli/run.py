@@ -6,19 +6,23 @@ from typing import Any
 
 import click
 
+from hetero.cli._done import limits, quiet_option
 from hetero.cli._request import request_from, request_options
+from hetero.node.ledger.ledger import Grant
 from hetero.node.run import run
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @request_options
-@click.option("--label", help="A name of yours for the grant, shown by `hetero ps`.")
+@click.option("--label", help="A name of yours for the grant, shown and taken by all commands.")
+@quiet_option
 @click.argument("command", metavar="CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(command: tuple[str, ...], label: str | None, **flags: Any) -> None:
+def command(*, command: tuple[str, ...], label: str | None, quiet: bool, **flags: Any) -> None:
     """Run CMD with a share of a device, and free it when CMD and its children are gone.
 
     CMD takes the place of this program: its exit code, its signals and its
-    terminal are its own. Without --memory it gets a whole card.
+    terminal are its own. Without --memory it gets a whole card. What it got is
+    said on standard error, unless -q.
 
     \b
       hetero run --memory 3000Mi --core 30 -- python train.py
@@ -26,4 +30,9 @@ def command(command: tuple[str, ...], label: str | None, **flags: Any) -> None:
       hetero run --count 2 -- torchrun --nproc-per-node 2 train.py
       hetero run --device 0:mem=3276Mi,core=10 --device 1:mem=8192Mi,core=50 -- ./job
     """
-    run(request_from(**flags), command=command, label=label)
+
+    def tell(grant: Grant) -> None:
+        for line in () if quiet else limits(grant):
+            click.echo(f"hetero: {line}", err=True)
+
+    run(request_from(**flags), command=command, label=label, tell=tell)

@@ -8,9 +8,9 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hetero.cli._done import limits, quiet_option, say
 from hetero.cli._render import UNKNOWN, json_option, memory_of, show, table
 from hetero.cli._request import request_from, request_options
-from hetero.cli.resize import limits
 from hetero.container.share import Shares, change, create, remove, settle
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from
@@ -37,13 +37,13 @@ def command() -> None:
 @command.command("create")
 @click.argument("name")
 @request_options
-def _create(name: str, **flags: Any) -> None:
+@quiet_option
+def _create(name: str, *, quiet: bool, **flags: Any) -> None:
     """Take a share of a device and call it NAME."""
     view = create(Node.here(), name, request_from(**flags))
     devices = " ".join(f"--device {device}" for device in view.devices)
-    for line in limits(view.entry):
-        click.echo(line)
-    click.echo(f"use it with: podman run {devices} IMAGE   (docker run takes the same)")
+    use = f"use it with: podman run {devices} IMAGE   (docker run takes the same)"
+    say(*limits(view.entry), use, quiet=quiet)
 
 
 @command.command("ls")
@@ -64,25 +64,28 @@ def _restore() -> None:
 
 
 @command.command("rm")
-@click.argument("name")
-def _rm(name: str) -> None:
+@click.argument("share", metavar="NAME")
+@quiet_option
+def _rm(share: str, *, quiet: bool) -> None:
     """Remove NAME; refused while a container has it."""
-    remove(Node.here(), name)
+    identity = remove(Node.here(), share)
+    say(f"removed share {share}, grant {identity}", quiet=quiet)
 
 
 @command.command("resize")
-@click.argument("name")
+@click.argument("share", metavar="NAME")
 @click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
 @click.option("--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100.")
 @click.option("--device", metavar="NAME", help="Only this device of the share: a number or UUID.")
-def _resize(name: str, memory: str | None, core: str | None, device: str | None) -> None:
+@quiet_option
+def _resize(
+    *, share: str, memory: str | None, core: str | None, device: str | None, quiet: bool
+) -> None:
     """Change the memory or core of NAME; containers that run meet it at once."""
     if memory is None and core is None:
         raise BadInput("nothing to set: give --memory, --core or both")
-    for line in limits(
-        change(Node.here(), name, ask_from(memory=memory, core=core, device=device))
-    ):
-        click.echo(line)
+    entry = change(Node.here(), share, ask_from(memory=memory, core=core, device=device))
+    say(*limits(entry), quiet=quiet)
 
 
 def _render(settled: Shares) -> RenderableType:

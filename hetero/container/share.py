@@ -12,6 +12,7 @@ from hetero.container.edits import confine, in_place
 from hetero.container.log import tell
 from hetero.model import Ask, Device, DeviceAllocation, Edits, Request, Templated, codec
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
+from hetero.model.names import did_you_mean
 from hetero.model.units import format_memory
 from hetero.node.ledger.grant_dir import GRANT, replace
 from hetero.node.ledger.grant_file import CORE_FULL
@@ -110,8 +111,8 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
     return Shares(shares=tuple(views), words=tuple(words))
 
 
-def remove(node: Node, name: str, *, specs: Specs | None = None) -> None:
-    """End a share. Raises `Refused` with the containers' names while any has it."""
+def remove(node: Node, name: str, *, specs: Specs | None = None) -> str:
+    """End a share and return its id. Raises `Refused` with its containers while any has it."""
     specs = specs or Specs()
     _expect_root(node)
     with node.ledger.admission() as snapshot:
@@ -125,6 +126,7 @@ def remove(node: Node, name: str, *, specs: Specs | None = None) -> None:
         specs.remove(name)
         node.ledger.drop(identity)
     tell(node, name, "share removed")
+    return identity
 
 
 def change(node: Node, name: str, ask: Ask, *, specs: Specs | None = None) -> Grant:
@@ -219,7 +221,10 @@ def _named(grant: Sequence[Grant], name: str) -> Grant:
     for entry in grant:
         if entry.share == name:
             return entry
-    raise NotFound(f"no share {name!r}: `hetero share ls` lists those there are")
+    every = [entry.share for entry in grant if entry.share]
+    raise NotFound(
+        f"no share {name!r}: `hetero share ls` lists those there are" + did_you_mean(name, every)
+    )
 
 
 def _names(used: Sequence[Container]) -> str:

@@ -25,12 +25,16 @@ from hetero.model.frozen import frozen
 
 @frozen(kw_only=True)
 class Portion:
-    """What one ask becomes on one device: the counters it takes and the core limit it implies."""
+    """What one ask becomes on one device: the counters it takes and the core limit it implies.
+
+    `conceded` is how far that is from the share that was asked for (`placement.offer.cut_of`).
+    """
 
     takes: Counters
     core: int | None = None
     template: str | None = None
     part: str | None = None
+    conceded: int = 0
 
     def is_whole(self, device: Device) -> bool:
         """Whether it takes all of the device."""

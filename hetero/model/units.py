@@ -40,10 +40,11 @@ _MOST_DEVICES = 1024
 
 
 def parse_memory(text: str) -> int:
-    """Return the bytes `text` stands for: `3000Mi`, `3G`, `1.5GiB`, `1073741824`.
+    """Return the bytes `text` stands for: `3000Mi`, `3G`, `1.5GiB`, `512B`.
 
     Binary suffixes (Ki, Mi, Gi, Ti) count in 1024s and decimal ones (K, M, G, T) in 1000s, as
-    Kubernetes quantities do; case and a trailing B do not matter. Raises `BadInput`.
+    Kubernetes quantities do; case and a trailing B do not matter. Bytes are written with their B,
+    since a bare number means MiB elsewhere. Raises `BadInput`.
     """
     match = _QUANTITY.fullmatch(text.strip())
     factor = _FACTORS.get(match[2].upper()) if match else None
@@ -52,6 +53,9 @@ def parse_memory(text: str) -> int:
     size = Decimal(match[1]) * factor
     if size < 1 or size != int(size):
         raise BadInput(f"memory {text!r} is not a whole, positive number of bytes")
+    if not match[2]:
+        unit = "Mi" if size < MiB else "B"
+        raise BadInput(f"memory {text!r} has no unit: {size} bytes? write {size}{unit}")
     return int(size)
 
 

@@ -19,7 +19,8 @@ from hetero.model import MEMORY, Allocation, Ask, Device, Inventory, Request, Se
 from hetero.model.errors import NotFound
 from hetero.model.units import MiB
 from hetero.node.node import Node
-from hetero.node.simulation import enter, simulator
+from hetero.node.place import simulator
+from hetero.node.simulation import enter
 from hetero.node.view.observe import NodeView, observe_node
 from hetero.placement import fit
 
@@ -54,7 +55,7 @@ class Demo:
     """A card, the program that keeps it busy, and the environment `hetero` is called in."""
 
     device: Device
-    job: Path
+    job: str
     environ: Mapping[str, str] = field(repr=False)
 
     @property
@@ -95,7 +96,7 @@ class Demo:
                 _Count(
                     stack.enter_context(
                         self._run(
-                            *("--memory", f"{self.memory}Mi", "--core", str(share), "--"),
+                            *self._share(share),
                             *self._busy(seconds, self.memory // 2),
                         )
                     )
@@ -109,11 +110,16 @@ class Demo:
                     for share, count in zip(SHARES, counts, strict=True)
                 )
 
+    def shown(self, share: int, seconds: int) -> str:
+        """Return the command that does again what one of the programs together does."""
+        words = (*self._share(share), self.job, "--seconds", str(seconds))
+        return " ".join(("hetero run", "--device", self.device.uuid[:12], *words))
+
     def over_memory(self) -> Ending:
         """Let a program allocate twice what it was granted."""
         return self._end(
             *("run", "--memory", f"{self.memory}Mi", "--"),
-            *(str(self.job), "--alloc", f"{2 * self.memory}MiB"),
+            *(self.job, "--alloc", f"{2 * self.memory}MiB"),
         )
 
     def over_core(self) -> Ending:
@@ -124,10 +130,13 @@ class Demo:
             *("--core", str(left + 10), "--", "true"),
         )
 
+    def _share(self, share: int) -> Sequence[str]:
+        return ("--memory", f"{self.memory}Mi", "--core", str(share), "--")
+
     def _busy(self, seconds: int, memory: int) -> Sequence[str]:
         # A warm-up of its own, so that neither program is measured while the other starts.
         timing = ("--warmup", "1", "--seconds", str(seconds))
-        return (str(self.job), *timing, "--memory", f"{memory}MiB")
+        return (self.job, *timing, "--memory", f"{memory}MiB")
 
     def _hetero(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "hetero.cli", *arguments]
@@ -135,7 +144,7 @@ class Demo:
     @contextmanager
     def _run(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """Run a program on the demo's card; whatever happens, it has ended afterwards."""
-        command = self._hetero("run", "--device", self.device.uuid, *arguments)
+        command = self._hetero("run", "-q", "--device", self.device.uuid, *arguments)
         with subprocess.Popen(
             command, env=dict(self.environ), stdout=subprocess.PIPE, text=True
         ) as process:
@@ -153,11 +162,10 @@ class Demo:
             text=True,
             check=False,
         )
-        shown = [Path(word).name if word == str(self.job) else word for word in arguments]
         return Ending(
-            command=" ".join(("hetero", *shown)),
+            command=" ".join(("hetero", *arguments)),
             code=done.returncode,
-            said=(done.stdout + done.stderr).strip(),
+            said=(done.stderr + done.stdout).strip(),
         )
 
 
@@ -220,7 +228,8 @@ def stage(*, real: bool) -> Iterator[Demo]:
             api = node.registry.vendor(row.device.vendor).limiter
             if api is not None and row.device.usable and not any(row.held.values()):
                 job = Path(simulator().job(api))
-                yield Demo(row.device, job, environ)
+                # A program of a simulation finds the simulator's own on its search path.
+                yield Demo(row.device, str(job) if real else job.name, environ)
                 return
         raise NotFound(
             "no empty card with a limiter here: `hetero inventory` shows what there is"

@@ -10,16 +10,19 @@ from pathlib import Path
 
 from attrs import evolve, field
 
-from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
-from hetero.model.errors import BadInput, NotFound, Refused
+from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request, Selector
+from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
+from hetero.model.names import did_you_mean
 from hetero.node import slices
+from hetero.node.grant_names import one_of
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import DeviceLimit, limit_of
 from hetero.node.ledger.holders import end, holders
 from hetero.node.ledger.ledger import ALIVE, Container, Grant, GrantHandle, Ledger, Snapshot
-from hetero.node.ledger.state import SYSTEM, check, persistent_directory, state_directory
+from hetero.node.ledger.state import check
 from hetero.node.native import limiter
+from hetero.node.place import SYSTEM, persistent_directory, state_directory
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
@@ -112,7 +115,7 @@ class Node:
         taken = self.take(request, command=command, label=label)
         environment = dict(self.environ)
         if self.simulation:
-            environment.update(self.simulation.environment(self.environ))
+            environment.update(self.simulation.on_this_machine(self.environ))
         environment.update(taken.edits.env)
         if taken.limiters:
             before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
@@ -193,14 +196,14 @@ class Node:
             limit_of(piece, devices[piece.device], context=counts) for piece in allocation.pieces
         )
 
-    def release(self, identity: str, *, force: bool = False, grace: float = 5.0) -> None:
+    def release(self, name: str, *, force: bool = False, grace: float = 5.0) -> str:
         """Free a grant: refused while processes hold it, unless `force` ends exactly those.
 
-        They are asked first (SIGTERM) and killed after `grace` seconds.
+        They are asked first (SIGTERM) and killed after `grace` seconds. `name` is the start of its
+        id, or its label. Return what was done.
         """
         snapshot = self.ledger.snapshot()
-        known = [e.id for e in snapshot.grants] + [e.id for e in snapshot.unreadable]
-        identity = one_of(known, identity, system=self.system)
+        identity = one_of(snapshot, name, system=self.system)
         for entry in snapshot.grants:
             if entry.id == identity and entry.share:
                 raise Refused(
@@ -219,12 +222,12 @@ class Node:
             end(self._files(identity), grace=grace)
             holding = self.processes([identity])[identity]
             if holding == (os.getpid(),):
-                return  # asked from within the grant: it is free when this program ends
+                return f"grant {identity} is free when the program that asked ends"
             broken_share = self.ledger.is_share(identity) and not holding
             if broken_share or not self.ledger.stands(identity):
                 with self.ledger.admission():  # sweeps it
                     self.ledger.drop(identity)
-                return
+                return f"released grant {identity}"
         raise Refused(f"grant {identity} is still in use by {self._who(identity)}")
 
     def processes(self, identities: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -261,13 +264,17 @@ class Node:
         for name in request.vendor.include:
             row = rows.get(name)
             if row is None:
+                titles = {row.title or row.name: row.name for row in rows.values()}
                 have = ", ".join(rows) or "none"
-                raise NotFound(f"no vendor {name!r} is installed (installed: {have})")
+                raise NotFound(
+                    f"no vendor {name!r} is installed (installed: {have})"
+                    + did_you_mean(name, rows, aliases=titles)
+                )
             if not row.works:
                 raise NotFound(f"vendor {name} is {row.state}: {row.reason}")
         if not discovery.devices:
-            why = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in rows.values())
-            raise NotFound(f"no device here ({why or 'no vendor is installed'})")
+            raise NotFound(_no_device(discovery))
+        _expect_models(request.model, discovery.devices)
         return discovery
 
     def limiters(self, allocation: Allocation, vendors: Iterable[Vendor]) -> tuple[Path, ...]:
@@ -285,6 +292,28 @@ class Node:
         pids = self.processes([identity])[identity]
         named = ", ".join(f"{pid} ({program(pid)})" for pid in pids)
         return f"process {named}" if pids else "processes this user cannot see"
+
+
+def _no_device(discovery: Discovery) -> str:
+    """Return the sentence about a machine without devices: only broken vendors are named."""
+    broken = [row for row in discovery.rows if row.state != "absent"]
+    why = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in broken)
+    if not discovery.rows:
+        why = "no vendor is installed"
+    return (
+        f"no device here ({why or 'no driver is installed'}; see `hetero vendors`): "
+        "without a card, try `export HETERO_RACK=mixed`"
+    )
+
+
+def _expect_models(wanted: Selector, devices: Sequence[Device]) -> None:
+    """Raise `NotFound` when devices are chosen by parts of model names that no device has."""
+    named = Selector(include=wanted.include)
+    models = dict.fromkeys(device.model for device in devices)
+    if not any(named.allows(model) for model in models):
+        said = ", ".join(map(repr, wanted.include))
+        meant = did_you_mean(wanted.include[0], models)
+        raise NotFound(f"no model {said} here (here: {', '.join(models)}){meant}")
 
 
 def _expect_new(snapshot: Snapshot, *, container: Container | None, share: str | None) -> None:
@@ -344,19 +373,6 @@ def expect_readable(snapshot: Snapshot) -> None:
             f"grant {entry.id} stands but cannot be read, so what is free is not known "
             f"({entry.reason}): `hetero release --force {entry.id}` ends it"
         )
-
-
-def one_of(known: Sequence[str], identity: str, *, system: Ledger | None = None) -> str:
-    """Return the id that starts with `identity`. Raises `NotFound` or `BadInput`."""
-    found = [one for one in known if identity and one.startswith(identity)]
-    if len(found) > 1:
-        raise BadInput(f"grant {identity!r} could be {', '.join(found)}: give more of its id")
-    if not found:
-        shared = system.snapshot().grants if system else ()
-        if any(entry.id.startswith(identity) for entry in shared):
-            raise Refused(f"grant {identity} is root's: only root can change or release it")
-        raise NotFound(f"no grant {identity!r} stands: `hetero ps` lists those that do")
-    return found[0]
 
 
 def user() -> str:

@@ -22,30 +22,32 @@ from hetero.model import (
 from hetero.model.errors import NotFound, Refused
 from hetero.model.rounding import cut
 from hetero.model.units import format_memory
+from hetero.node.grant_names import one_of
 from hetero.node.ledger import grant_file as grant_file
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.ledger import Grant, Ledger, Snapshot
-from hetero.node.node import Node, expect_readable, inventory_of, one_of
+from hetero.node.node import Node, expect_readable, inventory_of
 from hetero.node.slices import resizing
 
 #: After a limit is lowered: the time an allocation that read the old one may still be on its way.
 _SETTLING = 0.005
 
 
-def resize(node: Node, identity: str, ask: Ask) -> Grant:
+def resize(node: Node, name: str, ask: Ask) -> Grant:
     """Give a grant the memory and core `ask` names; what it leaves out stays as it is.
 
+    `name` is the start of the grant's id, or its label.
     `ask.device` names one of the grant's devices; none means all of them. Raises `Refused` when
     the change does not fit, or when more memory is in use than it would leave.
     """
     discovery = node.discover()
     devices = {device.uuid: device for device in discovery.devices}
     with node.ledger.admission() as own:
-        identity = one_of([entry.id for entry in own.grants], identity, system=node.system)
-        entry = next(entry for entry in own.grants if entry.id == identity)
+        identity = one_of(own, name, system=node.system)
         snapshot = node.with_system(own)
         expect_readable(snapshot)
+        entry = next(entry for entry in own.grants if entry.id == identity)
         others = Snapshot(grants=tuple(other for other in snapshot.grants if other is not entry))
         free = inventory_of(discovery, others).free()
         chosen = _chosen(entry, ask.device, discovery.devices)
@@ -140,13 +142,19 @@ def _recut(
     memory, core = _wanted(piece, device, ask)
     left = free[device.uuid]
     made = cut(device, memory=memory, core=core, count=len(entry.limits), free=left)
-    if made is None or any(left[name] < amount for name, amount in made.takes.items()):
-        raise Refused(
-            f"grant {entry.id} stays as it is: {device.uuid} has no more than "
-            f"{format_memory(left[MEMORY])} and {left[CORE]} of {device.capacity[CORE]} core "
-            f"and {left[SLOTS]} of {device.capacity[SLOTS]} slots for it"
-        )
+    asked = {MEMORY: memory} if made is None else made.takes
+    lacking = [_lack(n, of, left[n]) for n, of in asked.items() if left[n] < of or made is None]
+    if made is None or lacking:
+        lacks = ", ".join(lacking)
+        raise Refused(f"grant {entry.id} stays as it is: {device.uuid} lacks {lacks}")
     return evolve(piece, takes={**piece.takes, **made.takes}, core=made.core)
+
+
+def _lack(name: str, asked: int, free: int) -> str:
+    """Return what a device has too little of: `core: 80 asked, 50 free`."""
+    if name == MEMORY:
+        return f"{name}: {format_memory(asked)} asked, {format_memory(free)} free"
+    return f"{name}: {asked} asked, {free} free"
 
 
 def _is_slice(node: Node, piece: DeviceAllocation) -> bool:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from shutil import which
 from typing import NoReturn
 
 from hetero.model import Request
 from hetero.model.errors import HeteroError
-from hetero.node.ledger.ledger import ALIVE
+from hetero.node.ledger.ledger import ALIVE, Grant
 from hetero.node.mounts import enter
 from hetero.node.node import Node
 from hetero.node.watch import watch
 
 
-def run(request: Request, *, command: tuple[str, ...], label: str | None = None) -> NoReturn:
+def run(
+    request: Request,
+    *,
+    command: tuple[str, ...],
+    label: str | None = None,
+    tell: Callable[[Grant], None],
+) -> NoReturn:
     """Take what the request asks and become `command`, which holds the grant until it ends.
 
-    Raises `HeteroError`; then nothing is held.
+    `tell` is called with the grant before that. Raises `HeteroError`; then nothing is held.
     """
     node = Node.here()
     handle, environment = node.admit(request, command=command, label=label)
@@ -27,6 +34,8 @@ def run(request: Request, *, command: tuple[str, ...], label: str | None = None)
             watch(handle.path / ALIVE, node.environ)
         enter(handle.mounts)
         handle.hand_over()
+        if which(command[0], path=environment.get("PATH")):  # what cannot start has had no grant
+            tell(handle.grant)
         _become(command, environment)
     except BaseException:
         node.ledger.abort(handle)

@@ -1,7 +1,7 @@
 """The one switch that puts simulated drivers in the place of real ones: $HETERO_RACK.
 
 A command enters the simulation when it starts (`enter`). The drivers and racks are a distribution
-of their own (hetero-simulator), and this is the only module that knows it.
+of their own (`place.simulator`).
 """
 
 from __future__ import annotations
@@ -9,39 +9,44 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import zlib
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 
 from hetero.model import Mount
 from hetero.model.errors import BadInput, HeteroError, NotFound
 from hetero.model.frozen import frozen
+from hetero.model.names import did_you_mean
+from hetero.node.place import of_rack, rack_file, simulator
 
-#: A section, a key with its value, or nothing.
-_LINE = re.compile(r"\[[^\]]+\]|[^=]+=.*|")
+#: A section by its kind, a key with its value, or nothing.
+_LINE = re.compile(r"\[\s*(?P<kind>[^\]\s]+)[^\]]*\]|(?P<key>[^=\s][^=]*?)\s*=\s*(?P<value>.*)|")
 
 
 @frozen
 class Simulation:
-    """The rack file that is simulated, and the directory of the drivers that read it."""
+    """A rack file, and the directories of the drivers that simulate it and of their programs."""
 
     rack: Path
     drivers: Path
+    programs: Path
 
     @property
     def name(self) -> str:
         """A name for state that belongs to this rack alone."""
-        return f"sim-{zlib.crc32(bytes(self.rack)):08x}"
+        return of_rack(self.rack)
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return what makes a program meet the simulated drivers."""
-        path = environ.get("LD_LIBRARY_PATH")
+        libraries = environ.get("LD_LIBRARY_PATH")
         return {
             "HETERO_RACK": str(self.rack),
-            "LD_LIBRARY_PATH": f"{self.drivers}:{path}" if path else str(self.drivers),
+            "LD_LIBRARY_PATH": f"{self.drivers}:{libraries}" if libraries else str(self.drivers),
         }
+
+    def on_this_machine(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return `environment`, and a search path that ends with the programs of the simulator."""
+        path = environ.get("PATH") or os.defpath
+        return {**self.environment(environ), "PATH": f"{path}:{self.programs}"}
 
     def cards(self) -> tuple[Mount, ...]:
         """Return what a container needs of this machine to meet the same simulated cards."""
@@ -85,16 +90,6 @@ def entered(environ: Mapping[str, str]) -> Simulation | None:
     return _entered
 
 
-def simulator() -> ModuleType:
-    """Return the package hetero_simulator. Raises `HeteroError` when it is not installed."""
-    try:
-        return import_module("hetero_simulator")
-    except ImportError:
-        raise HeteroError(
-            "simulated devices and the demo need the simulator: pip install 'hetero[demo]'"
-        ) from None
-
-
 def simulation(environ: Mapping[str, str]) -> Simulation | None:
     """Return the simulation $HETERO_RACK asks for: a rack file, or the name of a shipped one."""
     named = environ.get("HETERO_RACK")
@@ -102,16 +97,43 @@ def simulation(environ: Mapping[str, str]) -> Simulation | None:
         return None
     shipped = simulator()
     try:
-        rack = Path(named) if Path(named).is_file() else Path(shipped.rack(named))
-        drivers = Path(shipped.fake_drivers())
-        _expect_a_rack(rack)
-    except (OSError, LookupError, ValueError) as error:
+        rack = rack_file(named)
+        drivers, programs = Path(shipped.fake_drivers()), Path(shipped.programs())
+        _expect_a_rack(rack, keys=shipped.KEYS, vendors=shipped.VENDORS)
+    except FileNotFoundError as error:
+        meant = did_you_mean(named, shipped.racks())
+        raise BadInput(f"HETERO_RACK={named} is no rack file: {error}{meant}") from None
+    except (OSError, ValueError) as error:
         raise BadInput(f"HETERO_RACK={named} is no rack file: {error}") from None
-    return Simulation(rack=rack.resolve(), drivers=drivers.resolve())
+    return Simulation(rack, drivers.resolve(), programs.resolve())
 
 
-def _expect_a_rack(path: Path) -> None:
-    """Raise `ValueError` unless the file has a rack's form: each of the drivers would complain."""
+def racks() -> dict[str, str]:
+    """Return what the shipped racks are, by name: the comment that each file begins with."""
+    return {
+        name: path.read_text().partition("\n")[0].lstrip("# ")
+        for name, path in simulator().racks().items()
+    }
+
+
+def _expect_a_rack(
+    path: Path, *, keys: Mapping[str, Sequence[str]], vendors: Sequence[str]
+) -> None:
+    """Raise `ValueError` unless the file is a rack: the drivers ignore what they do not know."""
+    kind = None
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        if not _LINE.fullmatch(line.partition("#")[0].strip()):
+        said = _LINE.fullmatch(line.partition("#")[0].strip())
+        if said is None:
             raise ValueError(f"line {number} is neither `[device]` nor `key = value`")
+        kind = said["kind"] or kind
+        if said["kind"]:
+            _expect(said["kind"], keys, f"line {number}: unknown section")
+        if said["key"] and kind:
+            _expect(said["key"], keys[kind], f"line {number}: unknown key of [{kind}]")
+        if said["key"] == "vendor":
+            _expect(said["value"], vendors, f"line {number}: no simulated driver of")
+
+
+def _expect(word: str, known: Iterable[str], what: str) -> None:
+    if word not in known:
+        raise ValueError(f"{what} {word!r}{did_you_mean(word, known)}")

@@ -30,6 +30,7 @@ from hetero.placement.offer import offer, shortage
 from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
+Offers = dict[str, Portion | str]  # what each device says to one ask, by UUID
 #: What a verdict says whoever made the device.
 _PLAIN = (FITS, NOT_CHOSEN)
 #: Sets of linked devices looked at before the best of those seen is taken: 8 of 16 are 12,870.
@@ -38,8 +39,9 @@ _LINK_SETS = 20_000
 
 @frozen(kw_only=True)
 class Verdict:
-    """What one device says to a request: `cost` is its rank by the policy, if it serves.
+    """What one device says to a request, and if it serves the cost by which it is chosen.
 
+    The cost's first number is what is conceded (`offer.cut_of`), the others are the policy's.
     `position` is its place in the inventory. `left` are the bytes and the units of core that would
     be left of a device that serves, `shortage` the numbers of one that does not.
     """
@@ -77,7 +79,8 @@ def fit(
     """Return the allocation that serves every ask on a device of its own, or why there is none.
 
     The devices of one allocation are of one vendor, the first (by the policy) that can
-    serve all of it, unless the asks name their devices themselves.
+    serve all of it, unless the asks name their devices themselves. Who asks for a share gets a
+    whole device, or a share without a limit, only where nothing else serves (`shares_first`).
     """
     return fit_into(inventory.devices, inventory.free(), request, policy=policy)
 
@@ -91,20 +94,53 @@ def fit_into(
         return Refusal(wanted=len(request.asks), verdicts={}, missing=lost)
     offers = _offers(devices, free, request)
     by_uuid = {device.uuid: device for device in devices}
+    for offered in shares_first(offers):
+        chosen = _cheapest(devices, free, request, offered, policy)
+        if chosen is not None:
+            return allocate(request, [(by_uuid[uuid], cut) for uuid, cut in chosen])
+    return _refusal(devices, free, request, offers)
+
+
+def shares_first(offers: list[Offers]) -> Iterator[list[Offers]]:
+    """Yield the offers that concede least, then also those that concede more, at last all."""
+    every = [cut for offered in offers for cut in offered.values() if isinstance(cut, Portion)]
+    for most in sorted({cut.conceded for cut in every}):
+        yield [
+            {
+                uuid: NOT_CHOSEN if isinstance(cut, Portion) and cut.conceded > most else cut
+                for uuid, cut in offered.items()
+            }
+            for offered in offers
+        ]
+
+
+def _cheapest(
+    devices: Sequence[Device],
+    free: Free,
+    request: Request,
+    offers: list[Offers],
+    policy: PlacementPolicy,
+) -> list[tuple[str, Portion]] | None:
+    """Return the best-linked, then cheapest choice of devices for all asks; None without one."""
+    by_uuid = {device.uuid: device for device in devices}
     best: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
     for group in (part for some in groups(devices, request) for part in sets(some, offers)):
         for linked, candidates in _sets(group, offers, request):
             chosen = _match(candidates, offers, free, policy)
             if chosen is None:
                 continue
-            costs = (policy(by_uuid[uuid], free[uuid], cut) for uuid, cut in chosen)
-            cost = (-linked, *map(sum, zip(*costs, strict=True)))
+            costs = (_cost(by_uuid[uuid], free, cut, policy) for uuid, cut in chosen)
+            conceded, *rest = map(sum, zip(*costs, strict=True))
+            cost = (conceded, -linked, *rest)
             if best is None or cost < best[0]:
                 best = (cost, chosen)
             break
-    if best is not None:
-        return allocate(request, [(by_uuid[uuid], cut) for uuid, cut in best[1]])
-    return _refusal(devices, free, request, offers)
+    return None if best is None else best[1]
+
+
+def _cost(device: Device, free: Free, cut: Portion, policy: PlacementPolicy) -> tuple[int, ...]:
+    """Return what taking the cut costs: first what it concedes, then the policy's cost."""
+    return (cut.conceded, *policy(device, free[device.uuid], cut))
 
 
 def _refusal(
@@ -166,7 +202,7 @@ def explain(
             Verdict(
                 device=device.uuid,
                 verdict=said,
-                cost=None if cut is None else policy(device, left, cut),
+                cost=None if cut is None else _cost(device, free, cut, policy),
                 chosen=device.uuid in taken,
                 position=position,
                 model=device.short_model,
@@ -225,11 +261,9 @@ def allocate(request: Request, chosen: Iterable[tuple[Device, Portion]]) -> Allo
     )
 
 
-def _offers(
-    devices: Sequence[Device], free: Free, request: Request
-) -> list[dict[str, Portion | str]]:
+def _offers(devices: Sequence[Device], free: Free, request: Request) -> list[Offers]:
     """Return each ask's offers by UUID."""
-    offers: list[dict[str, Portion | str]] = [
+    offers: list[Offers] = [
         {
             device.uuid: NOT_CHOSEN
             if ask.device is not None and device not in named(devices, ask.device)
@@ -249,7 +283,7 @@ def named(devices: Sequence[Device], name: str) -> list[Device]:
 
 
 def _sets(
-    group: list[Device], offers: list[dict[str, Portion | str]], request: Request
+    group: list[Device], offers: list[Offers], request: Request
 ) -> Iterator[tuple[int, list[Device]]]:
     """Yield the sets of devices to match within, each with its links' weight, best first.
 
@@ -275,7 +309,7 @@ def _sets(
 
 def _match(
     devices: list[Device],
-    offers: list[dict[str, Portion | str]],
+    offers: list[Offers],
     free: Free,
     policy: PlacementPolicy,
 ) -> list[tuple[str, Portion]] | None:
@@ -288,7 +322,7 @@ def _match(
     ranked: list[list[str]] = []
     for offered in offers:
         serving = [
-            (policy(d, free[d.uuid], cut), place, d.uuid)
+            (_cost(d, free, cut, policy), place, d.uuid)
             for place, d in enumerate(devices)
             if isinstance(cut := offered[d.uuid], Portion)
         ]

@@ -14,6 +14,7 @@ from hetero.model import (
     SLOTS,
     Ask,
     Device,
+    Enforcement,
     Policy,
     Request,
     Shortage,
@@ -36,7 +37,11 @@ def offer(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) -
 
 
 def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) -> Portion | str:
-    """Return what the ask would take of the device were it free, or why it never can."""
+    """Return what the ask would take of the device were it free, or why it never can.
+
+    What is `conceded` of a share that was asked for: 0, nothing; 1, no limit is enforced; 2, the
+    whole device is taken for a part of it.
+    """
     for choice, name, all_of_it in (
         (request.vendor, device.vendor, True),
         (request.model, device.model, False),
@@ -56,8 +61,9 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         return whole(device)
     followers = following(request.policy)
     if followers in device.capacity:
-        return evolve(cut, takes={followers: 1, **cut.takes})
-    return cut
+        cut = evolve(cut, takes={followers: 1, **cut.takes})
+    conceded = 0 if _asks_for_all(device, ask) else _conceded(device, cut)
+    return evolve(cut, conceded=conceded) if conceded else cut
 
 
 def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:
@@ -98,6 +104,18 @@ def _lacking(cut: Portion, free: Mapping[str, int]) -> str | None:
     """Return the counter that the cut lacks: the size before what only counts holders."""
     lacking = [name for name, amount in cut.takes.items() if free.get(name, 0) < amount]
     return min(lacking, key=lambda name: (name in HEADS, name != MEMORY), default=None)
+
+
+def _conceded(device: Device, cut: Portion) -> int:
+    return 2 if cut.is_whole(device) else int(device.enforcement is Enforcement.NONE)
+
+
+def _asks_for_all(device: Device, ask: Ask) -> bool:
+    if ask.shape is not None or ask.core not in (None, 100):
+        return False
+    if ask.memory is None:
+        return ask.memory_percent in (None, 100)
+    return ask.memory >= device.capacity[MEMORY]
 
 
 def _follows_another(device: Device, policy: Policy, free: Mapping[str, int]) -> bool:

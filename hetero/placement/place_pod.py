@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 
 from hetero.model import Allocation, Ask, Counters, Device, Refusal, Request
 from hetero.model.rounding import Portion
@@ -109,7 +110,9 @@ def _search(
         for r in requests
     )
 
-    def place(group: list[Device], chosen: list[tuple[Device, Portion]]) -> _Found | None:
+    def place(
+        group: list[Device], chosen: list[tuple[Device, Portion]], most: int
+    ) -> _Found | None:
         if owed(devices, chosen) > len(request.asks) - len(chosen):
             return None
         if len(chosen) == len(request.asks):
@@ -119,19 +122,30 @@ def _search(
         taken = {device.uuid for device, _ in chosen}
         allowed = group if ask.device is None else named(devices, ask.device)
         left = [d for d in group if d.uuid not in taken and d in allowed]
-        for device, cut in _ways(left, free, ask, request, policy, told_apart=told_apart):
+        ways = _ways(left, free, ask, request, policy, most=most, told_apart=told_apart)
+        for device, cut in ways:
             _add(free[device.uuid], cut.takes, times=-1)
-            found = place(group, [*chosen, (device, cut)])
+            found = place(group, [*chosen, (device, cut)], most)
             _add(free[device.uuid], cut.takes, times=1)
             if found is not None:
                 return found
         return None
 
-    for group in groups(devices, request):
-        found = place(group, [])
+    for most, group in product(_levels(devices, free, request), groups(devices, request)):
+        found = place(group, [], most)
         if found is not None:
             return found
     return None
+
+
+def _levels(devices: Sequence[Device], free: _Free, request: Request) -> list[int]:
+    """Return what devices concede of the request, the least first."""
+    cuts = (
+        offer(device, ask, request, free[device.uuid])
+        for ask in dict.fromkeys(request.asks)
+        for device in devices
+    )
+    return sorted({cut.conceded for cut in cuts if isinstance(cut, Portion)})
 
 
 def _ways(
@@ -141,9 +155,10 @@ def _ways(
     request: Request,
     policy: PlacementPolicy,
     *,
+    most: int,
     told_apart: bool,
 ) -> list[tuple[Device, Portion]]:
-    """Return the devices that can serve the ask, the policy's favourite first.
+    """Return the devices that can serve the ask and concede at most `most`, the cheapest first.
 
     One stands for all that are alike, unless they are told apart.
     """
@@ -154,9 +169,9 @@ def _ways(
         cut = offer(device, ask, request, left)
         alike = (device.vendor, device.model, device.group, *left.values())
         alike = (device.uuid,) if told_apart else alike
-        if isinstance(cut, Portion) and alike not in tried:
+        if isinstance(cut, Portion) and cut.conceded <= most and alike not in tried:
             tried.add(alike)
-            ranked.append((policy(device, left, cut), position, device, cut))
+            ranked.append(((cut.conceded, *policy(device, left, cut)), position, device, cut))
     return [(device, cut) for _, _, device, cut in sorted(ranked, key=lambda one: one[:2])]
 
 

@@ -30,6 +30,9 @@ _PLAIN = (FITS, "have too few devices", NOT_CHOSEN)
 _FITS, _TOO_FEW = 0, 1
 #: Shapes kept in mind; beyond it they are met anew.
 _MOST_SHAPES = 4096
+#: What one step of `Portion.conceded` costs: more than all else of a node by any weights. Those of
+#: a node's devices stay below NEVER.
+_CONCEDED = 1 << 42
 _END = Container()  # parts one group of a pod's containers from the next
 
 
@@ -197,7 +200,11 @@ class Prices:
         for state in self.cluster.states[len(costs) :]:
             cut = self.cut(state, want)
             free = state.free
-            costs.append(NEVER if cut is None else self.policy(state.kind.device, free, cut)[0])
+            if cut is None:
+                costs.append(NEVER)
+            else:
+                cost, *_ = self.policy(state.kind.device, free, cut)
+                costs.append(cut.conceded * _CONCEDED + cost)
         return costs
 
     def policy(self, device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["fake_drivers", "job", "rack", "timing"]
+__all__ = ["KEYS", "VENDORS", "fake_drivers", "job", "programs", "rack", "racks", "timing"]
 
 _HERE = Path(__file__).parent
+
+#: The vendors whose drivers are simulated.
+VENDORS = ("ascend", "cambricon", "hygon", "iluvatar", "metax", "mthreads", "nvidia")
+#: What each kind of section of a rack may say (docs/racks.md); the drivers ignore all else.
+KEYS = {
+    "device": (
+        *("vendor", "model", "memory", "uuid", "serial", "pci", "numa", "health", "links"),
+        *("used", "busy", "processes", "core", "compute", "multiprocessors", "bandwidth"),
+        *("context", "power", "power_limit", "mig", "slice", "switch"),
+        *("cpus", "sgpu", "smlu"),
+    ),
+    "kernel": ("time", "per_arg0"),
+    "driver": (*VENDORS, "cndev"),
+    "fault": ("call", "device", "vendor", "does"),
+}
 
 
 def fake_drivers() -> Path:
@@ -16,6 +31,11 @@ def fake_drivers() -> Path:
     has no driver.
     """
     return _built(_HERE / "lib" / "drivers")
+
+
+def programs() -> Path:
+    """Return the directory of the programs, for the search path of commands (PATH)."""
+    return _HERE / "lib"
 
 
 def job(api: str) -> Path:
@@ -28,12 +48,17 @@ def timing(api: str) -> Path:
     return _built(_HERE / "lib" / f"hetero-timing-{api}")
 
 
+def racks() -> dict[str, Path]:
+    """Return the racks that are shipped, by name."""
+    return {path.stem: path for path in sorted((_HERE / "racks").glob("*.rack"))}
+
+
 def rack(name: str) -> Path:
-    """Return an example rack that is shipped, such as "mixed" or "one"."""
-    racks = {path.stem: path for path in (_HERE / "racks").glob("*.rack")}
-    if name not in racks:
-        raise FileNotFoundError(f"no such file, and shipped are {', '.join(sorted(racks))}")
-    return racks[name]
+    """Return a rack that is shipped, such as "mixed" or "one"."""
+    shipped = racks()
+    if name not in shipped:
+        raise FileNotFoundError(f"no such file, and shipped are {', '.join(shipped)}")
+    return shipped[name]
 
 
 def _built(path: Path) -> Path:

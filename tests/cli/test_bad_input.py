@@ -73,7 +73,7 @@ def test_a_vendor_that_nobody_installed_is_named_with_those_there_are(hetero: Ru
     ("contents", "says"),
     [
         (b"root:x:0:0:root:/root:/bin/sh\n", "line 1 is neither `[device]` nor `key = value`"),
-        (b"[device]\nvendor = testing # a comment\n\nmodel\n", "line 4 is neither"),
+        (b"[device]\nvendor = nvidia # a comment\n\nmodel\n", "line 4 is neither"),
         (b"\xff\xfe", "can't decode"),
     ],
 )

@@ -19,7 +19,7 @@ def grants(environ: Mapping[str, str]) -> list[str]:
 
 
 def test_the_program_runs_and_is_heard(hetero: Run) -> None:
-    done = hetero("run", "--memory", "1Gi", "--", "sh", "-c", "echo hi")
+    done = hetero("run", "-q", "--memory", "1Gi", "--", "sh", "-c", "echo hi")
 
     assert (0, "hi\n", "") == (done.returncode, done.stdout, done.stderr)
 
@@ -50,7 +50,7 @@ def test_signals_reach_the_program_itself(
 
 
 def test_a_broken_pipe_ends_the_program_as_without_us(hetero: Run) -> None:
-    done = hetero("run", "--", "sh", "-c", "trap '' EXIT; yes | head -1; kill -PIPE $$")
+    done = hetero("run", "-q", "--", "sh", "-c", "trap '' EXIT; yes | head -1; kill -PIPE $$")
 
     assert ("y\n", "", -signal.SIGPIPE) == (done.stdout, done.stderr, done.returncode)
 

@@ -23,7 +23,7 @@ from hetero.model.units import GiB, KiB, MiB, format_memory, parse_memory, parse
         ("0.5Ki", 512),
         ("1Ti", 1024 * GiB),
         ("2k", 2000),
-        ("1073741824", GiB),
+        ("1073741824B", GiB),
         (" 7 B ", 7),
     ],
 )
@@ -37,6 +37,16 @@ def test_a_size_people_write_is_understood(text: str, size: int) -> None:
 )
 def test_any_other_spelling_is_refused_with_examples(text: str) -> None:
     with pytest.raises(BadInput, match="is not a size: write 3000Mi, 3G or 50%"):
+        parse_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "write"), [("3000", "3000Mi"), ("1", "1Mi"), ("1073741824", "1073741824B")]
+)
+def test_a_size_without_a_unit_is_refused_with_what_to_write(text: str, write: str) -> None:
+    with pytest.raises(
+        BadInput, match=f"memory '{text}' has no unit: {text} bytes[?] write {write}$"
+    ):
         parse_memory(text)
 
 

@@ -64,8 +64,13 @@ def test_growing_is_refused_where_neighbours_stand(node: Node) -> None:
     handle = admit(node, request(memory=4 * GiB, core=30))
     admit(node, request(memory=8 * GiB, core=60))
 
-    for ask in (Ask(memory=9 * GiB), Ask(core=41), Ask(memory_percent=100), Ask(core=100)):
-        with pytest.raises(Refused, match="8 GiB and 40 of 100 core and 9 of 10 slots"):
+    for ask, lacks in (
+        (Ask(memory=9 * GiB), "memory: 9 GiB asked, 8 GiB free"),
+        (Ask(core=41), "core: 41 asked, 40 free"),
+        (Ask(memory=17 * GiB), "memory: 17 GiB asked, 8 GiB free"),
+        (Ask(core=100), "core: 100 asked, 40 free, slots: 10 asked, 9 free"),
+    ):
+        with pytest.raises(Refused, match=f"stays as it is: memory-0 lacks {lacks}$"):
             resize(node, handle.grant.id, ask)
 
     assert [(4 * GiB, 3000)] == in_force(handle) == in_ledger(node, handle)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hetero.model.errors import HeteroError
-from hetero.node.ledger.state import check, prepare, state_directory
+from hetero.node.ledger.state import check, prepare
+from hetero.node.place import state_directory
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import hetero_simulator
@@ -76,3 +77,20 @@ def test_the_shipped_racks_are_well_formed(tmp_path: Path) -> None:
     count = "cuda = Cuda(); cuda.cuInit(0); say(cuda.made('cuDeviceGetCount'))"
     for name, devices in [("one", 1), ("mixed", 5)]:
         assert devices == Machine(tmp_path, hetero_simulator.rack(name).read_text()).run(count)
+
+
+def test_the_keys_that_a_rack_may_have_are_those_the_drivers_read_and_the_guide_names() -> None:
+    root = Path(__file__).parents[2]
+    read = {
+        key
+        for source in (root / "simulator" / "drivers").glob("*.[ch]")
+        for key in re.findall(
+            r'(?:rack_text|rack_number|fake_driver)\([^"()]*"(\w+)"', source.read_text()
+        )
+    }
+    known = {key for keys in hetero_simulator.KEYS.values() for key in keys}
+    guide = (root / "docs" / "racks.md").read_text()
+
+    assert set() == read - known
+    assert set() == known - read - set(hetero_simulator.VENDORS)
+    assert [] == [key for key in known if f"`{key}" not in guide]

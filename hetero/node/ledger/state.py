@@ -1,38 +1,13 @@
-"""Chooses the directory of the node's state and refuses one that somebody else could forge."""
+"""Makes the directory of the node's state and refuses one that somebody else could forge."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from hetero.model.errors import HeteroError
-
-#: Root's ledger: the one every user of the machine can read.
-SYSTEM = Path("/run/hetero")
-#: What of root's outlives a boot: the records of shares, and the log.
-KEPT = Path("/var/lib/hetero")
-
-
-def state_directory(environ: Mapping[str, str], *, uid: int) -> Path:
-    """Return where `uid` keeps its state: $HETERO_STATE, or the runtime directory of the user."""
-    if environ.get("HETERO_STATE"):
-        return Path(environ["HETERO_STATE"]).absolute()
-    if uid == 0:
-        return SYSTEM
-    runtime = environ.get("XDG_RUNTIME_DIR")
-    if runtime and Path(runtime).is_dir():
-        return Path(runtime) / "hetero"
-    return Path(f"/tmp/hetero-{uid}")  # noqa: S108 - `prepare` refuses one that is not ours
-
-
-def persistent_directory(environ: Mapping[str, str], *, uid: int) -> Path | None:
-    """Return where `uid` keeps what outlives a boot: root has a place for it, and $HETERO_STATE."""
-    if environ.get("HETERO_STATE"):
-        return Path(environ["HETERO_STATE"]).absolute() / "persistent"
-    return KEPT if uid == 0 else None
 
 
 def check(path: Path) -> None:
@@ -45,11 +20,18 @@ def check(path: Path) -> None:
         raise HeteroError(f"state directory {path}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise HeteroError(
-            f"state directory {path} is not a directory of user {os.geteuid()}: "
-            "remove it, or set HETERO_STATE to a directory of yours"
+            f"state directory {path} is not a directory of user {os.geteuid()}, but "
+            f"{_kind(found)}: set HETERO_STATE to a directory of yours"
         )
     if found.st_mode & 0o022:
         raise HeteroError(f"state directory {path} can be written by others: chmod go-w {path}")
+
+
+def _kind(found: os.stat_result) -> str:
+    """Return what a file is, in a few words."""
+    if stat.S_ISDIR(found.st_mode):
+        return f"user {found.st_uid}'s"
+    return "a link" if stat.S_ISLNK(found.st_mode) else "a file"
 
 
 def prepare(path: Path) -> None:

@@ -1,0 +1,33 @@
+"""What a command that changes something prints of it: the grant with its id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from hetero.model import CORE
+from hetero.model.units import format_memory
+from hetero.node.ledger.grant_file import CORE_FULL
+from hetero.node.ledger.ledger import Grant
+
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print nothing of what was done.")
+
+
+def say(*lines: str, quiet: bool) -> None:
+    """Print what was done."""
+    for line in lines:
+        if not quiet:
+            click.echo(line)
+
+
+def limits(entry: Grant) -> Iterator[str]:
+    """Yield a line for each limit of a grant."""
+    for limit, piece in zip(entry.limits, entry.allocation.pieces, strict=True):
+        start = f"{entry.id}  {limit.name}  memory {format_memory(limit.memory)}"
+        if piece.core is None and piece.takes[CORE] and not piece.template:
+            yield f"{start}  all of the core"
+        elif limit.core == CORE_FULL:
+            yield f"{start}  core no limit"
+        else:
+            yield f"{start}  core {limit.core / 100:g} %"

@@ -1,0 +1,42 @@
+"""Which grant is meant by a name: the start of its id, its label or its share's name."""
+
+from __future__ import annotations
+
+from hetero.model.errors import BadInput, NotFound, Refused
+from hetero.model.names import did_you_mean
+from hetero.node.ledger.ledger import Ledger, Snapshot
+
+
+def one_of(snapshot: Snapshot, name: str, *, system: Ledger | None = None) -> str:
+    """Return the id of the grant that `name` means: the start of its id, its label or its share.
+
+    Raises `NotFound`, or `BadInput` with the ids where several have the name.
+    """
+    found = _meant(snapshot, name)
+    if len(found) > 1:
+        raise BadInput(f"grant {name!r} could be {', '.join(found)}: give more of its id")
+    if not found:
+        if system and _meant(system.snapshot(), name):
+            raise Refused(f"grant {name} is root's: only root can change or release it")
+        every = [one for names in _names(snapshot).values() for one in names]
+        raise NotFound(
+            f"no grant {name!r} stands: `hetero ps` lists those that do" + did_you_mean(name, every)
+        )
+    return found[0]
+
+
+def _meant(snapshot: Snapshot, name: str) -> list[str]:
+    names = _names(snapshot)
+    if name in names:
+        return [name]
+    return [
+        one for one, others in names.items() if name and (one.startswith(name) or name in others)
+    ]
+
+
+def _names(snapshot: Snapshot) -> dict[str, list[str]]:
+    """Return what each grant is called, by its id; first by that."""
+    names = {
+        entry.id: [entry.id, *filter(None, (entry.label, entry.share))] for entry in snapshot.grants
+    }
+    return {**names, **{entry.id: [entry.id] for entry in snapshot.unreadable}}

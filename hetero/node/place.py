@@ -1,0 +1,63 @@
+"""Where the state of a user lies, asked by a shell's completion, too: nothing heavy is imported."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+#: Root's ledger: the one every user of the machine can read.
+SYSTEM = Path("/run/hetero")
+#: What of root's outlives a boot: the records of shares, and the log.
+KEPT = Path("/var/lib/hetero")
+
+
+def state_directory(environ: Mapping[str, str], *, uid: int) -> Path:
+    """Return where `uid` keeps its state: $HETERO_STATE, or the runtime directory of the user."""
+    if environ.get("HETERO_STATE"):
+        return Path(environ["HETERO_STATE"]).absolute()
+    if uid == 0:
+        return SYSTEM
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    if runtime and Path(runtime).is_dir():
+        return Path(runtime) / "hetero"
+    return Path(f"/tmp/hetero-{uid}")  # noqa: S108 - `prepare` refuses one that is not ours
+
+
+def persistent_directory(environ: Mapping[str, str], *, uid: int) -> Path | None:
+    """Return where `uid` keeps what outlives a boot: root has a place for it, and $HETERO_STATE."""
+    if environ.get("HETERO_STATE"):
+        return Path(environ["HETERO_STATE"]).absolute() / "persistent"
+    return KEPT if uid == 0 else None
+
+
+def simulator() -> ModuleType:
+    """Return the package hetero_simulator. Raises `HeteroError` when it is not installed."""
+    try:
+        return import_module("hetero_simulator")
+    except ImportError:
+        from hetero.model.errors import HeteroError  # only here: it takes longer than all the rest
+
+        raise HeteroError(
+            "simulated devices and the demo need the simulator: pip install 'hetero[demo]'"
+        ) from None
+
+
+def rack_file(named: str) -> Path:
+    """Return the rack that $HETERO_RACK names: a file, or a shipped one, or `FileNotFoundError`."""
+    path = Path(named)
+    return (path if path.is_file() else Path(simulator().rack(named))).resolve()
+
+
+def of_rack(rack: Path) -> str:
+    """Return the name of what belongs to this rack alone."""
+    return f"sim-{zlib.crc32(bytes(rack)):08x}"
+
+
+def ledgers(environ: Mapping[str, str], *, uid: int) -> tuple[Path, ...]:
+    """Return the ledgers that a user sees: the own one, and root's."""
+    rack = environ.get("HETERO_RACK")
+    part = of_rack(rack_file(rack)) if rack else ""
+    return tuple(dict.fromkeys((state_directory(environ, uid=uid) / part, SYSTEM / part)))
