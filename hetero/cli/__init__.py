@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 
 import click
 
+from hetero import __version__
+from hetero.cli._terminal import guard_streams
 from hetero.model.errors import HeteroError
 
 _COMMANDS = sorted(
@@ -62,7 +64,7 @@ _UNCUT = 1000
     cls=_Lazy,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH},
 )
-@click.version_option(metadata.version("hetero"), message="hetero %(version)s")
+@click.version_option(__version__, message="hetero %(version)s")
 def hetero() -> None:
     """Let many programs share an accelerator, each within its share.
 
@@ -97,6 +99,7 @@ def hetero() -> None:
 
 def main() -> None:
     """Run the command line; what a user can act on is one line and an exit code."""
+    guard_streams()
     try:
         # Not standalone: click would print usage before every error.
         code = hetero.main(prog_name="hetero", standalone_mode=False)
@@ -112,12 +115,20 @@ def main() -> None:
         # Whoever read us has seen enough; leave nothing for the interpreter to flush.
         sys.stdout = None
         sys.exit(0)
+    except OSError as error:
+        # A full disk, a file system that cannot be written: the user's to mend, not ours.
+        sys.exit(_complain(_fault(error), 2))
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _usage(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx else "hetero"
     return f"{error.format_message().rstrip('.')} (see `{path} --help`)"
+
+
+def _fault(error: OSError) -> str:
+    where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+    return f"{where}{error.strerror or error}"
 
 
 def _complain(sentence: str, code: int) -> int:
