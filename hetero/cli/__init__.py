@@ -1,8 +1,9 @@
 """The command line: one subcommand, one file, each loaded when it is asked for.
 
 A file without `_` in front defines `command`, and its name is the subcommand's. It parses, asks
-the package that knows, and formats (`_render`). Imports everything below; of `hetero.kube`
-`service`, `agent` and `cluster_view`. Start with `run` and `_request`.
+the package that knows, and formats: tables (`_render`), JSON (`_json`), a screen (`_screen`), all
+by way of `_terminal`, which escapes. Imports everything below; of `hetero.kube` `service`, `agent`
+and `cluster_view`. Start with `run` and `_request`.
 """
 
 from __future__ import annotations

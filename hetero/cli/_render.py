@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
-from attrs import define, field, frozen
+from attrs import define, field
 
 from hetero.cli._terminal import Line, Terminal, columns_of
 from hetero.model import (
@@ -27,6 +27,7 @@ from hetero.model import (
     Templated,
     Whole,
 )
+from hetero.model.frozen import frozen
 from hetero.model.units import GiB, MiB, format_memory
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _COLOURS = {"ok": "green", "note": "yellow", "absent": "yellow", "partial": "yel
 _KEEPERS = {Enforcement.PRELOAD: "limiter", Enforcement.NONE: "nothing !"}
 _GAP = 2
 #: A column of sentences, or of words that may end in `…`, is never narrower.
-_LEAST = 12
+_LEAST = 20
 
 
 class Seconds(click.FloatRange):

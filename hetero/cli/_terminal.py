@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TextIO
 
-from attrs import evolve, frozen
+from attrs import evolve
 
+from hetero.model.frozen import frozen
 from hetero.model.visible import visible
 
 #: A line in pieces: the text of each and its style.
@@ -154,17 +155,13 @@ def unescaped(stream: TextIO) -> TextIO:
 
 
 def _size(stream: TextIO, environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return columns and lines: as the environment says, else the kernel, else 80 and 24."""
-    said = [environ.get(name, "") for name in ("COLUMNS", "LINES")]
+    """Return columns and lines: $COLUMNS, else what the kernel says, else 80 and 24."""
+    said = environ.get("COLUMNS", "")
     try:
-        found = os.get_terminal_size(stream.fileno())
+        columns, lines = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
-        found = os.terminal_size((0, 0))
-    columns, lines = (
-        int(word) if word.isdecimal() and int(word) else size
-        for word, size in zip(said, found, strict=True)
-    )
-    return columns or 80, lines or 24
+        columns, lines = 0, 0
+    return int(said) if said.isdecimal() and int(said) else columns or 80, lines or 24
 
 
 def columns_of(text: str) -> int:
