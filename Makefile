@@ -6,13 +6,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
 DEMONSTRATED := . limiters simulator $(wildcard vendors/*)
-DEVELOPMENT := clang-format hatchling hypothesis import-linter matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
+DEVELOPMENT := clang-format hatchling hypothesis import-linter jsonschema matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
 	pytest-timeout pytest-xdist ruff
 
 FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-containers test-cluster soak check rooms helm stubs clean uninstall
+.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-containers test-cluster soak check rooms captures cli-speed helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -87,6 +87,12 @@ check: setup ## lint, types and layer rules
 
 rooms: setup ## print the packages that `hetero run` enters, in order
 	$(BIN)/python benchmarks/rooms.py
+
+captures: setup ## write what ps, inventory, fit and doctor show at 60 to 200 columns to docs/captures
+	$(BIN)/python benchmarks/captures.py
+
+cli-speed: setup ## print the processor time that short commands take
+	$(BIN)/python benchmarks/cli_speed.py
 
 stubs: setup ## generate the stubs of the kubelet's interfaces
 	$(BIN)/pip install --quiet grpcio-tools

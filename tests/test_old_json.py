@@ -54,6 +54,7 @@ DIGESTS = {
     "model/data/refusal-2.json": "07b478ff7e4290f7",
     "model/data/request-1.json": "de0c565e8791a1ed",
     "model/data/usage-1.json": "a84399642b66497b",
+    "model/data/usage-2.json": "5038bc8eef390128",
     "node/data/grant-1.json": "8eba451f9934e777",
 }
 

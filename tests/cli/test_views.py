@@ -43,13 +43,11 @@ def test_inventory_shows_every_device_and_who_holds_what(
     lines = [line.split() for line in done.stdout.splitlines()]
 
     assert 0 == done.returncode, done.stderr
-    assert ["#", "vendor", "model", "uuid", "granularity", "core", "memory", "slots"] == lines[0][
-        :8
-    ]
     rows = [" ".join(line) for line in lines]
-    assert "1 testing T1000 T-1 1 %, 1 MiB 30/100 2.9/16 GiB 1/4 none ok" == rows[2]
-    assert "4 testing T1000 T-4 1 %, 1 MiB 0/100 0/8 GiB 0/4 none ok" == rows[5]
-    assert ["the", "sleeper"] == lines[-1][-2:]
+    assert "# vendor model free core free memory grants kept by health uuid" == rows[0]
+    assert "1 testing T1000 70 % 13.1/16 GiB 1/4 nothing ! ok T-1" == rows[2]
+    assert "4 testing T1000 100 % 8/8 GiB 0/4 nothing ! ok T-4" == rows[5]
+    assert "the sleeper" in rows[-1]
     assert str(sleeper.pid) in lines[-1]
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "\x1b" not in done.stdout
@@ -58,12 +56,15 @@ def test_inventory_shows_every_device_and_who_holds_what(
 def test_inventory_is_the_same_value_as_json(hetero: Run, sleeper: subprocess.Popen[str]) -> None:
     view = json.loads(hetero("inventory", "--json").stdout)
 
-    assert 1 == view["version"]
-    assert [f"T-{n}" for n in range(5)] == [row["device"]["uuid"] for row in view["devices"]]
-    assert {"core": 30, "memory": 3000 << 20, "slots": 1} == view["devices"][1]["held"]
-    assert {"memory": 1 << 30, "core": 0.25, "processes": None} == view["devices"][1]["usage"]
+    device = view["items"][1]
+    assert ("hetero.node", 2) == (view["schema"], view["version"])
+    assert [f"T-{n}" for n in range(5)] == [row["uuid"] for row in view["items"]]
+    assert (30, 3000 << 20, 1) == tuple(device[f"{of}_held"] for of in ("core", "memory", "slots"))
+    assert (1 << 30, 25, None) == tuple(
+        device[key] for key in ("memory_used", "core_used", "processes")
+    )
     (grant,) = view["grants"]
-    assert [grant["id"]] == view["devices"][1]["grants"]
+    assert [grant["id"]] == device["grants"]
     assert [sleeper.pid] == grant["processes"]
     assert None is view["simulated"]
 
@@ -109,7 +110,7 @@ def test_vendors_shows_a_broken_one_as_a_row(hetero: Run, environ: Mapping[str, 
 def test_fit_takes_nothing(hetero: Run) -> None:
     done = hetero("fit", "--count", "5", "--memory", "8Gi", "--core", "100", "--json")
 
-    assert 5 == len(json.loads(done.stdout)["pieces"])
+    assert 5 == len(json.loads(done.stdout)["items"])
     assert "no grants stand\n" == hetero("ps").stdout
 
 
