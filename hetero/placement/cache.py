@@ -18,7 +18,7 @@ from typing import Protocol
 
 from attrs import define, evolve
 
-from hetero.model import Allocation, Counters, Device, Refusal, Request
+from hetero.model import FITS, Allocation, Counters, Device, Refusal, Request
 from hetero.placement.cluster import DeviceUsage, Node, Placement, Pod
 from hetero.placement.demand import Demand
 from hetero.placement.match import allocate
@@ -331,8 +331,6 @@ class SchedulerCache:
             cards = cluster.cards[number]
             chosen = prices.choose(cards, want)
             places = chosen[1] if chosen else []
-            if len({node.devices[place].vendor for place in places}) != 1:
-                return None
             cuts = [(node.devices[p], prices.cut(cluster.states[cards[p]], want)) for p in places]
             allocation = allocate(
                 want.wanted.request, [(device, cut) for device, cut in cuts if cut is not None]
@@ -431,8 +429,7 @@ class SchedulerCache:
             for old, new in zip(was.devices, node.devices, strict=True):
                 if old != new:  # its health, mostly
                     cluster.replace(new)
-            cluster.resize(cluster.number[name], node.host)
-            cluster.closed[cluster.number[name]] = node.cordoned
+            cluster.update(node)
         else:
             self._cluster = None
             return
@@ -524,7 +521,7 @@ def _heap(costs: list[int]) -> list[tuple[int, int]]:
 
 def _is_exact(shape: Shape, number: int, cluster: Cluster) -> bool:
     """Return whether a node that its cards' states say serves the shape surely does."""
-    return shape.exact and (number not in cluster.grouped or shape.want.wanted.request is None)
+    return shape.exact and (number not in cluster.mixed or shape.want.wanted.request is None)
 
 
 def _kinds(cluster: Cluster, node: str) -> frozenset[int]:
@@ -536,7 +533,7 @@ def _kinds(cluster: Cluster, node: str) -> frozenset[int]:
 def _verdict(refusal: Refusal) -> str:
     """Return in a few words why a node does not serve."""
     reasons = set(refusal.verdicts.values())
-    if refusal.missing is None and len(reasons) == 1:
+    if refusal.missing is None and len(reasons) == 1 and FITS not in reasons:
         return reasons.pop()
     return f"cannot place it ({refusal.sentence})"
 

@@ -15,6 +15,7 @@ integers (`POINTS` to a thousandth of a card):
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from attrs import frozen
 
@@ -53,7 +54,13 @@ def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
     for demand in demands:
         if demand.cards:
             asked[demand.size] = asked.get(demand.size, 0) + demand.times * demand.cards
-    sizes = sorted(asked)
+    return _fragmentation(tuple(sorted(asked.items())))
+
+
+@lru_cache(maxsize=64)  # clusters that are worked out anew have learned the same
+def _fragmentation(demanded: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    asked = dict(demanded)
+    sizes = list(asked)
     everything = max(sum(asked.values()), 1)
     none_fits = everything**PATIENCE
     used = [0] * (CARD_MILLI + 1)

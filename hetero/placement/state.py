@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import define, evolve
 
-from hetero.model import SLOTS, Counters, Device
+from hetero.model import SLOTS, Device
 from hetero.model.errors import BadInput, NotFound
 from hetero.placement.cluster import Node, Placement
 from hetero.placement.mix import CARD_MILLI
@@ -68,7 +68,8 @@ class Cluster:
         self.free_milli: list[int] = []  # thousandths of a card, over all usable devices
         self.empty: list[int] = []  # devices nobody holds anything of
         self.closed: list[bool] = []
-        self.grouped: set[int] = set()  # nodes some of whose devices go together
+        #: Nodes on which it takes a search which devices go together: groups, several vendors.
+        self.mixed: set[int] = set()
         self._kinds_of: dict[object, list[Kind]] = {}
         self._state_of: dict[object, int] = {}
         given = list(nodes)
@@ -99,8 +100,9 @@ class Cluster:
         self.free_milli.append(sum(self.states[card].free_milli for card in cards))
         self.empty.append(sum(self.states[card].empty for card in cards))
         self.closed.append(node.cordoned)
-        if any(device.group is not None for device in node.devices):
-            self.grouped.add(number)
+        vendors = {device.vendor for device in node.devices}
+        if len(vendors) > 1 or any(device.group is not None for device in node.devices):
+            self.mixed.add(number)
 
     def kind(self, device: Device) -> Kind:
         """Return the kind of a device, a new one if none is like it."""
@@ -149,12 +151,14 @@ class Cluster:
         devices, cards = self.nodes[number].devices, self.cards[number]
         return {d.uuid: self.states[c].free for d, c in zip(devices, cards, strict=True)}
 
-    def resize(self, number: int, host: Counters) -> None:
-        """Note that a node counts other amounts of its own counters now."""
-        node, left = self.nodes[number], self.host[number]
+    def update(self, node: Node) -> None:
+        """Note what else of a node changed: its own counters, and whether it is cordoned."""
+        number = self.number[node.name]
+        was, left = self.nodes[number].host, self.host[number]
         for place, counter in enumerate(self.counters):
-            left[place] += host.get(counter, UNLIMITED) - node.host.get(counter, UNLIMITED)
-        self.nodes[number] = evolve(node, host=host)
+            left[place] += node.host.get(counter, UNLIMITED) - was.get(counter, UNLIMITED)
+        self.closed[number] = node.cordoned
+        self.nodes[number] = node
 
     def move(self, placement: Placement, *, times: int) -> int:
         """Take (`times` 1) or give back (-1) what a placement holds; return its node's number."""

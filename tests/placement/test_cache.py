@@ -67,7 +67,7 @@ def pods(draw: st.DrawFn) -> Pod:
 def test_costs_that_followed_every_change_are_those_worked_out_anew(
     data: st.DataObject, policy: str
 ) -> None:
-    asked = Asked(mixed(5), weights=weights(policy))
+    asked = Asked(mixed(7), weights=weights(policy))
     demands = data.draw(st.lists(pods(), min_size=1, max_size=6))
     names = sorted(asked.cache.nodes())
     standing: list[Placement] = []
@@ -151,6 +151,13 @@ def test_a_place_is_found_exactly_when_trying_everything_finds_one(
 
 
 # --- refusals ------------------------------------------------------------------------------------
+
+
+def test_cards_of_several_vendors_do_not_add_up() -> None:
+    asked = Asked([node("a", cards("free", 2, node="a"), cards("coarse", 1, node="a"))])
+
+    assert "1 cannot place it" in refused(asked, pod(3, memory=GiB))
+    assert 2 == len(where(placed(asked, pod(2, memory=GiB))))
 
 
 def test_a_refusal_counts_the_nodes_by_what_they_lack() -> None:
