@@ -12,7 +12,7 @@ DEVELOPMENT := clang-format hatchling hypothesis import-linter jsonschema matplo
 FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-containers test-cluster soak check rooms captures cli-speed helm stubs clean uninstall
+.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-shells test-containers test-cluster soak check rooms captures cli-speed helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -64,6 +64,9 @@ fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of
 
 test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that skips fails
 	$(BIN)/pytest -m aarch64 --no-skips tests/limiters/test_aarch64.py
+
+test-shells: setup ## run the tests of completion in zsh and fish; a test that skips fails
+	$(BIN)/pytest -m shells --no-skips tests/cli/test_completion.py
 
 test-containers: setup ## run the tests with real containers; root, and a test that skips fails
 	$(BIN)/pytest -m "containers and not measured" --timeout 300 --no-skips tests/containers

@@ -28,8 +28,8 @@ _DRIVERS = str(hetero_simulator.fake_drivers())
 os.register_at_fork(after_in_child=gc.disable)
 
 
-#: What takes a card, root, an emulator or a night: selected only where `-m` names it.
-_NAMED = ("aarch64", "cluster", "containers", "hardware", "soak")
+#: What takes a card, root, an emulator, other shells or a night: selected only where `-m` names it.
+_NAMED = ("aarch64", "cluster", "containers", "hardware", "shells", "soak")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
