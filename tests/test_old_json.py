@@ -53,6 +53,7 @@ DIGESTS = {
     "model/data/request-1.json": "de0c565e8791a1ed",
     "model/data/usage-1.json": "a84399642b66497b",
     "node/data/grant-1.json": "8eba451f9934e777",
+    "node/data/grant-2.json": "011ddf2e78dbe68c",
 }
 
 

@@ -37,6 +37,8 @@ def command(*, seconds: float, as_json: bool, watch: bool) -> None:
     processes of the grant, where it says so: contexts, the code of kernels.
     """
     node = Node.here()
+    if node.unseen and not as_json:
+        click.echo(f"hetero: {node.unseen}", err=True)
     show(lambda: observe_grants(node, seconds=seconds), render, as_json=as_json, watch=watch)
 
 

@@ -26,4 +26,8 @@ def command(command: tuple[str, ...], label: str | None, **flags: Any) -> None:
       hetero run --count 2 -- torchrun --nproc-per-node 2 train.py
       hetero run --device 0:mem=3276Mi,core=10 --device 1:mem=8192Mi,core=50 -- ./job
     """
-    run(request_from(**flags), command=command, label=label)
+
+    def warn(says: str) -> None:
+        click.echo(f"hetero: {says}", err=True)
+
+    run(request_from(**flags), command=command, label=label, warn=warn)

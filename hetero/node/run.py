@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from hetero.model import Request
@@ -15,12 +15,21 @@ from hetero.node.node import Node
 from hetero.node.watch import watch
 
 
-def run(request: Request, *, command: tuple[str, ...], label: str | None = None) -> NoReturn:
+def run(
+    request: Request,
+    *,
+    command: tuple[str, ...],
+    label: str | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> NoReturn:
     """Take what the request asks and become `command`, which holds the grant until it ends.
 
-    Raises `HeteroError`; then nothing is held.
+    `warn` is called with what the user should know of this machine's ledger. Raises `HeteroError`;
+    then nothing is held.
     """
     node = Node.here()
+    if node.unseen:
+        warn(node.unseen)
     handle, environment = node.admit(request, command=command, label=label)
     try:
         if handle.sliced:
@@ -29,7 +38,7 @@ def run(request: Request, *, command: tuple[str, ...], label: str | None = None)
         handle.hand_over()
         _become(command, environment)
     except BaseException:
-        node.ledger.abort(handle)
+        node.abort(handle)
         raise
 
 

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from hetero.model import Device, Enforcement, Whole
 from hetero.model.errors import HeteroError
+from hetero.node.daemon_client import client_of
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.ledger.state import prepare
@@ -50,6 +51,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *map(_device, discovery.devices),
         *_limiters(node, discovery),
         _state(node),
+        *_daemon(node),
         *_ledger(node),
         *_slices(node, discovery),
         *_bypass(node, discovery),
@@ -152,9 +154,22 @@ def _limiter(api: str) -> Finding:
     return Finding(subject, Verdict.OK, f"{path} loads")
 
 
+def _daemon(node: Node) -> Iterator[Finding]:
+    """Yield whether users share one ledger; nothing for a ledger that is private on purpose."""
+    client = node.daemon or client_of(node.ledger.path)
+    if client and not client.answers():
+        says = f"does not answer at {client.path}: users get nothing until it is started"
+        yield Finding("heterod", Verdict.BAD, says)
+    elif client:
+        yield Finding("heterod", Verdict.OK, f"all users share {client.path.parent}")
+    elif node.unseen:
+        yield Finding("heterod", Verdict.NOTE, node.unseen)
+
+
 def _state(node: Node) -> Finding:
     try:
-        prepare(node.ledger.path)
+        if node.daemon is None:
+            prepare(node.ledger.path)
     except HeteroError as error:
         return Finding("state", Verdict.BAD, str(error))
     return Finding("state", Verdict.OK, str(node.ledger.path))
