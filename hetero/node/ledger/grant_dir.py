@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -28,9 +29,15 @@ def write_tenant(
     allocation: Allocation,
     limits: Sequence[DeviceLimit],
     time_slices: Path,
+    uid: int | None = None,
 ) -> None:
-    """Write what the limiter reads into a new grant's directory; `time_slices` has the devices'."""
+    """Write what the limiter reads into a new grant's directory; `time_slices` has the devices'.
+
+    `uid` is whose programs enter it where that is not the user who writes it.
+    """
     make(directory / TENANT, mode=0o700)
+    if uid is not None:
+        _admit(directory / TENANT, uid)
     contents = grant_file.pack(
         identity, limits, policy=allocation.policy, priority=allocation.priority
     )
@@ -42,6 +49,24 @@ def write_tenant(
         os.fchmod(descriptor, 0o666)  # whatever the umask
         os.close(descriptor)
         os.link(slice_path, directory / TENANT / f"time_slice.{position}")
+
+
+def _admit(directory: Path, uid: int) -> None:
+    """Let one more user enter a directory, and change nothing of it.
+
+    Its group would let in others, and an owner could put other files in the place of these.
+    """
+    # acl(5); the layout is linux/posix_acl_xattr.h's: a version, then tag, permissions and id.
+    owner, user, group, mask, other, nobody = 0x01, 0x02, 0x04, 0x10, 0x20, 0xFFFFFFFF
+    entries = (owner, 7, nobody), (user, 5, uid), (group, 0, nobody), (mask, 5, nobody)
+    packed = b"".join(struct.pack("<HHI", *each) for each in (*entries, (other, 0, nobody)))
+    os.setxattr(directory, "system.posix_acl_access", struct.pack("<I", 2) + packed)
+
+
+def cut_back(path: Path, size: int) -> None:
+    """Cut a file that a user's programs may write to the size it was made with."""
+    if path.stat().st_size > size:
+        os.truncate(path, size)
 
 
 def create(path: Path, *, mode: int) -> int:

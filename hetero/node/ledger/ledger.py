@@ -38,8 +38,17 @@ from attrs import evolve, field
 from hetero.model import Allocation, Edits, Mount, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.frozen import frozen
-from hetero.node.ledger import grant_file
-from hetero.node.ledger.grant_dir import GRANT, USAGE, create, replace, write, write_tenant
+from hetero.node.ledger import grant_file, usage_region
+from hetero.node.ledger.grant_dir import (
+    GRANT,
+    TENANT,
+    USAGE,
+    create,
+    cut_back,
+    replace,
+    write,
+    write_tenant,
+)
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.locks import is_held, lock, try_lock
 from hetero.node.ledger.residual_share import with_rest
@@ -50,6 +59,8 @@ EDITS = "edits.json"
 
 #: An admission takes milliseconds; a thousand in a row stay well below this.
 PATIENCE = 60.0
+#: A time-slice file of a device holds locks and little else; all who hold the device may write it.
+_TIME_SLICES = 1 << 20
 #: Scripts number their descriptors by hand from 3 up; the one that keeps a grant stays clear.
 _HIGH_DESCRIPTOR = 100
 
@@ -71,7 +82,8 @@ class Grant:
     `limits` is what the grant file says, one for each of the allocation's pieces, but for the core
     of one without a limit beside others that have one (residual_share.py). `container` is the one
     it was made for, `share` its name where it stands for any container. Where a grant is pinned,
-    `owner` says by what and for whom, and `edits` what its container was given.
+    `owner` says by what and for whom, and `edits` what its container was given. `uid` is the user
+    whose it is, where another wrote it down (heterod).
     """
 
     id: str
@@ -85,6 +97,7 @@ class Grant:
     share: str | None = None
     owner: Mapping[str, str] = field(factory=dict)
     edits: Edits = field(factory=Edits)
+    uid: int | None = None
 
 
 @frozen(kw_only=True)
@@ -238,6 +251,7 @@ class Ledger:
                 allocation=grant.allocation,
                 limits=grant.limits,
                 time_slices=self.path / "time_slices",
+                uid=grant.uid,
             )
             if grant.owner:
                 write(draft / PINNED, b"", mode=0o600)
@@ -378,8 +392,18 @@ class Ledger:
             elif not self.stands(name):
                 self._remove(name)
         snapshot = self._read(self._restore())
+        self._cut_back(entry for entry in snapshot.grants if entry.uid is not None)
         self._enforce(snapshot.grants)
         return snapshot
+
+    def _cut_back(self, grants: Iterable[Grant]) -> None:
+        """Undo what users' programs did to fill the directory: it is everybody's."""
+        for entry in grants:
+            slices = (f"{TENANT}/time_slice.{number}" for number in range(len(entry.limits)))
+            sizes = {ALIVE: 0, USAGE: usage_region.SIZE, **dict.fromkeys(slices, _TIME_SLICES)}
+            for name, size in sizes.items():
+                with suppress(OSError):  # it ended meanwhile
+                    cut_back(self.directory(entry.id) / name, size)
 
     def _enforce(self, grants: Sequence[Grant]) -> None:
         """Have every grant file say what its entry and its neighbours' come to."""

@@ -11,6 +11,15 @@ from pathlib import Path
 from hetero.model.errors import HeteroError
 
 
+def is_roots(path: Path) -> bool:
+    """Return whether `path` is a directory that only root writes, so that what is in it is true."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not found.st_mode & 0o022
+
+
 def check(path: Path) -> None:
     """Raise `HeteroError` unless `path` is absent or a directory only this user writes."""
     try:
