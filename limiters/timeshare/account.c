@@ -5,7 +5,7 @@
 
 #include "../core/tenant.h"
 
-static void spend(const struct account *account, struct hetero_region_device *from, const struct time_slice *time_slice,
+static void spend(const struct account *account, struct hetero_region_device *from, struct time_slice *time_slice,
                   uint64_t now, uint64_t spent_ns)
 {
     budget_settle(from, account->asked_ns, now, terms_core(account->terms), spent_ns);
@@ -17,7 +17,13 @@ static void spend(const struct account *account, struct hetero_region_device *fr
         atomic_store_explicit(&from->balance_ns, -BUDGET_TIME_SLICE_NS, memory_order_relaxed);
 }
 
-void account_spend(struct account *account, const struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
+void account_keep(struct account *account, uint64_t ns)
+{
+    budget_keep(account->shared, ns, terms_core(account->terms));
+    budget_keep(&account->own, ns, terms_core(account->terms));
+}
+
+void account_spend(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
                    uint32_t launches)
 {
     spend(account, account->shared, time_slice, now, spent_ns);

@@ -64,8 +64,8 @@ def prepare(path: Path) -> None:
             make(path.parent, mode=mode)
         make(path, mode=mode)
         check(path)
-        for part in ("grants", "time_slices"):
-            make(path / part, mode=mode)
+        make(path / "grants", mode=mode)
+        make(path / "boards", mode=0o700)  # others reach into it by mounts alone
     except OSError as error:
         raise HeteroError(
             f"state directory {path}: {error.strerror}: "
