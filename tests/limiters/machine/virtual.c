@@ -796,7 +796,7 @@ bool tenant_runs(const struct tenant *tenant)
 bool tenant_waits(const struct tenant *tenant)
 {
     const struct time_slice *time_slice = &tenant->governor->time_slice;
-    return time_slice->pages.asks && !time_slice->ours;
+    return time_slice->pages.asks && !time_slice->ours && !time_slice->late;
 }
 
 double tenant_got(const struct tenant *tenant, unsigned from_s, unsigned to_s)
