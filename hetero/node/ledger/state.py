@@ -58,8 +58,8 @@ def prepare(path: Path) -> None:
         check(path)
         if not os.access(path, os.W_OK):  # a read-only file system, for root as well
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        for part in ("grants", "time_slices"):
-            make(path / part, mode=mode)
+        make(path / "grants", mode=mode)
+        make(path / "boards", mode=0o700)  # others reach into it by mounts alone
     except OSError as error:
         raise HeteroError(
             f"state directory {path}: {error.strerror}: "
