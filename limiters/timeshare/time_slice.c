@@ -34,12 +34,14 @@ enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, E
 /* A waiter that has not come by then was killed, or gets no processor. */
 #define COME_NS INT64_C(2000000)
 
-static bool lock_in(int file, int start, int count, short type)
+static bool lock_in(const struct descriptor *file, int start, int count, short type)
 {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = count};
     int result;
+    if (!descriptor_stands(file))
+        return false;
     do
-        result = fcntl(file, F_OFD_SETLK, &range);
+        result = fcntl(file->number, F_OFD_SETLK, &range);
     while (result < 0 && errno == EINTR);
     if (result < 0 && errno != EAGAIN && errno != EACCES)
         log_line(LOG_ERROR, "time slice: lock: %s", strerror(errno));
@@ -48,68 +50,75 @@ static bool lock_in(int file, int start, int count, short type)
 
 static bool lock(const struct time_slice *time_slice, int byte, int count, short type)
 {
-    return lock_in(time_slice->file, time_slice->at + byte, count, type);
+    return lock_in(&time_slice->file, time_slice->at + byte, count, type);
 }
 
-static bool taken_in(int file, int start, int count)
+/* Not looked at first: a question changes nothing, whatever file it is asked of. */
+static bool taken_in(const struct descriptor *file, int start, int count)
 {
     struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = count};
-    return file >= 0 && fcntl(file, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+    return fcntl(file->number, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
 static bool taken(const struct time_slice *time_slice, int byte, int count)
 {
-    return taken_in(time_slice->file, time_slice->at + byte, count);
+    return taken_in(&time_slice->file, time_slice->at + byte, count);
 }
 
-void time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device)
+bool time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device)
 {
     char path[PATH_MAX + 32];
+    *time_slice = (struct time_slice){.directory = directory, .device = device};
     snprintf(path, sizeof path, "%s/usage", directory);
-    time_slice->own_file = open(path, O_RDWR | O_CLOEXEC);
     time_slice->own_at = HETERO_REGION_LOCK_TIME_SLICE(device);
-    int error = errno;
+    bool opened = descriptor_open(&time_slice->own, path);
     snprintf(path, sizeof path, "%s/time_slice.%u", directory, device);
-    time_slice->file = open(path, O_RDWR | O_CLOEXEC);
-    time_slice->at = 0;
-    if (time_slice->file < 0) {
-        time_slice->file = time_slice->own_file;
+    if (!descriptor_open(&time_slice->file, path)) {
+        opened = opened && errno == ENOENT;
+        time_slice->file = time_slice->own;
         time_slice->at = time_slice->own_at;
     }
-    if (time_slice->file < 0)
-        log_line(LOG_ERROR, "time slice %s and usage: %s", path, strerror(error));
+    if (opened)
+        return true;
+    log_line(LOG_ERROR, "time slice %s and usage: %s", path, strerror(errno));
+    time_slice_close(time_slice);
+    return false;
+}
+
+bool time_slice_renew(struct time_slice *time_slice)
+{
+    if (descriptor_stands(&time_slice->file) && descriptor_stands(&time_slice->own))
+        return true;
+    time_slice_close(time_slice);
+    return time_slice_open(time_slice, time_slice->directory, time_slice->device);
 }
 
 void time_slice_close(struct time_slice *time_slice)
 {
-    if (time_slice->own_file >= 0 && time_slice->own_file != time_slice->file)
-        close(time_slice->own_file);
-    if (time_slice->file >= 0)
-        close(time_slice->file);
-    time_slice->file = time_slice->own_file = -1;
+    descriptor_close(&time_slice->own);
+    descriptor_close(&time_slice->file);
 }
 
 void time_slice_want(const struct time_slice *time_slice, bool want)
 {
-    if (time_slice->own_file >= 0)
-        lock_in(time_slice->own_file, time_slice->own_at + WANT, 1, want ? F_RDLCK : F_UNLCK);
+    lock_in(&time_slice->own, time_slice->own_at + WANT, 1, want ? F_RDLCK : F_UNLCK);
 }
 
 bool time_slice_wanted_by_siblings(const struct time_slice *time_slice)
 {
-    return taken_in(time_slice->own_file, time_slice->own_at + WANT, 1);
+    return taken_in(&time_slice->own, time_slice->own_at + WANT, 1);
 }
 
 void time_slice_announce(struct time_slice *time_slice, bool high)
 {
-    if (time_slice->file >= 0 && high != time_slice->announced)
+    if (high != time_slice->announced)
         time_slice->announced = lock(time_slice, HIGH, 1, high ? F_RDLCK : F_UNLCK) && high;
 }
 
 /* Have so many of `most` bytes from `start` locked; `advertised` is how many are. */
-static void advertise(int file, int start, unsigned most, unsigned *advertised, unsigned count)
+static void advertise(const struct descriptor *file, int start, unsigned most, unsigned *advertised, unsigned count)
 {
-    if (file < 0 || count == *advertised)
+    if (count == *advertised)
         return;
     if (count > *advertised)
         lock_in(file, start, (int)count, F_RDLCK);
@@ -118,7 +127,7 @@ static void advertise(int file, int start, unsigned most, unsigned *advertised, 
     *advertised = count;
 }
 
-static bool advertised_more(int file, int start, unsigned most, unsigned advertised)
+static bool advertised_more(const struct descriptor *file, int start, unsigned most, unsigned advertised)
 {
     return advertised < most && taken_in(file, start + (int)advertised, (int)(most - advertised));
 }
@@ -126,13 +135,13 @@ static bool advertised_more(int file, int start, unsigned most, unsigned adverti
 void time_slice_owe(struct time_slice *time_slice, int64_t ns)
 {
     int64_t steps = ns < 0 ? 0 : ns / TIME_SLICE_STEP_NS;
-    advertise(time_slice->file, time_slice->at + OWED, TIME_SLICE_STEPS, &time_slice->owed,
+    advertise(&time_slice->file, time_slice->at + OWED, TIME_SLICE_STEPS, &time_slice->owed,
               steps < TIME_SLICE_STEPS ? (unsigned)steps : TIME_SLICE_STEPS);
 }
 
 bool time_slice_owed_more(const struct time_slice *time_slice)
 {
-    return advertised_more(time_slice->file, time_slice->at + OWED, TIME_SLICE_STEPS, time_slice->owed);
+    return advertised_more(&time_slice->file, time_slice->at + OWED, TIME_SLICE_STEPS, time_slice->owed);
 }
 
 static int64_t now_ns(void)
@@ -148,7 +157,7 @@ static void advertise_wait(struct time_slice *time_slice)
     unsigned steps = 0;
     for (int64_t step_ns = WAIT_STEP_NS; steps < WAIT_STEPS && waited_ns >= step_ns; step_ns += step_ns / 3 * 2)
         steps++;
-    advertise(time_slice->own_file, time_slice->own_at + WAITED, WAIT_STEPS, &time_slice->waited, steps);
+    advertise(&time_slice->own, time_slice->own_at + WAITED, WAIT_STEPS, &time_slice->waited, steps);
 }
 
 void time_slice_waits(struct time_slice *time_slice, bool waits)
@@ -168,7 +177,7 @@ static void sleep_ns(long ns)
 /* Whether a sibling that has waited longer is to go first, and comes. */
 static bool defers(struct time_slice *time_slice)
 {
-    bool behind = advertised_more(time_slice->own_file, time_slice->own_at + WAITED, WAIT_STEPS, time_slice->waited);
+    bool behind = advertised_more(&time_slice->own, time_slice->own_at + WAITED, WAIT_STEPS, time_slice->waited);
     if (!behind || (time_slice->high ? taken(time_slice, RUN_HIGH, 1) : time_slice_held(time_slice))) {
         time_slice->deferring_ns = 0;
         return false;
@@ -226,8 +235,6 @@ static bool wait_for(struct time_slice *time_slice, void (*soon)(void *owner), v
 
 void time_slice_take(struct time_slice *time_slice, bool high, void (*soon)(void *owner), void *owner)
 {
-    if (time_slice->file < 0)
-        return;
     time_slice->high = high;
     time_slice->deferring_ns = 0;
     time_slice->ours = (time_slice->late || !defers(time_slice)) && seize(time_slice);
@@ -243,8 +250,6 @@ void time_slice_take(struct time_slice *time_slice, bool high, void (*soon)(void
 
 bool time_slice_try(struct time_slice *time_slice, bool high)
 {
-    if (time_slice->file < 0)
-        return true;
     time_slice->high = high;
     if (time_slice_wanted(time_slice) || time_slice_held(time_slice) || defers(time_slice))
         return false;
@@ -263,8 +268,6 @@ void time_slice_ends(const struct time_slice *time_slice)
 
 void time_slice_give(struct time_slice *time_slice)
 {
-    if (time_slice->file < 0)
-        return;
     bool wanted = time_slice->ours && time_slice_wanted(time_slice);
     unlock_run(time_slice);
     time_slice->ours = false;

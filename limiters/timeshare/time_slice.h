@@ -22,6 +22,8 @@
 #ifndef HETERO_TIME_SLICE_H
 #define HETERO_TIME_SLICE_H
 
+#include "../core/descriptor.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,9 +31,11 @@
 #define TIME_SLICE_PATIENCE_NS INT64_C(1000000000)
 
 struct time_slice {
-    int file;     /* -1: no lock could be had, and the device is not shared in time slices */
-    int at;       /* the first of the bytes */
-    int own_file; /* GRANT_DIR/usage, which may be the same; -1: siblings do not see each other want */
+    const char *directory; /* the caller's */
+    unsigned device;
+    struct descriptor file; /* each is looked at before it is locked: the program may have closed it */
+    int at;                 /* the first of the bytes */
+    struct descriptor own;  /* GRANT_DIR/usage, which may be the same file */
     int own_at;
     bool announced;       /* as of high priority */
     unsigned owed;        /* steps advertised by time_slice_owe */
@@ -45,7 +49,10 @@ struct time_slice {
 
 /* Open the locks of the grant's device `device`: GRANT_DIR/time_slice.<device>, or, when the node made no such file
  * because nobody else can hold the device, bytes of GRANT_DIR/usage, which keep siblings apart. */
-void time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device);
+bool time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device);
+
+/* Open again what the program closed meanwhile, and the locks with it. False: it cannot be opened. */
+bool time_slice_renew(struct time_slice *time_slice);
 void time_slice_close(struct time_slice *time_slice);
 
 /* Advertise, or no longer, that we are of high priority: the others then keep little in flight. */

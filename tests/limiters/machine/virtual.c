@@ -5,6 +5,7 @@
 #undef fcntl
 #undef nanosleep
 #undef pthread_create
+#undef pthread_sigmask
 #undef syscall
 
 #include "h200.h"
@@ -15,12 +16,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <ucontext.h>
@@ -56,6 +60,7 @@ static struct {
     unsigned tenant_count;
     uint64_t rng;
     const char *directory;
+    struct stat files;      /* what there is in it */
     double drawn, filtered; /* milliwatt: on average of this millisecond, and what a sample would be */
     struct power_reading power;
     struct task *task; /* the one that runs; NULL: the caller of machine_run */
@@ -171,6 +176,7 @@ int virtual_nanosleep(const struct timespec *time, struct timespec *left);
 int virtual_fcntl(int file, int command, ...);
 long virtual_syscall(long number, ...);
 int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
+int virtual_pthread_sigmask(int how, const sigset_t *set, sigset_t *before);
 
 void machine_refuse_threads(unsigned count)
 {
@@ -212,6 +218,12 @@ int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, 
     return 0;
 }
 
+/* There are no signals. */
+int virtual_pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
+{
+    return machine.task == NULL ? pthread_sigmask(how, set, before) : 0;
+}
+
 static long wait_for_word(const _Atomic uint32_t *word, uint32_t value, const struct timespec *timeout)
 {
     if (atomic_load(word) != value)
@@ -235,11 +247,20 @@ static long wake_those_at(const void *word, unsigned most)
     return woken;
 }
 
-/* Only futexes are asked for. */
+/* Futexes are asked for, and which file a descriptor is: the usage file, in a directory that has no other. */
 long virtual_syscall(long number, ...)
 {
     va_list arguments;
     va_start(arguments, number);
+    if (number == SYS_fstat) {
+        int file = va_arg(arguments, int);
+        struct stat *answer = va_arg(arguments, struct stat *);
+        va_end(arguments);
+        if (machine.task == NULL)
+            return syscall(SYS_fstat, file, answer);
+        *answer = machine.files;
+        return 0;
+    }
     _Atomic uint32_t *word = va_arg(arguments, _Atomic uint32_t *);
     int operation = va_arg(arguments, int);
     uint32_t value = va_arg(arguments, uint32_t);
@@ -537,7 +558,9 @@ static void *program(void *tenant_)
     struct stream_key stream = {.stream = tenant};
     uint64_t batch_ns = machine.now_ns;
     for (;;) {
-        struct time_slice lie = {.file = tenant->lies ? tenant->governor->time_slice.file : -1};
+        struct time_slice lie = {.file.number = -1};
+        if (tenant->lies)
+            lie.file = tenant->governor->time_slice.file;
         time_slice_owe(&lie, INT64_MAX);
         uint64_t came_ns = machine.now_ns;
         bool gated = terms_limit_core(&tenant->terms) && gate_enter(&tenant->governor->gate);
@@ -566,13 +589,16 @@ void machine_begin(const char *directory, uint64_t seed)
     memset(&machine, 0, sizeof machine);
     machine.now_ns = machine.card_ns = 1000000000;
     machine.directory = directory;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/usage", directory);
+    demand(stat(path, &machine.files) == 0, "no usage file");
     machine.rng = seed;
 }
 
 void tenant_start(struct tenant *tenant)
 {
     tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, machine.directory, 0);
-    demand(tenant->governor != NULL && tenant->governor->time_slice.file >= 0, "no file to lock");
+    demand(tenant->governor != NULL, "no file to lock");
     tenant->launched = tenant->asked_ns = tenant->done_ns = 0;
     tenant->batches = tenant->batches_ns = tenant->longest_ns = 0;
     memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
