@@ -34,7 +34,7 @@ test: setup ## run the tests that need no card, no root and no cluster
 	$(BIN)/pytest -n 4 -m "not measured"
 	$(BIN)/pytest -m "measured" --reruns 2
 
-soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter
+soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter, attacks without what holds them
 	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
 	$(BIN)/pytest -m soak
 

@@ -1,4 +1,5 @@
-/* B: no file can be opened any more before the first launch. Two processes of the grant still have their own time slices. */
+/* B: no file can be opened any more before the first launch. Two processes of the grant still have time slices of their
+ * own. */
 #include "attack.h"
 
 #include <sys/mman.h>

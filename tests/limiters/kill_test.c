@@ -89,7 +89,7 @@ int main(int count, char **arguments)
         time_slice_take(&time_slice, high, NULL, NULL);
         waits[kill_] = (int)(now_us() - since);
         struct flock run = {
-            .l_type = F_WRLCK, .l_start = time_slice.at + (high ? 4 : 0), .l_len = 1};    /* time_slice.h */
+            .l_type = F_WRLCK, .l_start = time_slice.at + (high ? 4 : 0), .l_len = 1};           /* time_slice.h */
         REQUIRE(fcntl(time_slice.file.number, F_OFD_GETLK, &run) == 0 && run.l_type == F_UNLCK); /* nobody else's */
         time_slice_give(&time_slice);
         tenants[victim] = tenant((unsigned)kill_ + TENANTS);
