@@ -9,10 +9,10 @@ DEMONSTRATED := . limiters simulator $(wildcard vendors/*)
 DEVELOPMENT := clang-format hatchling hypothesis import-linter jsonschema matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
 	pytest-timeout pytest-xdist ruff
 
-FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/limiters tests/limiters/* tests/simulator,\
+FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/attacks tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-shells test-containers test-cluster soak check rooms captures cli-speed helm stubs clean uninstall
+.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-shells test-containers test-cluster soak attacks check rooms captures cli-speed helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -54,10 +54,13 @@ test: setup ## run the tests that need no card, no root and no cluster
 	$(BIN)/pytest -n 4 -m "not measured"
 	$(BIN)/pytest -m "measured" --reruns 2
 
-soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter
+soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter, attacks without what holds them
 	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
 	$(BIN)/pytest -m soak
 	$(BIN)/pytest -m "cluster and measured" --timeout 900 tests/cluster
+
+attacks: setup ## run the attacks on this machine's card, or on a simulated one, and print what each got
+	PYTHONPATH=tests/limiters:tests/simulator/machine $(BIN)/python tests/attacks/attacks.py
 
 fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of input; clang
 	$(BIN)/pytest -m soak -rs -k libfuzzer --timeout 900 tests/limiters/test_core.py

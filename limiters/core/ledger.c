@@ -37,8 +37,10 @@ enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64
 
 void ledger_release(struct region *region, unsigned device, uint64_t bytes)
 {
-    if (!region_lock(region))
+    if (!region_lock(region)) {
+        atomic_fetch_add(&region->owed[device], bytes); /* given back with the next lock */
         return;
+    }
     /* A child that frees what its parent allocated before the fork holds nothing of that. */
     if (region->own[device] >= bytes) {
         region->own[device] -= bytes;
@@ -50,8 +52,9 @@ void ledger_release(struct region *region, unsigned device, uint64_t bytes)
 
 uint64_t ledger_used(struct region *region, unsigned device)
 {
-    if (!region_lock(region))
-        return 0;
+    /* Whoever only looks takes no slot: there are as many as there are processes that allocate, not that look. */
+    if (region->slot < 0 || !region_lock(region))
+        return region_sum(region, device);
     region_sweep(region);
     uint64_t used = held(region, device);
     region_unlock(region);

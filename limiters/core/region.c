@@ -36,19 +36,20 @@ static bool lock_byte(int file, int command, short type, int byte)
     return result == 0;
 }
 
-static bool held_by_another(int file, int byte)
+static int open_file(const struct region *region)
+{
+    int file = open(region->path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        log_line(LOG_ERROR, "usage region %s: %s", region->path, strerror(errno));
+    return file;
+}
+
+/* Asked through a description of its own, to which the slot of this process is another's, too. */
+static bool held(int file, int byte)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
     /* Not being able to ask counts as held: memory is never given back on a guess. */
     return fcntl(file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
-}
-
-static bool open_file(struct region *region)
-{
-    region->file = open(region->path, O_RDWR | O_CLOEXEC);
-    if (region->file < 0)
-        log_line(LOG_ERROR, "usage region %s: %s", region->path, strerror(errno));
-    return region->file >= 0;
 }
 
 static struct hetero_region *map(const char *path)
@@ -69,9 +70,7 @@ static struct hetero_region *map(const char *path)
 
 bool region_open(struct region *region, const char *path)
 {
-    region->file = region->slot = -1;
-    pthread_mutex_init(&region->mine, NULL);
-    memset(region->own, 0, sizeof region->own);
+    region_forget(region);
     if (strlen(path) >= sizeof region->path)
         return false;
     strcpy(region->path, path);
@@ -85,15 +84,10 @@ bool region_open(struct region *region, const char *path)
         __atomic_store_n(&shared->slot_count, HETERO_REGION_SLOTS, __ATOMIC_RELAXED);
         atomic_compare_exchange_strong(&shared->magic, &magic, HETERO_REGION_MAGIC);
     }
-    bool usable = open_file(region);
-    if (usable && (atomic_load(&shared->magic) != HETERO_REGION_MAGIC || shared->version != HETERO_REGION_VERSION ||
-                   shared->slot_count != HETERO_REGION_SLOTS)) {
+    if (atomic_load(&shared->magic) != HETERO_REGION_MAGIC || shared->version != HETERO_REGION_VERSION ||
+        shared->slot_count != HETERO_REGION_SLOTS) {
         log_line(LOG_ERROR, "usage region %s: not of this version", path);
-        usable = false;
-    }
-    if (!usable) {
         munmap(shared, sizeof(struct hetero_region));
-        region_forget(region);
         return false;
     }
     region->shared = shared;
@@ -102,10 +96,9 @@ bool region_open(struct region *region, const char *path)
 
 void region_forget(struct region *region)
 {
-    if (region->file >= 0)
-        close(region->file);
-    region->file = region->slot = -1;
+    region->slot = -1;
     memset(region->own, 0, sizeof region->own);
+    memset((void *)region->owed, 0, sizeof region->owed);
     pthread_mutex_init(&region->mine, NULL); /* a thread of the parent may have held it at the fork */
 }
 
@@ -123,7 +116,13 @@ static int64_t now_ns(void)
 static bool may_be_inside(const struct region *region, uint32_t word)
 {
     uint32_t slot = (word & OWNER) - 1;
-    return slot < HETERO_REGION_SLOTS && (int)slot != region->slot && held_by_another(region->file, (int)slot);
+    if (slot >= HETERO_REGION_SLOTS || (int)slot == region->slot)
+        return false;
+    int file = open_file(region);
+    bool may = held(file, (int)slot);
+    if (file >= 0)
+        close(file);
+    return may;
 }
 
 /* How many slots there is something to see in. Most grants are one process, and a sweep should not read a thousand. */
@@ -173,25 +172,55 @@ static bool take_shared(struct region *region)
     return false;
 }
 
-static bool take_slot(struct region *region)
+/* Have the lock of this process stay when its descriptor is closed, by us or by whoever closes what it does not know.
+ */
+static bool keep_open(struct region *region, int file)
 {
-    if (region->slot >= 0)
-        return true;
-    if (region->file < 0 && !open_file(region))
-        return false;
+    size_t page = 1; /* rounded up to a page, which is never looked at */
+    region->keeper = mmap(NULL, page, PROT_NONE, MAP_SHARED, file, 0);
+    return region->keeper != MAP_FAILED && madvise(region->keeper, page, MADV_DONTFORK) == 0;
+}
+
+static int lock_slot(struct region *region, int file)
+{
     unsigned start = 0;
     for (unsigned tried = 0; tried < HETERO_REGION_SLOTS + FIRST_SLOTS; tried++) {
         if (tried == FIRST_SLOTS)
             start = atomic_fetch_add(&region->shared->next, 1) % HETERO_REGION_SLOTS;
         unsigned s = tried < FIRST_SLOTS ? tried : (start + tried) % HETERO_REGION_SLOTS;
-        if (lock_byte(region->file, F_OFD_SETLK, F_WRLCK, (int)s)) {
-            region->slot = (int)s;
-            region->pid = (uint32_t)getpid();
-            return true;
-        }
+        if (lock_byte(file, F_OFD_SETLK, F_WRLCK, (int)s))
+            return (int)s;
     }
     log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path, HETERO_REGION_SLOTS);
-    return false;
+    return -1;
+}
+
+static bool take_slot(struct region *region)
+{
+    if (region->slot >= 0)
+        return true;
+    int file = open_file(region);
+    if (file < 0)
+        return false;
+    int slot = lock_slot(region, file);
+    if (slot >= 0 && keep_open(region, file)) {
+        region->slot = slot;
+        region->pid = (uint32_t)getpid();
+    }
+    close(file);
+    return region->slot >= 0;
+}
+
+/* With the lock held. */
+static void give_back_what_is_owed(struct region *region)
+{
+    for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++) {
+        uint64_t owed = atomic_load_explicit(&region->owed[d], memory_order_relaxed);
+        if (__builtin_expect(owed != 0, 0)) {
+            atomic_fetch_sub(&region->owed[d], owed);
+            region->own[d] -= owed < region->own[d] ? owed : region->own[d];
+        }
+    }
 }
 
 bool region_lock(struct region *region)
@@ -203,10 +232,11 @@ bool region_lock(struct region *region)
     }
     struct hetero_region_slot *slot = region_slot(region);
     slot->pid = region->pid;
+    give_back_what_is_owed(region);
     if (__builtin_expect(region->shared->reached <= (uint32_t)region->slot, 0))
         region->shared->reached = (uint32_t)region->slot + 1;
     if (__builtin_expect(memcmp(slot->used, region->own, sizeof region->own) != 0, 0)) {
-        /* Left by a dead process, or scribbled on. */
+        /* Left by a dead process, scribbled on, or given back since. */
         memcpy(slot->used, region->own, sizeof region->own);
         recount(region->shared);
     }
@@ -228,13 +258,30 @@ struct hetero_region_slot *region_slot(struct region *region)
 void region_sweep(struct region *region)
 {
     bool swept = false;
-    for (unsigned s = 0, count = reached(region->shared); s < count; s++) {
+    int file = open_file(region);
+    for (unsigned s = 0, count = file < 0 ? 0 : reached(region->shared); s < count; s++) {
         struct hetero_region_slot *slot = &region->shared->slots[s];
-        if (slot->pid == 0 || (int)s == region->slot || held_by_another(region->file, (int)s))
+        if (slot->pid == 0 || (int)s == region->slot || held(file, (int)s))
             continue;
         memset(slot, 0, sizeof *slot);
         swept = true;
     }
+    if (file >= 0)
+        close(file);
     if (swept)
         recount(region->shared);
+}
+
+uint64_t region_sum(const struct region *region, unsigned device)
+{
+    uint64_t sum = 0;
+    int file = open_file(region);
+    for (unsigned s = 0, count = reached(region->shared); s < count; s++) {
+        uint64_t used = __atomic_load_n(&region->shared->slots[s].used[device], __ATOMIC_RELAXED);
+        if (used != 0 && held(file, (int)s) && __builtin_add_overflow(sum, used, &sum))
+            sum = UINT64_MAX;
+    }
+    if (file >= 0)
+        close(file);
+    return sum;
 }

@@ -8,9 +8,10 @@
  * without bound, and each process holds itself to what it knows it holds (`own`), whatever the region says.
  *
  * The kernel knows which processes live: a slot is live exactly while its process holds an open-file-description
- * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted.
- * Bytes past the slots lock other things: from slots + 1 + 32 * i on, what processes of the grant agree on about device
- * i's time slices (timeshare/time_slice.h).
+ * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted. The
+ * description is kept by a page that is mapped through it and that no child inherits: no descriptor is, which the
+ * program could close. Bytes past the slots lock other things: from slots + 1 + 32 * i on, what processes of the grant
+ * agree on about device i's time slices (timeshare/time_slice.h).
  */
 #ifndef HETERO_REGION_H
 #define HETERO_REGION_H
@@ -68,18 +69,19 @@ _Static_assert(sizeof(struct hetero_region) == 197760, "region layout");
 /* One process's hold on a region. */
 struct region {
     char path[PATH_MAX];
-    struct hetero_region *shared; /* NULL: not opened; constant once it is */
-    pthread_mutex_t mine;         /* guards the rest, and is held by the thread that holds the shared lock */
-    int file;                     /* our own description of the file: the locks on it are this process's; -1: none */
-    int slot;                     /* the slot we hold; -1: none */
-    uint32_t pid;                 /* ours, for people to look at; known with the slot */
+    struct hetero_region *shared;     /* NULL: not opened; constant once it is */
+    pthread_mutex_t mine;             /* guards the rest, and is held by the thread that holds the shared lock */
+    _Atomic int slot;                 /* the slot we hold; -1: none */
+    void *keeper;                     /* the page that keeps its lock */
+    uint32_t pid;                     /* ours, for people to look at; known with the slot */
     uint64_t own[HETERO_MAX_DEVICES]; /* bytes this process holds, as only it can know */
+    _Atomic uint64_t owed[HETERO_MAX_DEVICES]; /* bytes that it gave back while it could not have the lock */
 };
 
 /* Map the region at `path`, giving it its form if this is the first process. False: it cannot be used. */
 bool region_open(struct region *region, const char *path);
 
-/* In a child after fork: close the parent's descriptor, which keeps the parent's slot. The mapping stays. */
+/* In a child after fork: the slot and the bytes are the parent's. The mapping stays. */
 void region_forget(struct region *region);
 
 /* Take the lock that guards used, peak, denied and the slots, and with it a slot for this process; repair what a killed
@@ -93,5 +95,9 @@ struct hetero_region_slot *region_slot(struct region *region);
 
 /* With the lock held: give back what the slots of dead processes still hold. */
 void region_sweep(struct region *region);
+
+/* Without the lock, and without a slot: the bytes that live processes hold on a device; UINT64_MAX where their sum is
+ * garbage. */
+uint64_t region_sum(const struct region *region, unsigned device);
 
 #endif

@@ -5,115 +5,14 @@
  */
 #include "symbols.h"
 
+#include "libc.h"
 #include "tenant.h"
 
 #include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
-
-/* libc's own; looked up on first use, every thread that writes it writes the same. */
-static _Atomic(void *) libc_dlsym, libc_dlvsym, libc_dlopen;
-
-/* ------------------------------------------------------------------------------------------------- libc's functions */
-
-/* What a plain dlsym would find is our own function, so libc's is read from its symbol table. */
-struct search {
-    const char *name;
-    void *found;
-};
-
-/* Whether `text` begins with `start`, or is the same. Not libc's functions: a library in front of those (a
- * sanitizer) may be looking for them through us right now. */
-static bool begins(const char *start, const char *text)
-{
-    while (*start != '\0' && *start == *text)
-        start++, text++;
-    return *start == '\0';
-}
-
-static bool same(const char *one, const char *other)
-{
-    while (*one != '\0' && *one == *other)
-        one++, other++;
-    return *one == *other;
-}
-
-static const ElfW(Sym) *
-    look_up(const ElfW(Sym) * symbols, const char *strings, const uint32_t *gnu_hash, const char *name)
-{
-    uint32_t hash = 5381;
-    for (const char *at = name; *at != '\0'; at++)
-        hash = hash * 33 + (unsigned char)*at;
-    uint32_t buckets = gnu_hash[0], first = gnu_hash[1], bloom_words = gnu_hash[2];
-    const uint32_t *bucket = gnu_hash + 4 + bloom_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
-    const uint32_t *chain = bucket + buckets;
-    for (uint32_t i = bucket[hash % buckets]; i >= first; i++) {
-        const ElfW(Sym) *symbol = &symbols[i];
-        if ((chain[i - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            same(strings + symbol->st_name, name))
-            return symbol;
-        if (chain[i - first] & 1)
-            break;
-    }
-    return NULL;
-}
-
-static int search_object(struct dl_phdr_info *object, size_t size, void *argument)
-{
-    struct search *search = argument;
-    (void)size;
-    const char *file = object->dlpi_name;
-    for (const char *at = file; *at != '\0'; at++)
-        if (*at == '/')
-            file = at + 1;
-    if (!begins("libc.so.", file) && !begins("libdl.so.", file))
-        return 0;
-    const ElfW(Dyn) *dynamic = NULL;
-    for (int i = 0; i < object->dlpi_phnum; i++)
-        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            dynamic = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
-    const ElfW(Sym) *symbols = NULL;
-    const char *strings = NULL;
-    const uint32_t *gnu_hash = NULL;
-    for (; dynamic != NULL && dynamic->d_tag != DT_NULL; dynamic++) {
-        /* glibc has relocated these addresses in place. */
-        if (dynamic->d_tag == DT_SYMTAB)
-            symbols = (const void *)dynamic->d_un.d_ptr;
-        else if (dynamic->d_tag == DT_STRTAB)
-            strings = (const void *)dynamic->d_un.d_ptr;
-        else if (dynamic->d_tag == DT_GNU_HASH)
-            gnu_hash = (const void *)dynamic->d_un.d_ptr;
-    }
-    if (symbols == NULL || strings == NULL || gnu_hash == NULL)
-        return 0;
-    const ElfW(Sym) *symbol = look_up(symbols, strings, gnu_hash, search->name);
-    if (symbol == NULL)
-        return 0;
-    search->found = (void *)(object->dlpi_addr + symbol->st_value);
-    return 1;
-}
-
-static void *libc_function(_Atomic(void *) *known, const char *name)
-{
-    void *function = atomic_load_explicit(known, memory_order_acquire);
-    if (function == NULL) {
-        struct search search = {.name = name};
-        dl_iterate_phdr(search_object, &search);
-        function = search.found;
-        atomic_store_explicit(known, function, memory_order_release);
-    }
-    return function;
-}
-
-static void *real_dlsym(void *handle, const char *name)
-{
-    return ((dlsym_function)libc_function(&libc_dlsym, "dlsym"))(handle, name);
-}
 
 /* ------------------------------------------------------------------------------------------------------- our tables */
 
@@ -128,35 +27,86 @@ static bool is_of_this_library(const void *function)
     return (uintptr_t)function >= (uintptr_t)__ehdr_start && (uintptr_t)function < (uintptr_t)_end;
 }
 
-void *symbol_resolve(const char *library, struct symbol *row)
+/* What a program has under this name that was linked to it, were we not there. */
+static void *after_us(const char *name)
 {
-    /* No lock of ours around the loader's: a second thread finds the same. The handle is kept for good. */
-    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
-    if (handle == NULL)
-        handle = dlopen(library, RTLD_LAZY);
-    void *real = handle == NULL ? NULL : real_dlsym(handle, row->name);
-    if (is_of_this_library(real))
-        real = NULL; /* the name is ours alone: never call ourselves */
-    atomic_store_explicit(&row->real, real, memory_order_release);
-    return real;
+    void *found = libc_dlsym(RTLD_NEXT, name);
+    return is_of_this_library(found) ? NULL : found;
 }
 
-/* The table and the row of what we answer under this name. */
+static void *loaded(const struct library *library)
+{
+    return libc_dlopen(library->name, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+/* Whether a program has these names from another vendor's library, because it was linked to that. */
+static bool is_anothers(const struct library *library)
+{
+    void *found = library->copied ? after_us(library->rows[0].name) : NULL;
+    return found != NULL && !object_is_called(object_of(found), library->name);
+}
+
+void library_resolve(struct library *library)
+{
+    if (atomic_load_explicit(&library->resolved, memory_order_acquire) != RESOLVED_NOT)
+        return;
+    /* No lock of ours around the loader's: a second thread finds the same. The handle is kept for good. */
+    void *handle = loaded(library);
+    bool anothers = handle == NULL && is_anothers(library);
+    if (handle == NULL && !anothers)
+        handle = libc_dlopen(library->name, RTLD_LAZY);
+    if (handle == NULL && !anothers)
+        return;
+    for (struct symbol *row = library->rows; row < library->rows + library->count; row++) {
+        void *real = anothers ? after_us(row->name) : libc_dlsym(handle, row->name);
+        if (is_of_this_library(real))
+            real = NULL; /* the name is ours alone: never call ourselves */
+        atomic_store_explicit(&row->real, real, memory_order_release);
+    }
+    atomic_store_explicit(&library->resolved, anothers ? RESOLVED_ANOTHERS : RESOLVED_THERE, memory_order_release);
+}
+
+void *library_named(const struct library *library, const char *name)
+{
+    void *handle = loaded(library), *found = handle == NULL ? NULL : libc_dlsym(handle, name);
+    return is_of_this_library(found) ? NULL : found;
+}
+
+/* The library, the row and our answer of a name that we answer. */
 struct place {
-    const struct symbols *table;
-    size_t row;
+    struct library *library;
+    struct symbol *row;
+    void *ours;
 };
 
 static bool find_ours(const char *name, struct place *place)
 {
-    for (const struct symbols *const *at = __start_hetero_symbols; at < __stop_hetero_symbols; at++)
-        for (size_t row = 0; row < (*at)->count; row++)
-            if ((*at)->ours[row] != NULL && same((*at)->rows[row].name, name)) {
-                *place = (struct place){*at, row};
+    for (const struct symbols *const *at = __start_hetero_symbols; at < __stop_hetero_symbols; at++) {
+        struct library *library = (*at)->library;
+        for (size_t row = 0; row < library->count; row++)
+            if ((*at)->ours[row] != NULL && same_text(library->rows[row].name, name)) {
+                *place = (struct place){library, &library->rows[row], (*at)->ours[row]};
                 return true;
             }
+    }
     return false;
 }
+
+/* --------------------------------------------------------------------------------------------- the loader's functions
+ */
+
+/* libc's dlsym is a way past us like any driver's function. */
+enum { ROW_dlsym, ROW_dlvsym, ROW_dlopen, ROWS };
+
+static struct symbol loader_rows[ROWS] = {
+    [ROW_dlsym] = {"dlsym", (void *)libc_dlsym},
+    [ROW_dlvsym] = {"dlvsym", (void *)libc_dlvsym},
+    [ROW_dlopen] = {"dlopen", (void *)libc_dlopen},
+};
+static void *const loader_ours[ROWS] = {(void *)dlsym, (void *)dlvsym, (void *)dlopen};
+
+static struct library loader = {.name = "libc.so.6", .rows = loader_rows, .count = ROWS, .resolved = RESOLVED_THERE};
+SYMBOLS(loader, &loader, loader_ours);
 
 /* ------------------------------------------------------------------------------------------------- the entry points */
 
@@ -166,26 +116,41 @@ struct lookup {
     void *pass;
 };
 
+/* Whether it is the driver's, or a copy's of the driver under another file name; and not of a library that has
+ * functions of the driver's names. */
+static bool is_the_drivers(const struct place *place, const void *found)
+{
+    const struct link_map *object = object_of(found);
+    if (object == NULL || object_is_called(object, place->library->name))
+        return object != NULL;
+    return loaded(place->library) != NULL && object == object_of(symbol_real(place->library, place->row));
+}
+
+/* Our functions are found wherever the whole program is looked through; the caller wants to know whether the driver is
+ * loaded. */
+static void *found_everywhere(const struct place *place, bool next)
+{
+    bool there = loaded(place->library) != NULL && symbol_real(place->library, place->row) != NULL &&
+                 atomic_load(&place->library->resolved) != RESOLVED_ANOTHERS;
+    /* After a library in front of the driver comes the driver, and not that library again. */
+    void *found = there && next ? NULL : after_us(place->row->name);
+    return found == NULL && there ? symbol_known(place->row) : found;
+}
+
 __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *handle, const char *name,
                                                                          const char *version, long versioned)
 {
-    void *pass = versioned ? libc_function(&libc_dlvsym, "dlvsym") : libc_function(&libc_dlsym, "dlsym");
+    void *pass = versioned ? (void *)libc_dlvsym : (void *)libc_dlsym;
     struct place place;
     if (name == NULL || !find_ours(name, &place) || tenancy() == TENANCY_FREE)
         return (struct lookup){NULL, pass};
-    const char *library = place.table->library;
-    struct symbol *row = &place.table->rows[place.row];
-    void *ours = place.table->ours[place.row];
-    if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
-        /* Our functions are always found there; the caller wants to know whether the driver is loaded. */
-        if (dlopen(library, RTLD_LAZY | RTLD_NOLOAD) != NULL && symbol_real(library, row) != NULL)
-            return (struct lookup){ours, NULL};
-        return (struct lookup){real_dlsym(RTLD_NEXT, name), NULL};
-    }
-    void *found = versioned ? ((dlvsym_function)pass)(handle, name, version) : ((dlsym_function)pass)(handle, name);
-    if (found == ours && symbol_real(library, row) == NULL)
-        found = NULL;
-    return (struct lookup){found == NULL ? NULL : ours, NULL};
+    void *found = place.ours;
+    if (handle != RTLD_NEXT && handle != RTLD_DEFAULT)
+        found = versioned ? ((dlvsym_function)pass)(handle, name, version) : ((dlsym_function)pass)(handle, name);
+    if (found == place.ours)
+        found = found_everywhere(&place, handle == RTLD_NEXT);
+    bool answered = is_the_drivers(&place, found) && atomic_load(&place.library->resolved) != RESOLVED_ANOTHERS;
+    return (struct lookup){answered ? place.ours : found, NULL};
 }
 
 /* What dlopen's stub does next: jump to `pass`, with the caller's flags but for those not in `flags`. */
@@ -199,7 +164,7 @@ __attribute__((used, visibility("hidden"))) struct opening hetero_open(const cha
 {
     (void)file;
     bool past_us = (flags & RTLD_DEEPBIND) != 0 && tenancy() != TENANCY_FREE;
-    return (struct opening){libc_function(&libc_dlopen, "dlopen"), past_us ? ~(long)RTLD_DEEPBIND : -1L};
+    return (struct opening){(void *)libc_dlopen, past_us ? ~(long)RTLD_DEEPBIND : -1L};
 }
 
 #if defined(__x86_64__)

@@ -8,40 +8,63 @@
 #define HETERO_SYMBOLS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 struct symbol {
     const char *name;
-    _Atomic(void *) real; /* filled on first use; every thread writes the same value, so it needs no lock */
+    _Atomic(void *) real; /* every thread that writes it writes the same value, so it needs no lock */
+};
+
+struct library {
+    const char *name; /* the driver library's file name, as programs open it and as it calls itself */
+    struct symbol *rows;
+    size_t count;
+    bool copied;          /* other vendors' libraries have functions of these names, which are not ours to answer */
+    _Atomic int resolved; /* enum resolved */
+};
+
+enum resolved {
+    RESOLVED_NOT = 0,  /* nobody has asked, or the library could not be opened */
+    RESOLVED_THERE,    /* each row has its function, or the library has none of that name */
+    RESOLVED_ANOTHERS, /* a linked program has these names from another vendor's library, and the rows are those */
 };
 
 struct symbols {
-    const char *library; /* the driver library's file name, as programs open it */
-    struct symbol *rows;
+    struct library *library;
     void *const *ours; /* by row: what answers for it; NULL: a function that is only called */
-    size_t count;
 };
 
-/* Define a table and list it in a section of this library, which the linker puts together: entry points find the tables
- * of whatever driver APIs were linked. */
-#define SYMBOLS(name_, library_, rows_, ours_, count_)                                                                 \
-    static const struct symbols name_##_symbols = {library_, rows_, ours_, count_};                                    \
+/* List a table in a section of this library, which the linker puts together: entry points find the tables of whatever
+ * driver APIs were linked. */
+#define SYMBOLS(name_, library_, ours_)                                                                                \
+    static const struct symbols name_##_symbols = {library_, ours_};                                                   \
     static const struct symbols *const name_##_listed                                                                  \
         __attribute__((used, section("hetero_symbols"))) = &name_##_symbols
 
-/* The real function behind a row, from the library that is loaded or else can be; NULL: it has none of that name. */
-void *symbol_resolve(const char *library, struct symbol *row);
+/* Find the functions behind all rows, in the library that is loaded or else can be. Asked at the first call
+ * of any of them, and never again once the library was opened: no thread of ours asks the loader for anything, which
+ * the caller of a launcher may hold. */
+void library_resolve(struct library *library);
 
-/* The real function if it has been asked for; NULL otherwise. */
+/* What a library has under a name that is in no row; NULL: nothing. */
+void *library_named(const struct library *library, const char *name);
+
+/* The real function if it was found; NULL otherwise. */
 static inline void *symbol_known(struct symbol *row)
 {
     return atomic_load_explicit(&row->real, memory_order_acquire);
 }
 
-static inline void *symbol_real(const char *library, struct symbol *row)
+/* The real function behind a row; NULL: there is none of that name. */
+static inline void *symbol_real(struct library *library, struct symbol *row)
 {
     void *real = symbol_known(row);
-    return __builtin_expect(real != NULL, 1) ? real : symbol_resolve(library, row);
+    if (__builtin_expect(real == NULL, 0)) {
+        library_resolve(library);
+        real = symbol_known(row);
+    }
+    return real;
 }
 
 #endif

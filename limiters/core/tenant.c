@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,15 +12,16 @@
 
 #define GRANT_OF_CONTAINER "/etc/hetero/grant"
 
-_Atomic int tenancy_found = TENANCY_UNKNOWN;
+struct process process; /* all zero: the mutex is one that nobody holds */
 
-const struct hetero_grant *tenant_grant; /* written under `looking` */
-
-/* Written under `looking` before tenancy_found says HELD, then constant. */
+/* All of this is written under `looking` and stays in children: what was found, the grant, and what the child forgets.
+ */
+enum { FORGETS = 4 };
+static enum tenancy kept = TENANCY_UNKNOWN;
+const struct hetero_grant *tenant_grant;
 static char directory[PATH_MAX];
 static uint8_t uuids[HETERO_MAX_DEVICES][16];
-
-static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER; /* held only here: no driver and no loader call inside */
+static void (*forgets[FORGETS])(void);
 
 /* The region: `opened` is published after the struct is complete; under `looking` until then. */
 static struct region region;
@@ -88,13 +88,44 @@ static bool switched_off(const struct hetero_grant *found)
     return true;
 }
 
-/* The child takes its own place in the region when it first needs one. */
+/* ------------------------------------------------------------------------------------------------------------ forks */
+
+void tenancy_in_child(void (*forget)(void))
+{
+    unsigned at = 0;
+    pthread_mutex_lock(&process.looking);
+    while (at < FORGETS && forgets[at] != NULL && forgets[at] != forget)
+        at++;
+    if (at < FORGETS)
+        forgets[at] = forget;
+    pthread_mutex_unlock(&process.looking);
+}
+
+/* At a fork that libc knows of: at once, so that what is inherited does not stay the parent's for longer; and whole, on
+ * kernels before 4.14 too. */
 static void after_fork_in_child(void)
 {
-    looking = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    memset((void *)&process, 0, sizeof process);
+    tenancy_look();
+}
+
+static void watch_forks(void)
+{
+    bool wiped = madvise(&process, sizeof process, MADV_WIPEONFORK) == 0;
+    if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0 || !wiped)
+        log_line(LOG_INFO, "a fork past libc is not noticed: this kernel wipes no pages");
+}
+
+/* With `looking` held, in a child: it takes its own place in the region when it first needs one. */
+static void forget_parent(void)
+{
     if (atomic_load_explicit(&opened, memory_order_relaxed) != NULL)
         region_forget(&region);
+    for (unsigned at = 0; at < FORGETS && forgets[at] != NULL; at++)
+        forgets[at]();
 }
+
+/* -------------------------------------------------------------------------------------------------------- the grant */
 
 static enum tenancy open_grant(const char *path)
 {
@@ -122,26 +153,31 @@ static enum tenancy open_grant(const char *path)
     }
     memcpy(directory, path, (size_t)length);
     tenant_grant = mapped;
-    if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
-        log_line(LOG_ERROR, "fork cannot be watched: children share their parent's slot");
+    watch_forks();
     log_line(LOG_INFO, "grant %s: %u device(s)", tenant_grant->id, tenant_grant->device_count);
     return TENANCY_HELD;
 }
 
+static enum tenancy find_grant(void)
+{
+    const char *named = getenv("HETERO_GRANT");
+    if (access(GRANT_OF_CONTAINER, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR))
+        return open_grant(GRANT_OF_CONTAINER);
+    return named == NULL || *named == '\0' ? TENANCY_FREE : open_grant(named);
+}
+
 enum tenancy tenancy_look(void)
 {
-    pthread_mutex_lock(&looking);
-    enum tenancy found = (enum tenancy)atomic_load_explicit(&tenancy_found, memory_order_relaxed);
-    if (found == TENANCY_UNKNOWN) {
-        const char *named = getenv("HETERO_GRANT");
-        if (access(GRANT_OF_CONTAINER, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR))
-            found = open_grant(GRANT_OF_CONTAINER);
+    pthread_mutex_lock(&process.looking);
+    if (atomic_load_explicit(&process.tenancy, memory_order_relaxed) == TENANCY_UNKNOWN) {
+        if (kept == TENANCY_UNKNOWN)
+            kept = find_grant();
         else
-            found = named == NULL || *named == '\0' ? TENANCY_FREE : open_grant(named);
-        atomic_store_explicit(&tenancy_found, found, memory_order_release);
+            forget_parent();
+        atomic_store_explicit(&process.tenancy, (int)kept, memory_order_release);
     }
-    pthread_mutex_unlock(&looking);
-    return found;
+    pthread_mutex_unlock(&process.looking);
+    return kept;
 }
 
 int tenant_device(const uint8_t uuid[16])
@@ -168,7 +204,7 @@ struct region *tenant_region(void)
     struct region *ready = atomic_load_explicit(&opened, memory_order_acquire);
     if (ready != NULL || tenancy() != TENANCY_HELD)
         return ready;
-    pthread_mutex_lock(&looking);
+    pthread_mutex_lock(&process.looking);
     ready = atomic_load_explicit(&opened, memory_order_relaxed);
     char path[PATH_MAX + 8];
     strcpy(path, directory);
@@ -177,6 +213,6 @@ struct region *tenant_region(void)
         ready = &region;
         atomic_store_explicit(&opened, ready, memory_order_release);
     }
-    pthread_mutex_unlock(&looking);
+    pthread_mutex_unlock(&process.looking);
     return ready;
 }

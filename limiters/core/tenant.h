@@ -15,12 +15,23 @@ enum tenancy {
 /* What a device is to this process: the number of the grant's device that it is, or one of these. */
 enum { DEVICE_FOREIGN = -1, DEVICE_NONE = -2 }; /* not in the grant: limit 0; no device meant: not limited */
 
-extern _Atomic int tenancy_found; /* enum tenancy; written once, by tenancy_look() */
+/* What a child of this process finds zero, however it was made: the kernel wipes these pages at a fork
+ * (MADV_WIPEONFORK). So the first question that a child asks leads it to tenancy_look(), at no cost to anybody else. */
+#define PROCESS_BYTES 65536 /* the largest page of a supported kernel */
+extern struct process {
+    _Atomic int tenancy;        /* enum tenancy; written by tenancy_look() */
+    _Atomic int launch_devices; /* the launchers' own word */
+    pthread_mutex_t looking;    /* held only in tenant.c: no driver and no loader call inside */
+} __attribute__((aligned(PROCESS_BYTES))) process;
+
 enum tenancy tenancy_look(void);
+
+/* In a child, before anything else is asked: forget what is the parent's. Said once for each `forget`. */
+void tenancy_in_child(void (*forget)(void));
 
 static inline enum tenancy tenancy(void)
 {
-    int found = atomic_load_explicit(&tenancy_found, memory_order_acquire);
+    int found = atomic_load_explicit(&process.tenancy, memory_order_acquire);
     return __builtin_expect(found != TENANCY_UNKNOWN, 1) ? (enum tenancy)found : tenancy_look();
 }
 

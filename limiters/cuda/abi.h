@@ -603,7 +603,7 @@ CUresult cuGetErrorName(CUresult, const char **);
 CUresult cuGetErrorString(CUresult, const char **);
 CUresult cuInit(unsigned);
 CUresult cuDriverGetVersion(int *);
-CUresult cuGetProcAddress(const char *, void **, int, uint64_t);
+CU_PTSZ(cuGetProcAddress, const char *, void **, int, uint64_t);
 CU_PTSZ(cuGetProcAddress_v2, const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *);
 CUresult cuGetExportTable(const void **, const CUuuid *);
 CUresult cuDeviceGet(CUdevice *, int);
@@ -745,6 +745,13 @@ CU_PTSZ(cuStreamBeginCapture, CUstream);
 CU_PTSZ(cuStreamBeginCapture_v2, CUstream, CUstreamCaptureMode);
 CU_PTSZ(cuStreamBeginCaptureToGraph, CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
         CUstreamCaptureMode);
+#if !defined(CUDA_VERSION) || CUDA_VERSION < 13030 /* what is younger is passed on as it comes */
+typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
+typedef CUresult (*CUgraphRecaptureCallback)(void *, CUgraphNode, const void *, const void *, int);
+CU_PTSZ(cuStreamBeginRecaptureToGraph, CUstream, CUstreamCaptureMode, CUgraph, CUgraphRecaptureCallback, void *);
+CU_PTSZ(cuStreamBeginCaptureToCig, CUstream, CUstreamCigCaptureParams *);
+CU_PTSZ(cuStreamEndCaptureToCig, CUstream);
+#endif
 CU_PTSZ(cuStreamEndCapture, CUstream, CUgraph *);
 CU_PTSZ(cuStreamUpdateCaptureDependencies, CUstream, CUgraphNode *, size_t, unsigned);
 CU_PTSZ(cuStreamUpdateCaptureDependencies_v2, CUstream, CUgraphNode *, const CUgraphEdgeData *, size_t, unsigned);

@@ -7,7 +7,8 @@
 #include "abi.h"
 
 CUresult initialise(CUresult (*)(unsigned), unsigned);
-CUresult proc_address(CUresult (*)(const char *, void **, int, uint64_t), const char *, void **, int, uint64_t);
+CUresult proc_address(CUresult (*)(const char *, void **, int, uint64_t), CUstream, const char *, void **, int,
+                      uint64_t);
 CUresult proc_address_v2(CUresult (*)(const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *), CUstream,
                          const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *);
 
@@ -66,7 +67,15 @@ CUresult begin_capture_to_graph(CUresult (*)(CUstream, CUgraph, const CUgraphNod
                                              CUstreamCaptureMode),
                                 CUstream, CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
                                 CUstreamCaptureMode);
+CUresult begin_recapture(CUresult (*)(CUstream, CUstreamCaptureMode, CUgraph, CUgraphRecaptureCallback, void *),
+                         CUstream, CUstream, CUstreamCaptureMode, CUgraph, CUgraphRecaptureCallback, void *);
+CUresult begin_capture_to_cig(CUresult (*)(CUstream, CUstreamCigCaptureParams *), CUstream, CUstream,
+                              CUstreamCigCaptureParams *);
+CUresult end_capture_to_cig(CUresult (*)(CUstream), CUstream, CUstream);
 CUresult end_capture(CUresult (*)(CUstream, CUgraph *), CUstream, CUstream, CUgraph *);
 CUresult wait_event(CUresult (*)(CUstream, CUevent, unsigned), CUstream, CUstream, CUevent, unsigned);
+
+CUresult launch_on_several(CUresult (*)(CUDA_LAUNCH_PARAMS *, unsigned, unsigned), CUDA_LAUNCH_PARAMS *, unsigned,
+                           unsigned);
 
 #endif

@@ -7,7 +7,13 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-extern _Atomic unsigned captures; /* begun and not ended: while there is none, no stream needs to be asked */
+extern _Atomic unsigned captures; /* begun and not over: while there is none, no stream needs to be asked */
+
+/* A capture is about to begin (false: in a stream that is captured already, which the driver will refuse); it is over,
+ * or never began; and so are those of a context that ended. `stream`: what it is known by (capture.c). */
+bool capture_counted(uint64_t stream, void *context);
+void capture_over(uint64_t stream);
+void captures_over(const void *context);
 
 static inline bool capturing(void)
 {

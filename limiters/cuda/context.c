@@ -2,6 +2,7 @@
 #include "context.h"
 
 #include "bodies.h"
+#include "capturing.h"
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
@@ -69,6 +70,7 @@ static void after_context_ended(CUcontext context)
     struct entry entry;
     while (context != NULL && table_take_match(stream_of, context, &entry))
         ;
+    captures_over(context);
     refund_context(context);
 }
 
@@ -158,5 +160,8 @@ CUresult destroy_stream(CUresult (*real)(CUstream), CUstream stream)
             gate_before_stream_ends(&governor->gate, &key);
     }
     table_take(STREAM_DEVICE, (uintptr_t)stream, &entry);
-    return real(stream);
+    CUresult answer = real(stream);
+    if (answer == CUDA_SUCCESS)
+        capture_over((uintptr_t)stream); /* abandoned */
+    return answer;
 }

@@ -8,3 +8,5 @@ struct symbol cuda_rows[ROWS] = {
 #define USED(name_)          [ROW_##name_] = {.name = #name_},
 #include "api.def"
 };
+
+struct library cuda_library = {.name = "libcuda.so.1", .rows = cuda_rows, .count = ROWS};

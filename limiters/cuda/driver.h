@@ -6,8 +6,6 @@
 
 #include "../core/symbols.h"
 
-#define CUDA_LIBRARY "libcuda.so.1"
-
 enum {
 #define OWN(name, ...)      ROW_##name,
 #define OWN_IN(name, ...)   ROW_##name,
@@ -18,8 +16,9 @@ enum {
 };
 
 extern struct symbol cuda_rows[ROWS];
+extern struct library cuda_library;
 
 /* The driver's own function; NULL in a driver too old to have it. */
-#define REAL(name) ((typeof(&name))symbol_real(CUDA_LIBRARY, &cuda_rows[ROW_##name]))
+#define REAL(name) ((typeof(&name))symbol_real(&cuda_library, &cuda_rows[ROW_##name]))
 
 #endif

@@ -7,7 +7,10 @@
 /* By device of the grant; NULL until its first limited launch, then constant. */
 extern _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
 
-/* Make the governor of a device; NULL when there is no usage region or no memory. */
+/* Open what the governor of a device needs, before the program can no longer open anything. False: it cannot be. */
+bool governor_prepare(int device);
+
+/* Make the governor of a device; NULL when it cannot be prepared. */
 struct governor *governor_make(int device);
 
 /* The governor of a device; NULL while it has none. */

@@ -11,6 +11,7 @@ enum {
     HELD_HANDLE,      /* key: VMM handle; bytes: references it stands for; link: block */
     HELD_MAPPING,     /* key: address; bytes: length; link: block */
     STREAM_DEVICE,    /* key: stream */
+    CAPTURE,          /* key: what it is known by (capture.c) */
     HELD_EXEC,        /* + device; key: CUgraphExec */
 };
 

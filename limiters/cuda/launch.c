@@ -1,6 +1,7 @@
 /* Device work: every launch, copy and fill passes the gate of its device's governor, unless it is being captured. */
 #include "launch.h"
 
+#include "bodies.h"
 #include "capturing.h"
 #include "device.h"
 
@@ -17,14 +18,12 @@ struct stream_key stream_key(CUstream stream)
     return key;
 }
 
-_Atomic int launch_devices;
-
 bool launch_look(void)
 {
     if (tenancy() == TENANCY_FREE)
-        atomic_store_explicit(&launch_devices, NO_GRANT, memory_order_release);
+        atomic_store_explicit(&process.launch_devices, NO_GRANT, memory_order_release);
     else if (tenancy() == TENANCY_HELD && devices_all_ours())
-        atomic_store_explicit(&launch_devices, (int)tenant_grant->device_count, memory_order_release);
+        atomic_store_explicit(&process.launch_devices, (int)tenant_grant->device_count, memory_order_release);
     return launch_is_free();
 }
 
@@ -53,7 +52,21 @@ void launch_leave(const struct launch_ticket *ticket)
         gate_leave(&ticket->governor->gate, &ticket->stream);
 }
 
-void launch_after_fork(void)
+CUresult launch_on_several(CUresult (*real)(CUDA_LAUNCH_PARAMS *, unsigned, unsigned), CUDA_LAUNCH_PARAMS *launches,
+                           unsigned count, unsigned flags)
 {
-    atomic_store(&launch_devices, 0); /* the child may come to see other devices */
+    struct launch_ticket tickets[HETERO_MAX_DEVICES];
+    unsigned entered = 0;
+    CUresult answer = CUDA_SUCCESS;
+    if (launches == NULL || count > HETERO_MAX_DEVICES) /* at most one for each device, and there are no more */
+        return CUDA_ERROR_INVALID_VALUE;
+    while (entered < count && answer == CUDA_SUCCESS) {
+        answer = launch_enter(&tickets[entered], launches[entered].hStream);
+        entered += answer == CUDA_SUCCESS;
+    }
+    if (answer == CUDA_SUCCESS)
+        answer = real(launches, count, flags);
+    while (entered > 0)
+        launch_leave(&tickets[--entered]);
+    return answer;
 }

@@ -12,15 +12,14 @@ struct launch_ticket {
     struct stream_key stream;
 };
 
-/* How many devices' terms a launch has to look at: all of the grant's, once it is known that this process sees no
- * others; NO_GRANT; or 0 until that is known. Every thread that writes it writes the same. */
-extern _Atomic int launch_devices;
+/* process.launch_devices: how many devices' terms a launch has to look at. All of the grant's, once it is known that
+ * this process sees no others; NO_GRANT; or 0 until that is known. Every thread that writes it writes the same. */
 enum { NO_GRANT = -1 };
 
 /* Whether nothing that this process could launch to is limited. False where that is not known yet. */
 static inline bool launch_is_free(void)
 {
-    int count = atomic_load_explicit(&launch_devices, memory_order_acquire);
+    int count = atomic_load_explicit(&process.launch_devices, memory_order_acquire);
     for (int device = 0; device < count; device++)
         if (__builtin_expect(terms_limit_core(tenant_terms(device)), 0))
             return false;
@@ -36,7 +35,5 @@ void launch_leave(const struct launch_ticket *ticket);
 
 /* The stream as its gate knows it. */
 struct stream_key stream_key(CUstream stream);
-
-void launch_after_fork(void);
 
 #endif

@@ -11,8 +11,9 @@
 #include "../core/log.h"
 #include "../core/table.h"
 #include "../core/tenant.h"
+#include "../nvml/shim.h"
 
-#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------------------------------ one stub for every line */
@@ -54,7 +55,7 @@
         typeof(&name) real = REAL(name);                                                                               \
         if (__builtin_expect(real == NULL, 0))                                                                         \
             return CUDA_ERROR_NOT_FOUND;                                                                               \
-        if (__builtin_expect(launch_devices <= 0, 0) && launch_look())                                                 \
+        if (__builtin_expect(process.launch_devices <= 0, 0) && launch_look())                                         \
             return real arguments;                                                                                     \
         const CUstream none = default_stream;                                                                          \
         struct launch_ticket ticket;                                                                                   \
@@ -83,14 +84,13 @@ static void *const ours[ROWS] = {
 #include "api.def"
 };
 
-SYMBOLS(cuda, CUDA_LIBRARY, cuda_rows, ours, ROWS);
+SYMBOLS(cuda, &cuda_library, ours);
 
 /* --------------------------------------------------------------------------------------------------- the first call */
 
-static void after_fork_in_child(void)
+static void forget_parent(void)
 {
     table_after_fork();
-    launch_after_fork();
     governors_after_fork();
     device_after_fork();
     context_after_fork();
@@ -98,13 +98,19 @@ static void after_fork_in_child(void)
     capture_after_fork();
 }
 
+/* What the program may not be able to open, and the loader not to find, at its first launch is opened and found here:
+ * before the driver gets a call, and before there is a thread of ours. */
 CUresult initialise(CUresult (*real)(unsigned), unsigned flags)
 {
-    static atomic_flag watched = ATOMIC_FLAG_INIT;
-    if (tenancy() == TENANCY_REFUSED || tenant_region() == NULL)
+    struct region *region = tenancy() == TENANCY_REFUSED ? NULL : tenant_region();
+    if (region == NULL || !region_lock(region))
         return CUDA_ERROR_NOT_PERMITTED;
-    if (!atomic_flag_test_and_set(&watched) && pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
-        log_line(LOG_ERROR, "fork cannot be watched: a child would believe in its parent's memory");
+    region_unlock(region);
+    tenancy_in_child(forget_parent);
+    nvml_prepare();
+    for (int device = 0; device < (int)tenant_grant->device_count; device++)
+        if (terms_limit_core(tenant_terms(device)) && !governor_prepare(device))
+            return CUDA_ERROR_NOT_PERMITTED;
     return real(flags);
 }
 
@@ -122,45 +128,84 @@ static bool is_version(const char *name, const char *family, bool per_thread)
     return per_thread ? strcmp(rest, "_ptsz") == 0 || strcmp(rest, "_ptds") == 0 : *rest == '\0';
 }
 
-/* Ours for what the driver found under `name`. The address tells which variant and version the driver chose. Should it
- * hand out other addresses than dlsym does, the name decides, if it leaves no choice between versions. */
-static void *ours_for(void *found, const char *name, uint64_t flags)
+/* What we answer of a family of functions in this variant: how many versions, and the row of the last. */
+static unsigned versions_of(const char *family, bool per_thread, unsigned *last)
 {
-    bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-    unsigned named = 0, versions = 0;
-    for (unsigned row = 0; row < ROWS; row++) {
-        if (ours[row] == NULL)
-            continue;
-        if (found == symbol_real(CUDA_LIBRARY, &cuda_rows[row]))
-            return ours[row];
-        if (is_version(cuda_rows[row].name, name, per_thread)) {
-            named = row;
+    unsigned versions = 0;
+    for (unsigned row = 0; row < ROWS; row++)
+        if (ours[row] != NULL && is_version(cuda_rows[row].name, family, per_thread)) {
+            *last = row;
             versions++;
         }
-    }
-    if (versions == 0)
-        return found;
-    log_line(versions == 1 ? LOG_INFO : LOG_ERROR, "%s: the driver's address is not dlsym's; %s", name,
-             versions == 1 ? cuda_rows[named].name : "its version is unknown: not limited");
-    return versions == 1 ? ours[named] : found;
+    return versions;
 }
 
-CUresult proc_address(CUresult (*real)(const char *, void **, int, uint64_t), const char *name, void **found,
-                      int version, uint64_t flags)
+/* The driver's versions of a family that it shows to dlsym: how many, and whether `function` is one of them. */
+static unsigned shown(const char *family, const void *function, bool *is_one)
 {
-    CUresult answer = real(name, found, version, flags);
-    if (answer == CUDA_SUCCESS && found != NULL && *found != NULL)
-        *found = ours_for(*found, name, flags);
-    return answer;
+    static const char *const endings[] = {"", "_ptsz", "_ptds"};
+    unsigned versions = 0;
+    *is_one = false;
+    for (unsigned version = 1; version <= 9; version++)
+        for (unsigned ending = 0; ending < sizeof endings / sizeof *endings; ending++) {
+            char name[96], number[4] = {'_', 'v', (char)('0' + version)};
+            snprintf(name, sizeof name, "%s%s%s", family, version == 1 ? "" : number, endings[ending]);
+            void *there = library_named(&cuda_library, name);
+            *is_one = *is_one || (there != NULL && there == function);
+            versions = there != NULL && ending == 0 && version > versions ? version : versions;
+        }
+    return versions;
+}
+
+/* A program built for a CUDA before this means the forms of 32 bits, where there were others. */
+#define SECOND_FORMS 4000
+
+/* Ours for what the driver found under `name`: the address tells which variant and version the driver chose. One that
+ * is another's, of a function that we answer, is refused: ours takes what another version does not. Should a driver
+ * hand out addresses that it does not show to dlsym, the name decides, if it leaves no choice. NULL: refused. */
+static void *ours_for(void *found, const char *name, int version, uint64_t flags)
+{
+    unsigned row, last;
+    for (row = 0; row < ROWS; row++)
+        if (found == symbol_known(&cuda_rows[row]) || found == ours[row]) /* whose names lead to us in itself, too */
+            return ours[row] != NULL ? ours[row] : found;
+    bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, is_shown;
+    unsigned versions = versions_of(name, per_thread, &row);
+    if (versions == 0 && versions_of(name, !per_thread, &last) == 0)
+        return found;
+    unsigned newest = shown(name, found, &is_shown);
+    bool certain = versions == 1 && version >= SECOND_FORMS && !is_shown &&
+                   newest == (unsigned)(strncmp(cuda_rows[row].name + strlen(name), "_v2", 3) == 0 ? 2 : 1);
+    log_line(certain ? LOG_INFO : LOG_ERROR, "%s: the driver's address is not dlsym's; %s", name,
+             certain ? cuda_rows[row].name : "its version is not one that is limited: refused");
+    return certain ? ours[row] : NULL;
+}
+
+static CUresult answer(CUresult found, const char *name, void **function, int version, uint64_t flags)
+{
+    if (found == CUDA_SUCCESS && function != NULL && *function != NULL) {
+        *function = ours_for(*function, name, version, flags);
+        found = *function != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    }
+    return found;
+}
+
+CUresult proc_address(CUresult (*real)(const char *, void **, int, uint64_t), CUstream none, const char *name,
+                      void **function, int version, uint64_t flags)
+{
+    if (none == CU_STREAM_PER_THREAD && flags == 0)
+        flags = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    return answer(real(name, function, version, flags), name, function, version, flags);
 }
 
 CUresult proc_address_v2(CUresult (*real)(const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *),
-                         CUstream none, const char *name, void **found, int version, uint64_t flags,
+                         CUstream none, const char *name, void **function, int version, uint64_t flags,
                          CUdriverProcAddressQueryResult *result)
 {
-    (void)none;
-    CUresult answer = real(name, found, version, flags, result);
-    if (answer == CUDA_SUCCESS && found != NULL && *found != NULL)
-        *found = ours_for(*found, name, flags);
-    return answer;
+    if (none == CU_STREAM_PER_THREAD && flags == 0)
+        flags = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    CUresult found = answer(real(name, function, version, flags, result), name, function, version, flags);
+    if (found == CUDA_ERROR_NOT_FOUND && result != NULL && *result == CU_GET_PROC_ADDRESS_SUCCESS)
+        *result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return found;
 }

@@ -1,6 +1,10 @@
 /* MTML has neither a power limit nor a process's memory, so time is charged at unity and contexts do not count. */
 #include "mtml.h"
 
+void mtml_prepare(void)
+{
+}
+
 bool mtml_power(const char *uuid, struct power_reading *reading)
 {
     (void)uuid, (void)reading;

@@ -19,15 +19,25 @@ enum {
     ROWS
 };
 
-#define NVML_LIBRARY "libnvidia-ml.so.1"
-
 static struct symbol rows[ROWS] = {
 #define OWN(name_, ...) [ROW_##name_] = {.name = #name_},
 #define USED(name_)     [ROW_##name_] = {.name = #name_},
 #include "api.def"
 };
 
-#define REAL(name) ((typeof(&name))symbol_real(NVML_LIBRARY, &rows[ROW_##name]))
+/* Other vendors give their management libraries NVML's names. */
+static struct library library = {.name = "libnvidia-ml.so.1", .rows = rows, .count = ROWS, .copied = true};
+
+#define REAL(name) ((typeof(&name))symbol_real(&library, &rows[ROW_##name]))
+
+/* Of the device's own library, if it was found when the program began to use the device: threads of ours ask no more.
+ */
+#define KNOWN(name) ((typeof(&name))(library.resolved == RESOLVED_THERE ? symbol_known(&rows[ROW_##name]) : NULL))
+
+void nvml_prepare(void)
+{
+    library_resolve(&library);
+}
 
 /* The grant's view of a device: false where the driver's own answer stands. */
 static bool granted(nvmlDevice_t device, uint64_t *limit, uint64_t *used, bool *beyond)
@@ -83,8 +93,8 @@ static _Atomic pid_t opened;
 
 static bool find(const char *uuid, nvmlDevice_t *device)
 {
-    typeof(&nvmlInit_v2) init = REAL(nvmlInit_v2);
-    typeof(&nvmlDeviceGetHandleByUUID) by_uuid = REAL(nvmlDeviceGetHandleByUUID);
+    typeof(&nvmlInit_v2) init = KNOWN(nvmlInit_v2);
+    typeof(&nvmlDeviceGetHandleByUUID) by_uuid = KNOWN(nvmlDeviceGetHandleByUUID);
     if (init == NULL || by_uuid == NULL)
         return false;
     if (atomic_load(&opened) != getpid()) {
@@ -105,7 +115,7 @@ static uint64_t clock_ns(clockid_t clock)
 /* Not every driver keeps samples, and none are missed much (power.h). */
 static void read_samples(nvmlDevice_t device, struct power_reading *reading)
 {
-    typeof(&nvmlDeviceGetSamples) real = REAL(nvmlDeviceGetSamples);
+    typeof(&nvmlDeviceGetSamples) real = KNOWN(nvmlDeviceGetSamples);
     nvmlSample_t samples[POWER_SAMPLES];
     nvmlValueType_t type;
     reading->count = POWER_SAMPLES;
@@ -121,9 +131,9 @@ static void read_samples(nvmlDevice_t device, struct power_reading *reading)
 
 static uint32_t read_clock(nvmlDevice_t device)
 {
-    typeof(&nvmlDeviceGetClockInfo) clock = REAL(nvmlDeviceGetClockInfo);
-    typeof(&nvmlDeviceGetMaxClockInfo) most = REAL(nvmlDeviceGetMaxClockInfo);
-    typeof(&nvmlDeviceGetCurrentClocksThrottleReasons) reasons = REAL(nvmlDeviceGetCurrentClocksThrottleReasons);
+    typeof(&nvmlDeviceGetClockInfo) clock = KNOWN(nvmlDeviceGetClockInfo);
+    typeof(&nvmlDeviceGetMaxClockInfo) most = KNOWN(nvmlDeviceGetMaxClockInfo);
+    typeof(&nvmlDeviceGetCurrentClocksThrottleReasons) reasons = KNOWN(nvmlDeviceGetCurrentClocksThrottleReasons);
     unsigned long long why = 0;
     unsigned now_mhz, most_mhz;
     bool lowered = clock != NULL && most != NULL && reasons != NULL && reasons(device, &why) == NVML_SUCCESS &&
@@ -135,8 +145,8 @@ static uint32_t read_clock(nvmlDevice_t device)
 
 bool nvml_power(const char *uuid, struct power_reading *reading)
 {
-    typeof(&nvmlDeviceGetPowerUsage) power = REAL(nvmlDeviceGetPowerUsage);
-    typeof(&nvmlDeviceGetEnforcedPowerLimit) limit = REAL(nvmlDeviceGetEnforcedPowerLimit);
+    typeof(&nvmlDeviceGetPowerUsage) power = KNOWN(nvmlDeviceGetPowerUsage);
+    typeof(&nvmlDeviceGetEnforcedPowerLimit) limit = KNOWN(nvmlDeviceGetEnforcedPowerLimit);
     nvmlDevice_t device;
     bool known = power != NULL && limit != NULL && find(uuid, &device) &&
                  power(device, &reading->mean_mw) == NVML_SUCCESS && limit(device, &reading->limit_mw) == NVML_SUCCESS;
@@ -150,7 +160,7 @@ bool nvml_power(const char *uuid, struct power_reading *reading)
 bool nvml_process_memory(const char *uuid, uint64_t *bytes)
 {
     enum { MOST = 512 };
-    typeof(&nvmlDeviceGetComputeRunningProcesses_v3) list = REAL(nvmlDeviceGetComputeRunningProcesses_v3);
+    typeof(&nvmlDeviceGetComputeRunningProcesses_v3) list = KNOWN(nvmlDeviceGetComputeRunningProcesses_v3);
     nvmlDevice_t device;
     unsigned count = MOST;
     bool found = false;
@@ -172,7 +182,7 @@ bool nvml_process_memory(const char *uuid, uint64_t *bytes)
         typeof(&name) real = REAL(name);                                                                               \
         if (real == NULL)                                                                                              \
             return NVML_ERROR_FUNCTION_NOT_FOUND;                                                                      \
-        if (__builtin_expect(tenancy() == TENANCY_FREE, 1))                                                            \
+        if (__builtin_expect(tenancy() == TENANCY_FREE || library.resolved == RESOLVED_ANOTHERS, 1))                   \
             return real arguments;                                                                                     \
         return body(real, UNWRAP arguments);                                                                           \
     }
@@ -185,4 +195,4 @@ static void *const ours[ROWS] = {
 #include "api.def"
 };
 
-SYMBOLS(nvml, NVML_LIBRARY, rows, ours, ROWS);
+SYMBOLS(nvml, &library, ours);

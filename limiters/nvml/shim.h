@@ -7,6 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Find the library, for the rest of this. */
+void nvml_prepare(void);
+
 /* The power of a device (../timeshare/engine.h). */
 bool nvml_power(const char *uuid, struct power_reading *reading);
 

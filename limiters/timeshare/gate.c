@@ -1,12 +1,11 @@
-/* The gate (gate.h): launchers pass it, set fences to see how far the device has come, and wait for it. */
+/* The gate (gate.h): launchers pass it, set fences to see how far the device has come, and wait for it. Over 400 lines
+ * because all of it is under one lock. */
 #include "gate.h"
 
 #include "futex.h"
 
 #include "../core/log.h"
 #include "../core/tenant.h"
-
-#include <signal.h>
 
 /* What is in flight when a time slice ends delays the next tenant, and too little in flight leaves the device idle:
  * three fences a millisecond of device time apart. Short kernels get a fence every 64 at most, because the next ones
@@ -34,33 +33,55 @@
 
 #define ONE_LAUNCH (UINT64_C(1) << 32)
 
+/* A process that exits has this much of the device beyond its share, for what little most have left to do. The end of a
+ * launch is waited for no longer than that, either, unless another follows. */
+#define EXIT_NS MS
+
 atomic_bool gates_retired;
 
 void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
-               void *(*thread)(void *owner), void *owner)
+               void *(*thread)(void *owner), void (*spend)(void *owner, uint64_t ns), void *owner)
 {
     gate->engine = gate->streams.engine = engine;
     gate->terms = terms;
     gate->thread = thread;
+    gate->spend = spend;
     gate->owner = owner;
     gate->stride = 1;
     atomic_store(&gate->long_kernels, true);
     pthread_mutex_init(&gate->lock, NULL);
 }
 
-/* The lock around the engine. False once the process exits: the driver may be gone. */
-static bool lock(struct gate *gate)
+static void block_signals(sigset_t *before)
 {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
+static void lock_always(struct gate *gate)
+{
+    sigset_t before;
+    block_signals(&before);
     pthread_mutex_lock(&gate->lock);
-    if (!atomic_load(&gates_retired))
-        return true;
-    pthread_mutex_unlock(&gate->lock);
-    return false;
+    gate->signals = before;
 }
 
 static void unlock(struct gate *gate)
 {
+    sigset_t before = gate->signals;
     pthread_mutex_unlock(&gate->lock);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* The lock around the engine. False once the process exits: the driver may be gone. */
+static bool lock(struct gate *gate)
+{
+    lock_always(gate);
+    if (!atomic_load(&gates_retired))
+        return true;
+    unlock(gate);
+    return false;
 }
 
 /* ----------------------------------------------------------------------------------------------------------- fences */
@@ -164,10 +185,7 @@ static void start(struct gate *gate)
     if (!lock(gate))
         return;
     if (!gate->started) {
-        /* The program's signals are for the program's threads. */
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
+        /* Signals are blocked with the lock, and so in the thread: the program's are for the program's threads. */
         pthread_t thread;
         gate->started = pthread_create(&thread, NULL, gate->thread, gate->owner) == 0;
         if (gate->started)
@@ -176,13 +194,12 @@ static void start(struct gate *gate)
             log_line(LOG_ERROR, "governor: no thread could be started, launches wait");
         if (gate->started && gate->logged_ns != 0)
             log_line(LOG_INFO, "governor: its thread could be started now, launches go on");
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
     unlock(gate);
 }
 
-/* At the closed gate. False: no limit holds any more. */
-static bool wait_until_open(struct gate *gate)
+/* At the closed gate. */
+static void wait_until_open(struct gate *gate)
 {
     atomic_fetch_add(&gate->waiting, 1);
     futex_wake(&gate->waiting);
@@ -197,7 +214,69 @@ static bool wait_until_open(struct gate *gate)
         limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
     }
     atomic_fetch_sub(&gate->waiting, 1);
-    return limited;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- at exit
+ */
+
+/* With the lock: whether everything that was launched is done; what it took is charged. */
+static bool settle_at_exit(struct gate *gate)
+{
+    if (gate->since_ns == 0)
+        return true;
+    bool settled = tracked_streams_settled(&gate->streams);
+    if (settled) {
+        uint64_t took_ns = gate->engine->now() - gate->since_ns;
+        gate->spent_ns += took_ns;
+        gate->since_ns = 0;
+        gate->spend(gate->owner, took_ns);
+    }
+    return settled;
+}
+
+/* With the lock: how long the next launch has to wait for its share. */
+static uint64_t owed_at_exit(struct gate *gate)
+{
+    uint64_t core = terms_core(gate->terms), now = gate->engine->now();
+    if (gate->exits_ns == 0)
+        gate->exits_ns = now;
+    uint64_t earned_ns = EXIT_NS + (now - gate->exits_ns) / HETERO_CORE_FULL * core;
+    return gate->spent_ns <= earned_ns ? 0 : (gate->spent_ns - earned_ns) / core * HETERO_CORE_FULL + MS / 10;
+}
+
+/* Wait until a launch may go ahead without the thread. */
+static void wait_at_exit(struct gate *gate)
+{
+    for (bool goes = false; !goes && terms_limit_core(gate->terms);) {
+        lock_always(gate);
+        uint64_t wait_ns = settle_at_exit(gate) ? owed_at_exit(gate) : 20 * US;
+        goes = wait_ns == 0;
+        if (goes)
+            gate->since_ns = gate->engine->now();
+        unlock(gate);
+        if (!goes)
+            gate->engine->pause(wait_ns < GATE_LOOK_NS ? wait_ns : GATE_LOOK_NS);
+    }
+}
+
+/* It was made. */
+static void leave_at_exit(struct gate *gate, const struct stream_key *key)
+{
+    uint64_t since = gate->engine->now();
+    lock_always(gate);
+    struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
+    if (stream != NULL)
+        tracked_stream_flush(&gate->streams, stream);
+    if (gate->since_ns == 0) /* another thread's launch, or from before it was retired */
+        gate->since_ns = since;
+    bool settled = settle_at_exit(gate);
+    unlock(gate);
+    while (!settled && gate->engine->now() - since < EXIT_NS) {
+        gate->engine->pause(4 * US);
+        lock_always(gate);
+        settled = settle_at_exit(gate);
+        unlock(gate);
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------------- for launchers */
@@ -213,8 +292,15 @@ bool gate_enter(struct gate *gate)
         if (__builtin_expect(atomic_load(&gate->state) == GATE_OPEN, 1))
             break;
         atomic_fetch_sub(&gate->traffic, ONE_LAUNCH + 1);
-        if (!wait_until_open(gate))
+        if (!atomic_load(&gates_retired))
+            wait_until_open(gate);
+        if (!terms_limit_core(gate->terms))
             return false;
+        if (atomic_load(&gates_retired)) {
+            wait_at_exit(gate);
+            atomic_fetch_add(&gate->traffic, ONE_LAUNCH + 1);
+            return true;
+        }
     }
     if (__builtin_expect(atomic_load_explicit(&gate->first_ns, memory_order_relaxed) == 0, 0))
         atomic_store_explicit(&gate->first_ns, gate->engine->now(), memory_order_relaxed);
@@ -250,7 +336,9 @@ static struct tracked_stream *stream_of(struct gate *gate, const struct stream_k
 void gate_leave(struct gate *gate, const struct stream_key *key)
 {
     struct tracked_stream *stream = stream_of(gate, key);
-    if (stream != NULL) {
+    if (__builtin_expect(atomic_load_explicit(&gates_retired, memory_order_relaxed), 0)) {
+        leave_at_exit(gate, key);
+    } else if (stream != NULL) {
         if (key->thread != NULL) {
             if (lock(gate)) {
                 tracked_stream_flush(&gate->streams, stream);
@@ -317,7 +405,7 @@ bool gate_settled(struct gate *gate)
         pop_passed(gate);
         settled = tracked_streams_settled(&gate->streams);
     }
-    unlock(gate);
+    pthread_mutex_unlock(&gate->lock); /* signals are blocked in the thread as they were */
     return settled;
 }
 
@@ -332,7 +420,7 @@ void gate_forget_timing(struct gate *gate)
 void gate_retire(struct gate *gate)
 {
     atomic_store(&gates_retired, true);
-    pthread_mutex_lock(&gate->lock); /* the last call of the engine has ended */
-    pthread_mutex_unlock(&gate->lock);
+    lock_always(gate); /* the last call of the engine has ended */
+    unlock(gate);
     futex_wake(&gate->state);
 }

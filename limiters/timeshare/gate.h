@@ -12,6 +12,7 @@
 #include "../core/grant.h"
 
 #include <pthread.h>
+#include <signal.h>
 
 #define GATE_FENCES 8u
 
@@ -25,7 +26,8 @@ struct gate {
     /* Written before the gate is published, then constant. */
     const struct engine *engine;
     const struct hetero_grant_device *terms;
-    void *(*thread)(void *owner); /* what opens and closes the gate */
+    void *(*thread)(void *owner);            /* what opens and closes the gate */
+    void (*spend)(void *owner, uint64_t ns); /* charges what is launched after it was retired */
     void *owner;
 
     _Atomic uint32_t state;     /* futex: GATE_*; written by the thread */
@@ -40,6 +42,7 @@ struct gate {
     _Atomic bool low_latency;   /* a high-priority grant may want the device at any time; written by the thread */
 
     pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now, pause and power */
+    sigset_t signals; /* those that the holder of the lock had blocked: a handler that launches wants the lock, too */
     bool started;
     uint64_t logged_ns; /* when it was last logged that the thread could not be started; 0: never */
     struct tracked_streams streams;
@@ -53,13 +56,16 @@ struct gate {
     uint64_t asked_ns; /* when it was last asked whether fences have passed */
     uint64_t timed_ns; /* a moment of this time slice; 0: there was no fence in it yet */
     uint32_t passed;   /* fences that passed since then */
+    uint64_t exits_ns; /* since when launches are charged without the thread; 0: it is not retired, or none came */
+    uint64_t spent_ns; /* by them */
+    uint64_t since_ns; /* when the last of them was made whose end is not known; 0: all are done */
 };
 
 extern atomic_bool gates_retired; /* the process is exiting: set once, never cleared */
 
 /* Make a closed gate; `thread(owner)` is to open it. */
 void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
-               void *(*thread)(void *owner), void *owner);
+               void *(*thread)(void *owner), void (*spend)(void *owner, uint64_t ns), void *owner);
 
 /* ---------------------------------------------------------------------------------------------------- for launchers */
 
@@ -87,7 +93,9 @@ bool gate_settled(struct gate *gate);
 /* Fences are timed anew: the next ones are of another time slice. */
 void gate_forget_timing(struct gate *gate);
 
-/* At exit: every gate is passed freely, and none calls its engine any more. */
+/* At exit: the threads call no engine any more, because the driver may be gone. A program that launches all the same,
+ * in handlers and destructors that run later, has a driver: its launches go one after the other, each is charged from
+ * its start to its end, and all together take the share of the time since, and a millisecond. */
 void gate_retire(struct gate *gate);
 
 /* Launches let in since the start; it wraps around. */

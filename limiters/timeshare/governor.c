@@ -398,6 +398,10 @@ static void run(struct governor *governor, bool borrowed)
 void governor_round(struct governor *governor)
 {
     bool borrowed;
+    if (!time_slice_renew(&governor->time_slice)) {
+        governor->engine->pause(GATE_LOOK_NS); /* until then nothing is launched */
+        return;
+    }
     if (governor->core != terms_core(governor->terms)) {
         governor->core = terms_core(governor->terms);
         power_forget(&governor->power);
@@ -462,17 +466,26 @@ static void *work(void *governor_)
     return NULL;
 }
 
+/* Past the time slices, of a process that exits. */
+static void spend_at_exit(void *governor, uint64_t ns)
+{
+    struct hetero_region_device *account = ((struct governor *)governor)->account.shared;
+    atomic_fetch_add_explicit(&account->gpu_ns, ns, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&account->balance_ns, (int64_t)ns, memory_order_relaxed);
+}
+
 struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,
                               struct hetero_region_device *account, const char *directory, unsigned device)
 {
     struct governor *governor = calloc(1, sizeof *governor);
-    if (governor == NULL)
+    if (governor == NULL || !time_slice_open(&governor->time_slice, directory, device)) {
+        free(governor);
         return NULL;
+    }
     governor->engine = engine;
     governor->terms = terms;
     governor->account = (struct account){.terms = terms, .shared = account};
-    gate_make(&governor->gate, engine, terms, work, governor);
-    time_slice_open(&governor->time_slice, directory, device);
+    gate_make(&governor->gate, engine, terms, work, spend_at_exit, governor);
     power_watch_make(&governor->watch, engine, terms->uuid);
     governor->power.model = &power_model_neutral; /* until governor_begin */
     return governor;

@@ -39,11 +39,12 @@ struct governor {
     uint64_t rng;
 };
 
-/* A governor with nothing running; NULL when there is no memory. Never freed. */
+/* A governor with nothing running; NULL when there is no memory, or its files cannot be opened. Never freed.
+ * `directory` stays the caller's. */
 struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,
                               struct hetero_region_device *account, const char *directory, unsigned device);
 
-/* At exit: launchers pass freely, and no governor calls its engine any more. */
+/* At exit: no governor calls its engine any more, and launchers are held to the share without it (gate.h). */
 void governor_retire(struct governor *governor);
 
 /* In a child after fork: the child gets a governor of its own; this one only closes its descriptors. */

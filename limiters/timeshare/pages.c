@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 /* A page whose counter stands still for so long is silent. Its owner counts twice a millisecond, unless it gets no
@@ -49,54 +47,19 @@
 
 /* ------------------------------------------------------------------------------------------------------------ files */
 
-/* glibc's own is of another version in every decade; the kernel's struct is the same on both architectures. */
-static bool status_of(int number, struct stat *found)
-{
-    return syscall(SYS_fstat, number, found) == 0;
-}
-
-static bool is_still(const struct page_file *file)
-{
-    struct stat found;
-    return file->number >= 0 && status_of(file->number, &found) && found.st_ino == file->inode &&
-           found.st_dev == file->device;
-}
-
-/* A tenant may have a lease on what it can read: the opening of it must not wait. */
-static bool open_file(struct page_file *file, const char *path, int flags)
-{
-    struct stat found;
-    int number = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY);
-    if (number < 0)
-        return false;
-    if (!status_of(number, &found) || !S_ISREG(found.st_mode)) {
-        close(number);
-        return false;
-    }
-    *file = (struct page_file){.number = number, .device = found.st_dev, .inode = found.st_ino};
-    return true;
-}
-
-static void close_file(struct page_file *file)
-{
-    if (is_still(file))
-        close(file->number);
-    file->number = -1;
-}
-
 static void open_own(struct pages *pages)
 {
-    if (!open_file(&pages->file, pages->own_path, O_RDWR)) {
+    if (!descriptor_open(&pages->file, pages->own_path, O_RDWR)) {
         if (errno != ENOENT)
             log_line(LOG_ERROR, "page %s: %s", pages->own_path, strerror(errno));
         return;
     }
-    struct stat found;
+    struct hetero_page page;
     void *mapped = MAP_FAILED;
-    if (status_of(pages->file.number, &found) && found.st_size >= HETERO_PAGE_BYTES)
+    if (pread(pages->file.number, &page, sizeof page, HETERO_PAGE_BYTES - sizeof page) == (ssize_t)sizeof page)
         mapped = mmap(NULL, HETERO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, pages->file.number, 0);
     if (mapped == MAP_FAILED)
-        close_file(&pages->file);
+        descriptor_close(&pages->file);
     else
         pages->own = mapped;
 }
@@ -104,15 +67,15 @@ static void open_own(struct pages *pages)
 static void open_board(struct pages *pages)
 {
     char path[PATH_MAX + 8];
-    struct page_file file;
+    struct descriptor file;
     snprintf(path, sizeof path, "%s/board", pages->board_path);
-    if (!open_file(&file, path, O_RDONLY)) {
+    if (!descriptor_open(&file, path, O_RDONLY)) {
         if (errno != ENOENT)
             log_line(LOG_ERROR, "board %s: %s", path, strerror(errno));
         return;
     }
     void *mapped = mmap(NULL, sizeof *pages->board, PROT_READ, MAP_SHARED, file.number, 0);
-    close_file(&file);
+    descriptor_close(&file);
     const struct hetero_board *board = mapped;
     if (mapped == MAP_FAILED)
         return;
@@ -137,9 +100,9 @@ void pages_open(struct pages *pages, const char *directory, unsigned device)
 void pages_close(struct pages *pages)
 {
     for (unsigned n = 0; n < pages->count; n++)
-        close_file(&pages->neighbours[n].file);
+        descriptor_close(&pages->neighbours[n].file);
     free(pages->neighbours);
-    close_file(&pages->file);
+    descriptor_close(&pages->file);
     if (pages->own != NULL)
         munmap(pages->own, HETERO_PAGE_BYTES);
     if (pages->board != NULL)
@@ -181,7 +144,7 @@ static void take_rows(struct pages *pages, const struct hetero_board_row *rows, 
             neighbours[found++] = neighbour_of(pages, &rows[r]);
     }
     for (unsigned n = 0; n < pages->count; n++) /* whoever is gone */
-        close_file(&pages->neighbours[n].file);
+        descriptor_close(&pages->neighbours[n].file);
     free(pages->neighbours);
     pages->neighbours = neighbours;
     pages->count = found;
@@ -219,11 +182,11 @@ static bool open_page(const struct pages *pages, struct neighbour *neighbour, in
         return false;
     neighbour->tried_ns = now_ns;
     snprintf(path, sizeof path, "%s/%s", pages->board_path, neighbour->row.id);
-    if (!open_file(&neighbour->file, path, O_RDONLY))
+    if (!descriptor_open(&neighbour->file, path, O_RDONLY))
         return false;
     if (neighbour->file.inode == neighbour->row.inode)
         return true;
-    close_file(&neighbour->file);
+    descriptor_close(&neighbour->file);
     return false;
 }
 
@@ -234,7 +197,7 @@ static bool read_page(const struct pages *pages, struct neighbour *neighbour, st
     bool whole = pread(neighbour->file.number, page, sizeof *page, 0) == (ssize_t)sizeof *page;
     if (whole && page->magic == HETERO_PAGE_MAGIC && page->version == HETERO_BOARD_VERSION)
         return true;
-    if (!is_still(&neighbour->file))
+    if (!descriptor_stands(&neighbour->file))
         neighbour->file.number = -1; /* not ours to close */
     return false;
 }
@@ -377,8 +340,22 @@ static unsigned siblings_busy(const struct pages *pages)
 static void show_alive(struct pages *pages, bool alive)
 {
     struct flock range = {.l_type = alive ? F_RDLCK : F_UNLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
-    if (is_still(&pages->file))
+    if (descriptor_stands(&pages->file))
         fcntl(pages->file.number, F_OFD_SETLK, &range);
+}
+
+void pages_renew(struct pages *pages)
+{
+    struct descriptor file;
+    if (pages->own == NULL || descriptor_stands(&pages->file) || !descriptor_open(&file, pages->own_path, O_RDWR))
+        return;
+    if (file.inode != pages->file.inode || file.device != pages->file.device) {
+        descriptor_close(&file);
+        return;
+    }
+    pages->file = file;
+    if (pages->said != PAGE_IDLE)
+        show_alive(pages, true);
 }
 
 void pages_say(struct pages *pages, enum page_state state)

@@ -11,6 +11,7 @@
 #ifndef HETERO_PAGES_H
 #define HETERO_PAGES_H
 
+#include "../core/descriptor.h"
 #include "../core/grant.h"
 
 #include <limits.h>
@@ -63,17 +64,10 @@ _Static_assert(sizeof(struct hetero_board_row) == 96, "board row layout");
 _Static_assert(sizeof(struct hetero_board) == 12320, "board layout");
 _Static_assert(sizeof(struct hetero_page) == 64, "page layout");
 
-/* A file that somebody may have closed under us, and opened another by its number. */
-struct page_file {
-    int number; /* -1: not open */
-    dev_t device;
-    ino_t inode;
-};
-
 /* Another grant, and what it is believed. */
 struct neighbour {
     struct hetero_board_row row;
-    struct page_file file;
+    struct descriptor file;
     int64_t tried_ns; /* when it was last tried to open its page */
 
     /* As the last look found it. */
@@ -97,7 +91,7 @@ struct neighbour {
 struct pages {
     const struct hetero_board *board; /* NULL: no neighbour is ever there */
     struct hetero_page *own;          /* NULL: it could not be opened yet */
-    struct page_file file;            /* of the own page */
+    struct descriptor file;           /* of the own page */
     int64_t tried_ns;
     char board_path[PATH_MAX], own_path[PATH_MAX];
     uint64_t generation; /* of the board that `neighbours` was made from */
@@ -115,6 +109,9 @@ struct pages {
 /* Open what GRANT_DIR has for its device `device`; without a board there are no neighbours. */
 void pages_open(struct pages *pages, const char *directory, unsigned device);
 void pages_close(struct pages *pages);
+
+/* Open again what the program closed meanwhile, and show by a lock that we live if we did. */
+void pages_renew(struct pages *pages);
 
 /* Look at all pages. What is older than that and a moment is looked at anew by pages_glance. */
 void pages_look(struct pages *pages, int64_t now_ns);

@@ -57,6 +57,8 @@ static bool lock(const struct time_slice *time_slice, int byte, int count, short
 {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = time_slice->at + byte, .l_len = count};
     int result;
+    if (!descriptor_stands(&time_slice->siblings))
+        return false;
     do
         result = fcntl(time_slice->siblings.number, F_OFD_SETLK, &range);
     while (result < 0 && errno == EINTR);
@@ -65,42 +67,60 @@ static bool lock(const struct time_slice *time_slice, int byte, int count, short
     return result == 0;
 }
 
+/* Not looked at first: a question changes nothing, whatever file it is asked of. */
 static bool taken(const struct time_slice *time_slice, int byte, int count)
 {
     struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = time_slice->at + byte, .l_len = count};
-    return time_slice->siblings.number >= 0 && fcntl(time_slice->siblings.number, F_OFD_GETLK, &range) == 0 &&
-           range.l_type != F_UNLCK;
+    return fcntl(time_slice->siblings.number, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
-void time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device)
+static bool open_siblings(struct time_slice *time_slice)
 {
     char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/usage", directory);
-    time_slice->siblings.number = open(path, O_RDWR | O_CLOEXEC);
-    time_slice->at = HETERO_REGION_LOCK_TIME_SLICE(device);
-    if (time_slice->siblings.number < 0)
+    snprintf(path, sizeof path, "%s/usage", time_slice->directory);
+    bool opened = descriptor_open(&time_slice->siblings, path, O_RDWR);
+    if (!opened)
         log_line(LOG_ERROR, "time slice: %s: %s", path, strerror(errno));
+    return opened;
+}
+
+bool time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device)
+{
+    *time_slice = (struct time_slice){
+        .directory = directory,
+        .device = device,
+        .at = HETERO_REGION_LOCK_TIME_SLICE(device),
+    };
+    if (!open_siblings(time_slice))
+        return false;
     pages_open(&time_slice->pages, directory, device);
+    return true;
+}
+
+bool time_slice_renew(struct time_slice *time_slice)
+{
+    pages_renew(&time_slice->pages);
+    if (descriptor_stands(&time_slice->siblings))
+        return true;
+    time_slice->leads = false;
+    time_slice->waited = 0;
+    return open_siblings(time_slice);
 }
 
 void time_slice_close(struct time_slice *time_slice)
 {
-    if (time_slice->siblings.number >= 0)
-        close(time_slice->siblings.number);
-    time_slice->siblings.number = -1;
+    descriptor_close(&time_slice->siblings);
     pages_close(&time_slice->pages);
 }
 
 void time_slice_want(const struct time_slice *time_slice, bool want)
 {
-    if (time_slice->siblings.number >= 0)
-        lock(time_slice, WANT, 1, want ? F_RDLCK : F_UNLCK);
+    lock(time_slice, WANT, 1, want ? F_RDLCK : F_UNLCK);
 }
 
 static void queue(const struct time_slice *time_slice, bool waits)
 {
-    if (time_slice->siblings.number >= 0)
-        lock(time_slice, QUEUE, 1, waits ? F_RDLCK : F_UNLCK);
+    lock(time_slice, QUEUE, 1, waits ? F_RDLCK : F_UNLCK);
 }
 
 bool time_slice_wanted_by_siblings(const struct time_slice *time_slice)
@@ -114,7 +134,7 @@ static void advertise_wait(struct time_slice *time_slice)
     unsigned steps = 0, before = time_slice->waited;
     for (int64_t step_ns = WAIT_STEP_NS; steps < WAIT_STEPS && waited_ns >= step_ns; step_ns += step_ns / 3 * 2)
         steps++;
-    if (time_slice->siblings.number < 0 || steps == before)
+    if (steps == before)
         return;
     if (steps > before)
         lock(time_slice, WAITED, (int)steps, F_RDLCK);
@@ -134,13 +154,13 @@ void time_slice_waits(struct time_slice *time_slice, bool waits)
 
 static bool take_lead(struct time_slice *time_slice)
 {
-    time_slice->leads = time_slice->leads || time_slice->siblings.number < 0 || lock(time_slice, LEAD, 1, F_WRLCK);
+    time_slice->leads = time_slice->leads || lock(time_slice, LEAD, 1, F_WRLCK);
     return time_slice->leads;
 }
 
 static void leave_lead(struct time_slice *time_slice)
 {
-    if (time_slice->leads && time_slice->siblings.number >= 0)
+    if (time_slice->leads)
         lock(time_slice, LEAD, 1, F_UNLCK);
     time_slice->leads = false;
 }

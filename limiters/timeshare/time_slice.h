@@ -25,11 +25,13 @@
 
 struct time_slice {
     struct pages pages;
-    struct page_file siblings; /* GRANT_DIR/usage; not open: siblings do not see each other */
-    int at;                    /* the first of its bytes */
-    unsigned owed;             /* steps advertised by time_slice_owe */
-    unsigned waited;           /* steps advertised by time_slice_waits */
-    int64_t waits_ns;          /* since when it waits; 0: it does not */
+    const char *directory; /* the caller's */
+    unsigned device;
+    struct descriptor siblings; /* GRANT_DIR/usage; looked at before it is locked: the program may have closed it */
+    int at;                     /* the first of its bytes */
+    unsigned owed;              /* steps advertised by time_slice_owe */
+    unsigned waited;            /* steps advertised by time_slice_waits */
+    int64_t waits_ns;           /* since when it waits; 0: it does not */
     int64_t deferring_ns; /* since when a sibling that waited longer might take the time slice and does not; 0: none */
     bool high;            /* the priority with which it was asked for */
     bool leads;           /* no sibling enters, or has a time slice */
@@ -43,9 +45,12 @@ struct time_slice_waiter {
     void *owner;
 };
 
-/* Open what the grant has for its device `device`. */
-void time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device);
+/* Open what the grant has for its device `device`; `directory` stays the caller's. False: it cannot be opened. */
+bool time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device);
 void time_slice_close(struct time_slice *time_slice);
+
+/* Open again what the program closed meanwhile, and the locks with it. False: it cannot be opened. */
+bool time_slice_renew(struct time_slice *time_slice);
 
 /* Advertise that we are of high priority: the others then keep little in flight for some seconds. */
 void time_slice_announce(struct time_slice *time_slice);

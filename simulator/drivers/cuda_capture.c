@@ -62,16 +62,9 @@ EXPORT CUresult cuStreamBeginCapture(CUstream handle)
     return cuStreamBeginCapture_v2(handle, CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
-EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *result)
+/* Nothing records into it any more. */
+static void detach(struct capture *capture)
 {
-    WITH_STREAM(stream, handle);
-    struct capture *capture = stream->capture;
-    if (!capture || !result)
-        return capture ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE;
-    if (capture->origin != stream)
-        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
-        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
         if (it->capture == capture)
             it->capture = NULL;
@@ -82,6 +75,35 @@ EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *result)
     while (*link != capture)
         link = &(*link)->next;
     *link = capture->next;
+}
+
+/* Its stream is destroyed: nobody can end it. */
+void capture_abandon(struct capture *capture)
+{
+    detach(capture);
+    graph_free(capture->graph);
+    free(capture);
+}
+
+/* What is recorded is not held to the graph's own nodes. */
+EXPORT CUresult cuStreamBeginRecaptureToGraph(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
+                                              CUgraphRecaptureCallback callback, void *data)
+{
+    (void)graph, (void)callback, (void)data;
+    return cuStreamBeginCapture_v2(handle, mode);
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *result)
+{
+    WITH_STREAM(stream, handle);
+    struct capture *capture = stream->capture;
+    if (!capture || !result)
+        return capture ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE;
+    if (capture->origin != stream)
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    detach(capture);
     bool spoilt = capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE;
     *result = spoilt ? NULL : (CUgraph)capture->graph;
     if (spoilt)

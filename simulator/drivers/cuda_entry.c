@@ -57,6 +57,9 @@ PTSZ(cuStreamGetCtx_v2, (CUstream s, CUcontext *context, CUgreenCtx *green), (OW
 PTSZ(cuStreamIsCapturing, (CUstream s, CUstreamCaptureStatus *status), (OWN(s), status))
 PTSZ(cuStreamBeginCapture, (CUstream s), (OWN(s)))
 PTSZ(cuStreamBeginCapture_v2, (CUstream s, CUstreamCaptureMode mode), (OWN(s), mode))
+PTSZ(cuStreamBeginRecaptureToGraph,
+     (CUstream s, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void *data),
+     (OWN(s), mode, graph, callback, data))
 PTSZ(cuStreamEndCapture, (CUstream s, CUgraph *graph), (OWN(s), graph))
 PTSZ(cuStreamGetCaptureInfo, (CUstream s, CUstreamCaptureStatus *status, uint64_t *id), (OWN(s), status, id))
 PTSZ(cuStreamGetCaptureInfo_v2,
@@ -242,6 +245,8 @@ EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int versi
 {
     return resolve(name, version, flags, function, status);
 }
+PTSZ(cuGetProcAddress, (const char *name, void **function, int version, uint64_t flags),
+     (name, function, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
 PTSZ(cuGetProcAddress_v2,
      (const char *name, void **function, int version, uint64_t flags, CUdriverProcAddressQueryResult *status),
      (name, function, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status))

@@ -301,6 +301,20 @@ EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsi
     return launch(stream, function, (unsigned[]){gx, gy, gz, bx, by, bz, shared}, params, NULL);
 }
 
+EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned count, unsigned flags)
+{
+    if (!launches || !count || flags > 3)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) {
+        const CUDA_LAUNCH_PARAMS *each = &launches[i];
+        CHECK(launch(each->hStream, each->function,
+                     (unsigned[]){each->gridDimX, each->gridDimY, each->gridDimZ, each->blockDimX, each->blockDimY,
+                                  each->blockDimZ, each->sharedMemBytes},
+                     each->kernelParams, NULL));
+    }
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
 {
     if (!config)

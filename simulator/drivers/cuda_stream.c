@@ -165,7 +165,9 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
     struct stream *stream = object_find(handle, OBJECT_STREAM);
     if (!stream || stream == stream->context->legacy || stream == stream->context->per_thread)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capture)
+    if (stream->capture && stream->capture->origin == stream)
+        capture_abandon(stream->capture);
+    else if (stream->capture)
         return capture_spoil(stream->capture);
     object_free(stream);
     return CUDA_SUCCESS;

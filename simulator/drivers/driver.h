@@ -288,6 +288,7 @@ CUresult launch_work(struct work *work, CUfunction function, const unsigned dims
 
 CUresult capture_guard(void); /* refuses, and spoils captures, where a call may not be made beside one */
 CUresult capture_spoil(struct capture *capture);
+void capture_abandon(struct capture *capture);
 struct graph *graph_new(bool owned);
 struct graph *graph_copy(const struct graph *from, bool owned);
 void graph_free(struct graph *graph);

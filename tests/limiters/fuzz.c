@@ -57,6 +57,7 @@ static struct region *fresh_region(void)
         snprintf(path, sizeof path, "/proc/self/fd/%d", file);
         REQUIRE(file >= 0 && ftruncate(file, sizeof(struct hetero_region)) == 0 && region_open(&region, path));
     }
+    munmap(region.keeper, 1); /* the process before it ends */
     region_forget(&region);
     memset((char *)region.shared + 16, 0, sizeof *region.shared - 16);
     return &region;

@@ -1,8 +1,11 @@
 """Every way to get at a driver function leads to the limiter, and nothing else is touched."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import hetero_simulator
 import pytest
@@ -156,3 +159,116 @@ say([user.take(c_size_t({MIB} + 1)), user.take(c_size_t({MIB}))])
 """
     assert [2, 0] == grant.run(code)
     assert [0, 0] == grant.rack.run(code, LD_PRELOAD=str(LIMITER))
+
+
+def _looked_up(directory: Path, grant: Grant, asked: str) -> Any:
+    """What `asked` gives for looked_up(name, version), with a driver of versions.c."""
+    flags = ["-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1"]
+    source = Path(__file__).with_name("versions.c")
+    subprocess.run(["cc", *flags, "-o", directory / "libcuda.so.1", source], check=True)
+    code = f"""
+import ctypes, json
+from ctypes import byref, c_char_p, c_int, c_uint64, c_void_p
+driver, limiter = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL({str(LIMITER)!r})
+def ours(name): return ctypes.cast(getattr(limiter, name), c_void_p).value
+def looked_up(name, version, through="cuGetProcAddress"):
+    found = c_void_p(1)
+    code = getattr(driver, through)(c_char_p(name), byref(found), c_int(version), c_uint64(0))
+    return [code, found.value]
+print(json.dumps({asked}))
+"""
+    environment = {**grant.environment, "LD_LIBRARY_PATH": str(directory)}
+    program = grant.rack.machine.spawn([sys.executable, "-c", code], **environment)
+    out, errors = program.communicate(timeout=60)
+    assert "" == errors
+    return json.loads(out)
+
+
+def test_a_version_that_is_not_answered_is_refused_by_the_drivers_lookup(
+    grant: Grant, tmp_path: Path
+) -> None:
+    first, future = _looked_up(
+        tmp_path, grant, '[looked_up(b"cuMemAlloc", version) for version in (2000, 15000)]'
+    )
+    assert [[500, None], [500, None]] == [first, future]
+
+
+def test_the_version_that_is_answered_is_ours_through_every_lookup(
+    grant: Grant, tmp_path: Path
+) -> None:
+    told = _looked_up(
+        tmp_path,
+        grant,
+        """[looked_up(b"cuMemAlloc", 12000, through) == [0, ours("cuMemAlloc_v2")]
+            for through in ("cuGetProcAddress", "cuGetProcAddress_ptsz")]""",
+    )
+    assert [True, True] == told
+
+
+def test_an_address_that_the_driver_does_not_show_is_ours_by_its_name(
+    grant: Grant, tmp_path: Path
+) -> None:
+    told = _looked_up(
+        tmp_path, grant, 'looked_up(b"cuMemFree", 12500) == [0, ours("cuMemFree_v2")]'
+    )
+    assert told is True
+
+
+def test_dlsym_of_libc_is_answered_with_ours(grant: Grant) -> None:
+    told = grant.run(
+        _prelude()
+        + """
+c = c_void_p(libc.dlopen(c_char_p(b"libc.so.6"), c_int(2)))
+names = ["dlsym", "dlvsym", "dlopen"]
+say([[found(handle, name) == ours(name) for name in names] for handle in (c, NEXT, DEFAULT)])
+"""
+    )
+    assert [[True] * 3] * 3 == told
+
+
+def test_a_copy_of_the_driver_under_another_name_is_limited(grant: Grant, tmp_path: Path) -> None:
+    copy = tmp_path / "another.so"
+    shutil.copy(hetero_simulator.fake_drivers() / "libcuda.so.1", copy)
+    told = grant.run(
+        _prelude()
+        + f"""
+start()
+copy = c_void_p(libc.dlopen(c_char_p({str(copy).encode()!r}), c_int(2)))
+say(found(copy, "cuMemAlloc_v2") == ours("cuMemAlloc_v2"))
+"""
+    )
+    assert told is True
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_another_vendors_library_of_the_same_names_answers_itself(
+    grant: Grant, tmp_path: Path, linked: bool
+) -> None:
+    source = "int nvmlDeviceGetMemoryInfo(void *a, void *b) { return 4242 + (a == b) * 0; }\n"
+    theirs = tmp_path / "libtheirs.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-Wl,-soname,libtheirs.so", "-o", theirs],
+        input=source,
+        text=True,
+        check=True,
+    )
+    code = f"""
+import ctypes
+theirs = ctypes.CDLL({str(theirs)!r}, mode=ctypes.RTLD_GLOBAL)
+ask = (ctypes.CDLL(None) if {linked} else theirs).nvmlDeviceGetMemoryInfo
+print(ask(None, None), "libnvidia-ml" in open("/proc/self/maps").read())
+"""
+    program = grant.rack.machine.spawn([sys.executable, "-c", code], **grant.environment)
+    assert ("4242 False\n", "") == program.communicate(timeout=60)
+
+
+def test_a_program_that_never_uses_the_driver_opens_nothing(grant: Grant) -> None:
+    code = """
+import ctypes, os
+ctypes.CDLL(None).malloc
+files = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")[3:-1]]
+mapped = open("/proc/self/maps").read()
+print(files, "/grant" in mapped, "/usage" in mapped, "libcuda" in mapped)
+"""
+    program = grant.rack.machine.spawn([sys.executable, "-c", code], **grant.environment)
+    assert ("[] False False False\n", "") == program.communicate(timeout=60)

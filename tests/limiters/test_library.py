@@ -62,7 +62,19 @@ def test_the_library_is_linked_to_no_driver() -> None:
         assert isinstance(dynamic, DynamicSection)
         needed = {tag.needed for tag in dynamic.iter_tags("DT_NEEDED")}
 
-    assert needed <= {"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-aarch64.so.1"}
+    loaders = {"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+    assert needed <= {"libc.so.6", "libdl.so.2", "libpthread.so.0"} | loaders
+
+
+@pytest.mark.parametrize("api", ["cuda", "musa"])
+def test_no_call_of_the_limiter_can_be_answered_by_the_program(api: str) -> None:
+    with library(api).open("rb") as file:
+        symbols = ELFFile(file).get_section_by_name(".dynsym")
+        undefined = {s.name for s in symbols.iter_symbols() if s["st_shndx"] == "SHN_UNDEF"}
+
+    # A function of the loader, and what the compiler's start-up asks for if it is there.
+    started = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__gmon_start__"}
+    assert undefined - {""} <= {"__tls_get_addr", "__cxa_finalize"} | started
 
 
 @pytest.mark.parametrize("definitions", ["cuda/api.def", "musa/api.def", "nvml/api.def"])

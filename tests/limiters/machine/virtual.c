@@ -10,6 +10,7 @@
 #undef open
 #undef pread
 #undef pthread_create
+#undef pthread_sigmask
 #undef syscall
 
 #include "h200.h"
@@ -22,6 +23,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +77,10 @@ static struct {
     const struct hetero_region_device *grants[TENANTS]; /* what tells grants apart */
     unsigned grant_count;
     struct hetero_board board;
-    struct hetero_page pages[TENANTS];
+    union {
+        struct hetero_page said;
+        char whole[HETERO_PAGE_BYTES];
+    } pages[TENANTS];
     double drawn, filtered; /* milliwatt: on average of this millisecond, and what a sample would be */
     struct power_reading power;
     struct task *task; /* the one that runs; NULL: the caller of machine_run */
@@ -196,6 +201,7 @@ ssize_t virtual_pread(int number, void *bytes, size_t size, off_t offset);
 int virtual_fcntl(int file, int command, ...);
 long virtual_syscall(long number, ...);
 int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
+int virtual_pthread_sigmask(int how, const sigset_t *set, sigset_t *before);
 
 void machine_refuse_threads(unsigned count)
 {
@@ -235,6 +241,12 @@ int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, 
     *thread = pthread_self(); /* only ever detached */
     task_new(machine.task->tenant, run, argument, machine.now_ns + wake_latency_ns());
     return 0;
+}
+
+/* There are no signals. */
+int virtual_pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
+{
+    return machine.task == NULL ? pthread_sigmask(how, set, before) : 0;
 }
 
 static int status_of(int number, struct stat *found);
@@ -363,12 +375,13 @@ ssize_t virtual_pread(int number, void *bytes, size_t size, off_t offset)
     if (number < FIRST_FILE)
         return pread(number, bytes, size, offset);
     const struct file *file = file_of(number);
-    if (file == NULL || offset != 0) {
+    if (file == NULL || offset < 0) {
         errno = EBADF;
         return -1;
     }
-    size = size < file->size ? size : file->size;
-    memcpy(bytes, file->bytes, size);
+    size_t from = (size_t)offset < file->size ? (size_t)offset : file->size;
+    size = size < file->size - from ? size : file->size - from;
+    memcpy(bytes, (const char *)file->bytes + from, size);
     return (ssize_t)size;
 }
 
@@ -424,6 +437,10 @@ int virtual_fcntl(int file, int command, ...)
     va_end(arguments);
     if (file < FIRST_FILE)
         return fcntl(file, command, range);
+    if (command == F_DUPFD_CLOEXEC) { /* there is no room above */
+        errno = EINVAL;
+        return -1;
+    }
     int byte = (int)range->l_start, end = byte + (int)range->l_len;
     if (command == F_OFD_GETLK) {
         bool taken = false;
@@ -692,7 +709,7 @@ void machine_begin(uint64_t seed)
     machine.board.version = HETERO_BOARD_VERSION;
     machine.files[0] = (struct file){.inode = 1, .bytes = &machine.board, .size = sizeof machine.board};
     for (unsigned g = 0; g < TENANTS; g++) {
-        machine.pages[g] = (struct hetero_page){.magic = HETERO_PAGE_MAGIC, .version = HETERO_BOARD_VERSION};
+        machine.pages[g].said = (struct hetero_page){.magic = HETERO_PAGE_MAGIC, .version = HETERO_BOARD_VERSION};
         machine.files[1 + 2 * g] =
             (struct file){.inode = 2 + 2 * g, .bytes = &machine.pages[g], .size = HETERO_PAGE_BYTES};
         machine.files[2 + 2 * g] = (struct file){.inode = 3 + 2 * g, .bytes = usage, .size = sizeof usage};
@@ -712,7 +729,7 @@ static unsigned grant_of(const struct tenant *tenant)
 
 struct hetero_page *tenant_page(const struct tenant *tenant)
 {
-    return &machine.pages[grant_of(tenant)];
+    return &machine.pages[grant_of(tenant)].said;
 }
 
 /* What root writes when a grant is made. */

@@ -1,0 +1,143 @@
+"""Runs the attacks under a grant, on a card where there is one and else on a simulated one.
+
+make attacks
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import attrs
+from simulated import Machine
+from tenancy import MIB, UUIDS, Grant, Rack, Terms
+
+HERE = Path(__file__).parent
+MEMORY, CORE = 64 * MIB, 30
+
+
+@attrs.frozen
+class Attack:
+    """A program, and the row of the audit that it is."""
+
+    name: str
+    what: str
+    held: bool = True
+    """False: nothing in user space can hold it."""
+    flags: tuple[str, ...] = ()
+
+
+ATTACKS = (
+    Attack("libc_dlsym", "libc's dlsym, by dlsym"),
+    Attack("libc_dlvsym", "libc's dlsym, by dlvsym"),
+    Attack(
+        "own_functions",
+        "the program's own access(), open(), clock_gettime() …",
+        True,
+        ("-rdynamic",),
+    ),
+    Attack("unnoticed_forks", "children by clone and _Fork"),
+    Attack("closed_files", "siblings that close the limiter's descriptors"),
+    Attack("reused_numbers", "its own files under the limiter's numbers, and a fork"),
+    Attack("no_more_files", "RLIMIT_NOFILE 0 before the first launch"),
+    Attack("nvml_readers", "1030 processes that only read NVML"),
+    Attack("stopped_sibling", "memory freed while a sibling is stopped in the region's lock"),
+    Attack("in_constructor", "first launch in a constructor, last in a destructor"),
+    Attack("exit_handler", "twenty small fills in an exit handler"),
+    Attack("endless_exit", "all work in an exit handler"),
+    Attack("signal_handler", "launches in signal handlers"),
+    Attack("private_loader", "a private copy of ld.so", held=False),
+    Attack("mounted_over", "a mount over /etc/hetero", held=False),
+)
+
+
+class Card(Machine):
+    """A machine with a card, as `Machine` is one without."""
+
+    def __init__(self) -> None:
+        """It has no rack."""
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return this program's environment, with more."""
+        return {**os.environ, **more}
+
+
+def card_uuid() -> str | None:
+    """Return the first card's UUID as the driver prints it; None where there is no card."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    uuid = (ctypes.c_ubyte * 16)()
+    if driver.cuInit(0) or driver.cuDeviceGetUuid_v2(uuid, 0):
+        return None
+    digits = bytes(uuid).hex()
+    return "GPU-" + "-".join(
+        digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
+    )
+
+
+def built(attack: Attack, directory: Path) -> list[str]:
+    """Compile a program; return the command that runs it."""
+    source, program = HERE / f"{attack.name}.c", directory / f"{attack.name}.run"
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", *attack.flags]
+    libraries = [str(source), "-ldl", "-pthread"]
+    subprocess.run(["cc", *flags, "-o", program, *libraries], check=True)
+    if "LIBRARY" not in source.read_text():
+        return [str(program)]
+    library = str(program.with_suffix(".so"))
+    shared = ["-shared", "-fPIC", "-DLIBRARY"]
+    subprocess.run(["cc", *flags, *shared, "-o", library, *libraries], check=True)
+    return [str(program), library]
+
+
+def start(attack: Attack, grant: Grant, directory: Path) -> subprocess.Popen[str]:
+    """Start a program under the grant."""
+    limits = {"ATTACK_MEMORY": str(MEMORY), "ATTACK_CORE": str(CORE)}
+    return grant.rack.machine.spawn(built(attack, directory), **grant.environment, **limits)
+
+
+def told(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return what a program says at its end: whether the limit was held, and what it got."""
+    try:
+        out, errors = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, errors = process.communicate()
+        return {"held": False, "got": "it did not end within 60 s"}
+    lines = out.splitlines()
+    if process.returncode != 0 or not lines:
+        return {"held": False, "got": f"exit {process.returncode}: {out}{errors}".strip()}
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
+
+
+def main() -> int:
+    """Print a table of what each program got; 1 if a limit was not held that can be."""
+    uuid, missed = card_uuid(), 0
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        rack = Rack.of(directory)
+        if uuid is None:
+            print("no card is here: on the simulated driver")
+        else:
+            (directory / f"time_slice.{uuid}").touch()
+            rack = Rack(directory, Card())
+        for attack in ATTACKS:
+            terms = Terms(memory=MEMORY, core=100 * CORE, uuid=uuid or UUIDS[0])
+            grant = rack.grant(terms, name=attack.name)
+            answer = told(start(attack, grant, directory))
+            word = "held" if answer["held"] else "NOT HELD" if attack.held else "not closed"
+            missed += attack.held and not answer["held"]
+            print(f"{attack.name:16} {word:10} {attack.what}: {answer['got']}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+/* C3: a program that does all of its work in an exit handler. */
+#include "attack.h"
+
+static void work(void)
+{
+    unsigned core = (unsigned)attack_number("ATTACK_CORE");
+    double share = share_in(3, 100);
+    verdict(share <= core + 8, "%.0f %% of the device of %u", share, core);
+}
+
+int main(void)
+{
+    driver_by(dlsym);
+    atexit(work);
+    begin();
+    must(spin(1000), "cuLaunchKernel");
+    must(cu.synchronize(), "cuCtxSynchronize");
+    usleep(200000); /* until the time slice is over */
+    return 0;
+}

@@ -1,0 +1,86 @@
+"""What programs get that try to get more than their grant, on the simulated driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from attacks import ATTACKS, CORE, MEMORY, start, told
+from tenancy import Rack, Terms
+
+BY_NAME = {attack.name: attack for attack in ATTACKS}
+
+
+def _held(directory: Path, name: str) -> None:
+    grant = Rack.of(directory).grant(Terms(memory=MEMORY, core=100 * CORE))
+    answer = told(start(BY_NAME[name], grant, directory))
+    assert answer["held"], answer["got"]
+    print(answer["got"])
+
+
+def test_libcs_dlsym_by_dlsym_leads_to_the_limiter(tmp_path: Path) -> None:
+    _held(tmp_path, "libc_dlsym")
+
+
+def test_libcs_dlsym_by_dlvsym_leads_to_the_limiter(tmp_path: Path) -> None:
+    _held(tmp_path, "libc_dlvsym")
+
+
+def test_a_programs_own_functions_of_libcs_names_do_not_answer_the_limiter(tmp_path: Path) -> None:
+    _held(tmp_path, "own_functions")
+
+
+def test_children_that_libc_does_not_tell_of_share_their_parents_limit(tmp_path: Path) -> None:
+    _held(tmp_path, "unnoticed_forks")
+
+
+def test_siblings_that_close_the_limiters_descriptors_share_their_limit(tmp_path: Path) -> None:
+    _held(tmp_path, "closed_files")
+
+
+def test_a_programs_files_under_the_limiters_numbers_stay_its_own(tmp_path: Path) -> None:
+    _held(tmp_path, "reused_numbers")
+
+
+def test_a_program_that_can_open_no_more_files_keeps_its_time_slices(tmp_path: Path) -> None:
+    _held(tmp_path, "no_more_files")
+
+
+def test_a_thousand_and_thirty_readers_leave_a_slot_for_who_allocates(tmp_path: Path) -> None:
+    _held(tmp_path, "nvml_readers")
+
+
+def test_memory_freed_beside_a_stopped_sibling_is_there_again(tmp_path: Path) -> None:
+    _held(tmp_path, "stopped_sibling")
+
+
+def test_a_launch_in_a_constructor_or_a_destructor_does_not_hang(tmp_path: Path) -> None:
+    _held(tmp_path, "in_constructor")
+
+
+def test_twenty_small_fills_in_an_exit_handler_take_less_than_15_ms(tmp_path: Path) -> None:
+    _held(tmp_path, "exit_handler")
+
+
+def test_work_in_an_exit_handler_gets_the_share(tmp_path: Path) -> None:
+    _held(tmp_path, "endless_exit")
+
+
+def test_a_launch_in_a_signal_handler_does_not_hang(tmp_path: Path) -> None:
+    _held(tmp_path, "signal_handler")
+
+
+ISOLATION = Path(__file__).parents[2] / "docs/isolation.md"
+
+
+@pytest.mark.parametrize("name", [each.name for each in ATTACKS if not each.held])
+def test_what_user_space_cannot_close_is_in_the_table_of_what_is_not_closed(
+    tmp_path: Path, name: str
+) -> None:
+    grant = Rack.of(tmp_path).grant(Terms(memory=MEMORY, core=100 * CORE))
+    answer = told(start(BY_NAME[name], grant, tmp_path))
+    listed = [line for line in ISOLATION.read_text().splitlines() if f"`{name}.c`" in line]
+
+    assert [True] == ["not closed" in line for line in listed]
+    assert not answer["held"], answer["got"]
+    assert "MiB" in answer["got"]  # it ran, and got past the limit

@@ -1,0 +1,81 @@
+"""Launches that are recorded, or are on several devices at once."""
+
+from pathlib import Path
+
+import pytest
+from tenancy import UUIDS, Rack, Terms
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("cuStreamBeginCapture_v2(stream, c_int(2))", "cuStreamDestroy_v2(stream)"),
+        ("cuStreamBeginRecaptureToGraph(stream, c_int(2), graph, None, None)", "end(stream)"),
+    ],
+    ids=["abandoned", "into an old graph"],
+)
+def test_a_capture_is_over_when_its_stream_is_or_when_it_ends(
+    rack: Rack, begin: str, end: str
+) -> None:
+    told = rack.grant(Terms(core=3000)).run(
+        f"""
+start()
+kernel = spin_kernel()
+launch(kernel, 50)
+stream, graph, count = c_void_p(), c_void_p(), c_size_t()
+counts = []
+def end(stream):
+    global graph
+    code = cuda.cuStreamEndCapture(stream, byref(graph))
+    call("cuGraphGetNodes", graph, None, byref(count))
+    counts.append(count.value)
+    return code
+answers = []
+for _ in range(3):
+    call("cuStreamCreate", byref(stream), c_uint(1))
+    launch(kernel, 50, stream)
+    answers.append(cuda.{begin})
+    for _ in range(5):
+        launch(kernel, 10, stream)
+    answers.append(cuda.{end} if "Destroy" in {end!r} else {end if "end(" in end else "0"})
+call("cuStreamCreate", byref(stream), c_uint(1))
+for _ in range(50):
+    launch(kernel, 500, stream)
+call("cuStreamSynchronize", stream)
+say([answers, counts])
+"""
+    )
+    assert [[0] * 6, [] if "Destroy" in end else [5] * 3] == told
+
+
+def test_a_cooperative_launch_is_charged_on_each_of_its_devices(tmp_path: Path) -> None:
+    grant = Rack.of(tmp_path, cards=2).grant(
+        Terms(core=5000, uuid=UUIDS[0]), Terms(core=5000, uuid=UUIDS[1])
+    )
+    grant.run(
+        """
+class Launch(ctypes.Structure):
+    _fields_ = [("function", c_void_p), ("dims", c_uint * 7), ("stream", c_void_p),
+                ("parameters", c_void_p)]
+argument = c_uint(2_000_000)
+parameters = (c_void_p * 1)(ctypes.addressof(argument))
+launches = (Launch * 2)()
+for device in (0, 1):
+    start(device)
+    stream = c_void_p()
+    call("cuStreamCreate", byref(stream), c_uint(1))
+    launches[device] = Launch(
+        spin_kernel(), (c_uint * 7)(1, 1, 1, 1, 1, 1, 0), stream, ctypes.addressof(parameters)
+    )
+for _ in range(20):
+    call("cuLaunchCooperativeKernelMultiDevice", launches, c_uint(2), c_uint(0))
+for device in (0, 1):
+    start(device)
+    call("cuCtxSynchronize")
+import time
+time.sleep(0.3)
+say(0)
+"""
+    )
+    assert [20, 20] == [grant.usage(device).launches for device in (0, 1)]
+    assert all(grant.usage(device).gpu_ns > 20_000_000 for device in (0, 1))
