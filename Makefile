@@ -6,13 +6,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
 DEMONSTRATED := . limiters simulator $(wildcard vendors/*)
-DEVELOPMENT := clang-format hatchling hypothesis import-linter matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
+DEVELOPMENT := clang-format hatchling hypothesis import-linter jsonschema matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
 	pytest-timeout pytest-xdist ruff
 
 FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-shells test-containers test-cluster soak check rooms helm stubs clean uninstall
+.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-shells test-containers test-cluster soak check rooms captures cli-speed helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -57,6 +57,7 @@ test: setup ## run the tests that need no card, no root and no cluster
 soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter
 	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
 	$(BIN)/pytest -m soak
+	$(BIN)/pytest -m "cluster and measured" --timeout 900 tests/cluster
 
 fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of input; clang
 	$(BIN)/pytest -m soak -rs -k libfuzzer --timeout 900 tests/limiters/test_core.py
@@ -89,6 +90,12 @@ check: setup ## lint, types and layer rules
 
 rooms: setup ## print the packages that `hetero run` enters, in order
 	$(BIN)/python benchmarks/rooms.py
+
+captures: setup ## write what ps, inventory, fit and doctor show at 60 to 200 columns to docs/captures
+	$(BIN)/python benchmarks/captures.py
+
+cli-speed: setup ## print the processor time that short commands take
+	$(BIN)/python benchmarks/cli_speed.py
 
 stubs: setup ## generate the stubs of the kubelet's interfaces
 	$(BIN)/pip install --quiet grpcio-tools

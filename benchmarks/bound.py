@@ -26,7 +26,8 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
-from hetero.placement import Node, Pod
+from hetero.placement.cluster import Node, Pod
+from hetero.placement.state import Cluster
 from hetero.simulate.baselines import WHOLE, Demand, Room, demand
 from hetero.simulate.replay import arrivals
 from hetero.simulate.trace import read
@@ -150,7 +151,7 @@ def main() -> None:
     print(f"{'pods':12}  any choice  none refused")
     for name in flags.pods.split(","):
         trace = read(flags.path, pods=name)
-        room = Room(trace.nodes)
+        room = Room(Cluster(trace.nodes))
         above, ordered = [], []
         for seed in range(42, 42 + flags.seeds):
             nodes, pods = arrivals(trace, seed)

@@ -1,7 +1,6 @@
-"""How fast the scheduler's index answers, how that grows, and what it takes to hold and to start.
+"""How fast the scheduler's cache answers, how that grows, and what it takes to hold and to start.
 
-    python benchmarks/fit.py [--nodes 1000,5000,15000] [--placements 20000]
-                             [--plain] [--processor] [--json]
+    python benchmarks/fit.py [--nodes 1000,5000,15000] [--placements 20000] [--processor] [--json]
 
 Nodes of eight cards are filled to 70 % with pods like those of the openb trace: how many cards and
 which share of one, how many processors and how much memory come as often as in its default list,
@@ -14,17 +13,19 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import random
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Fractional, Request, Step
 from hetero.model.units import GiB, MiB
-from hetero.placement import Container, Index, Node, Placement, Pod
+from hetero.placement.cache import SchedulerCache
+from hetero.placement.cluster import Container, Node, Placement, Pod
 
 #: Cards, thousandths of each, and how often.
 CARDS = (
@@ -86,20 +87,38 @@ def workload(rng: random.Random) -> tuple[list[Pod], list[int]]:
     return pods, list(seen.values())
 
 
-def measure(nodes: int, placements: int, *, dense: bool | None, clock: Clock) -> dict[str, Any]:
+def cache_of(machines: list[Node]) -> SchedulerCache:
+    """Return a cache of these nodes."""
+    cache = SchedulerCache()
+    for node in machines:
+        cache.update_node(node)
+    return cache
+
+
+def place(cache: SchedulerCache, uid: str, pod: Pod, names: frozenset[str]) -> bool:
+    """Do as filter and bind do; return whether the pod has a place."""
+    cache.arrive(uid, pod, 0.0)
+    node = cache.best(pod, names)
+    return node is not None and isinstance(cache.reserve(uid, pod, node), Placement)
+
+
+def measure(nodes: int, placements: int, *, clock: Clock) -> dict[str, Any]:
     """Return the figures of one size."""
     rng = random.Random(42)
     machines = rack(nodes)
+    names = frozenset(node.name for node in machines)
     pods, times = workload(rng)
-    held = _held(machines, pods, dense=dense)
-    index = Index(machines, dense=dense)
-    room = sum(index.cluster.free_milli)
-    standing: list[Placement] = []
-    while sum(index.cluster.free_milli) * 100 > room * (100 - FULL):
+    held = _held(machines, pods, names)
+    cache = cache_of(machines)
+    cluster = cache.cluster()
+    room = sum(cluster.free_milli)
+    standing: list[str] = []
+    numbers = itertools.count()
+    while sum(cluster.free_milli) * 100 > room * (100 - FULL):
         for pod in rng.choices(pods, times, k=100):
-            answer = index.place(pod)
-            if isinstance(answer, Placement):
-                standing.append(answer)
+            uid = str(next(numbers))
+            if place(cache, uid, pod, names):
+                standing.append(uid)
     gc.collect()
     taken: list[float] = []
     refused = 0
@@ -108,21 +127,22 @@ def measure(nodes: int, placements: int, *, dense: bool | None, clock: Clock) ->
     for pod in arriving:
         last = rng.randrange(len(standing))
         standing[last], standing[-1] = standing[-1], standing[last]
-        index.remove(standing.pop())
+        cache.forget(standing.pop())
+        uid = str(next(numbers))
         before = clock()
-        answer = index.place(pod)
+        placed = place(cache, uid, pod, names)
         taken.append(clock() - before)
-        if isinstance(answer, Placement):
-            standing.append(answer)
+        if placed:
+            standing.append(uid)
         else:
             refused += 1
     steady = clock() - began
     taken.sort()
-    start = _start(machines, standing, pods[0], dense=dense, clock=clock)
-    scan = _scan(index, rng.choices(pods, times, k=5), clock)
+    start = _start(machines, cache.standing, pods[0], names, clock=clock)
+    scan = _scan(machines, pods[:5], names, clock)
     return {
         "nodes": nodes,
-        "full_%": round(100 - 100 * sum(index.cluster.free_milli) / room, 1),
+        "full_%": round(100 - 100 * sum(cluster.free_milli) / room, 1),
         "refused": refused,
         "placements/s": round(placements / steady),
         "p50_us": round(taken[placements // 2] * 1e6),
@@ -137,39 +157,40 @@ def measure(nodes: int, placements: int, *, dense: bool | None, clock: Clock) ->
 
 def _start(
     machines: list[Node],
-    standing: list[Placement],
+    standing: Mapping[str, Placement],
     first: Pod,
+    names: frozenset[str],
     *,
-    dense: bool | None,
     clock: Clock,
 ) -> float:
     """Return the seconds from a full list of nodes and what stands on them to the first answer."""
     began = clock()
-    index = Index(machines, dense=dense)
-    for placement in standing:
-        index.take(placement)
-    index.find(first)
+    cache = cache_of(machines)
+    for uid, placement in standing.items():
+        cache.restore(uid, placement)
+    cache.best(first, names)
     return clock() - began
 
 
-def _held(machines: list[Node], pods: list[Pod], *, dense: bool | None) -> int:
-    """Return the bytes an index holds once every pod was asked for."""
-    Index(machines[:1], dense=dense)  # imports what it needs
+def _held(machines: list[Node], pods: list[Pod], names: frozenset[str]) -> int:
+    """Return the bytes a cache holds once every pod was asked for."""
     gc.collect()
     tracemalloc.start()
-    index = Index(machines, dense=dense)
+    cache = cache_of(machines)
     for pod in pods:
-        index.find(pod)
+        cache.best(pod, names)
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     return held
 
 
-def _scan(index: Index, pods: list[Pod], clock: Clock) -> float:
-    """Return the seconds one placement takes that prices every node anew."""
+def _scan(machines: list[Node], pods: list[Pod], names: frozenset[str], clock: Clock) -> float:
+    """Return the seconds that the first question about a shape takes, which prices every node."""
+    cache = cache_of(machines)
+    cache.cluster()
     began = clock()
     for pod in pods:
-        index.costs(pod)
+        cache.best(pod, names)
     return (clock() - began) / len(pods)
 
 
@@ -178,14 +199,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", default="1000,5000,15000")
     parser.add_argument("--placements", type=int, default=20_000)
-    parser.add_argument("--plain", action="store_true", help="without numpy")
     parser.add_argument("--processor", action="store_true", help="time by processor, not by wall")
     parser.add_argument("--json", action="store_true")
     flags = parser.parse_args()
     clock = time.process_time if flags.processor else time.perf_counter
     rows = []
     for nodes in map(int, flags.nodes.split(",")):
-        row = measure(nodes, flags.placements, dense=False if flags.plain else None, clock=clock)
+        row = measure(nodes, flags.placements, clock=clock)
         rows.append(row)
         if not flags.json:
             if len(rows) == 1:

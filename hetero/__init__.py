@@ -13,6 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from hetero.model import Allocation, Ask, Refusal, Request
     from hetero.model.errors import BadInput, DriverAbsent, HeteroError, NotFound, Refused

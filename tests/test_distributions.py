@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import zipfile
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 DISTRIBUTIONS = (".", "limiters", "simulator", "benchmarks", *map(str, ROOT.glob("vendors/*")))
@@ -38,19 +43,47 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def others_required(requirements: Iterable[str]) -> set[str]:
+    """Return the distributions that are not ours and that these require, directly or not."""
+    found: dict[tuple[str, frozenset[str]], metadata.Distribution] = {}
+    queue = [Requirement(text) for text in requirements]
+    while queue:
+        wanted = queue.pop()
+        key = (wanted.name.lower().replace("_", "-"), frozenset(wanted.extras))
+        if key in found:
+            continue
+        try:
+            found[key] = metadata.distribution(wanted.name)
+        except metadata.PackageNotFoundError:
+            continue  # of another platform, or declared and not installed: then pip refuses
+        for text in found[key].requires or ():
+            needed = Requirement(text)
+            extras = wanted.extras or {""}
+            if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in extras):
+                queue.append(needed)
+    return {name for name, _ in found if not name.startswith("hetero")}
+
+
 class Environment:
-    """A virtual environment with what we depend on, and nothing of ours but what is installed."""
+    """A virtual environment of what was installed into it and what that declares it needs."""
 
     def __init__(self, path: Path, wheels: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", path], check=True)
-        (site,) = path.glob("lib/python*/site-packages")
-        for package in Path(sysconfig.get_path("purelib")).iterdir():
-            if "hetero" not in package.name and package.suffix != ".pth":
-                (site / package.name).symlink_to(package)
+        (self.site,) = path.glob("lib/python*/site-packages")
         self.path, self.wheels = path, wheels
+
+    def _link(self, name: str) -> None:
+        """Have a distribution of others, as it is installed for the tests."""
+        installed = Path(sysconfig.get_path("purelib"))
+        for file in metadata.distribution(name).files or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (self.site / top).is_symlink():
+                (self.site / top).symlink_to(installed / top)
 
     def install(self, *requirements: str) -> None:
         """Install as pip does, so that what the distributions require of each other counts."""
+        for name in others_required(requirements):
+            self._link(name)
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pip", "--python", self.path / "bin/python"),
@@ -109,6 +142,24 @@ def test_the_demo_without_the_simulator_is_one_line_and_with_it_works(
 
     assert (0, "") == (done.returncode, done.stderr)
     assert done.stdout.startswith("The cards in this demo are SIMULATED")
+
+
+def test_the_image_installs_the_wheels_for_clusters_and_none_of_the_fakes(
+    wheels: Path, tmp_path: Path
+) -> None:
+    (line,) = re.findall(r"pip install (.*)", (ROOT / "deploy/Dockerfile").read_text())
+    environment = Environment(tmp_path / "environment", wheels)
+    asked = shlex.split(line)
+    vendors = {f"hetero-{path.name}" for path in ROOT.glob("vendors/*") if path.is_dir()}
+    names = {".[kube]": {"hetero[kube]"}, "./limiters": {"hetero-limiters"}, "./vendors/*": vendors}
+
+    environment.install(*(name for folder in asked for name in names[folder]))
+
+    found = {path.name for path in environment.site.glob("hetero*.dist-info")}
+    assert 2 + len(vendors) == len(found)
+    assert not [name for name in found if "simulator" in name]
+    assert not list(environment.site.rglob("libcuda.so*"))
+    assert 0 == environment.hetero("scheduler", "--help").returncode
 
 
 def test_the_simulators_source_distribution_has_what_it_is_built_from(tmp_path: Path) -> None:

@@ -45,13 +45,16 @@ CLASSES: dict[str, type[Any]] = {
 DIGESTS = {
     "container/data/event-1.json": "713f912a6c4ee594",
     "kube/data/assignment-1.json": "65d087532addb24e",
+    "kube/data/assignment-2.json": "62abe280b6a8c51f",
     "kube/data/rack-1.json": "a3252293f4466ee4",
     "model/data/allocation-1.json": "dbd9239fd91b43ad",
     "model/data/edits-1.json": "ab98cc5090c8917e",
     "model/data/inventory-1.json": "72dfe05b5be16d6b",
     "model/data/refusal-1.json": "911f742ab088eb53",
+    "model/data/refusal-2.json": "07b478ff7e4290f7",
     "model/data/request-1.json": "de0c565e8791a1ed",
     "model/data/usage-1.json": "a84399642b66497b",
+    "model/data/usage-2.json": "5038bc8eef390128",
     "node/data/grant-1.json": "8eba451f9934e777",
 }
 

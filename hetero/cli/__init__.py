@@ -1,19 +1,22 @@
 """The command line: one subcommand, one file, each loaded when it is asked for.
 
 A file without `_` in front defines `command`, and its name is the subcommand's. It parses, asks
-the package that knows, and formats (`_render`). Imports everything below; of `hetero.kube`
-`service`, `agent` and `cluster_view`. Start with `run` and `_request`.
+the package that knows, and formats: tables (`_render`), JSON (`_json`), a screen (`_screen`), all
+by way of `_terminal`, which escapes. Imports everything below; of `hetero.kube` `service`, `agent`
+and `cluster_view`. Start with `run` and `_request`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 
 import click
 
+from hetero import __version__
+from hetero.cli._terminal import guard_streams
 from hetero.model.errors import HeteroError
 from hetero.model.names import did_you_mean
 
@@ -63,7 +66,7 @@ _UNCUT = 1000
     cls=_Lazy,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH},
 )
-@click.version_option(metadata.version("hetero"), message="hetero %(version)s")
+@click.version_option(__version__, message="hetero %(version)s")
 def hetero() -> None:
     """Let many programs share an accelerator, each within its share.
 
@@ -102,6 +105,7 @@ def hetero() -> None:
 
 def main() -> None:
     """Run the command line; what a user can act on is one line and an exit code."""
+    guard_streams()
     try:
         # Not standalone: click would print usage before every error.
         code = hetero.main(prog_name="hetero", standalone_mode=False)
@@ -120,6 +124,9 @@ def main() -> None:
         # Whoever read us has seen enough; leave nothing for the interpreter to flush.
         sys.stdout = None
         sys.exit(0)
+    except OSError as error:
+        # A full disk, a file system that cannot be written: the user's to mend, not ours.
+        sys.exit(_complain(_fault(error), 2))
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -131,6 +138,11 @@ def _usage(error: click.UsageError) -> str:
         known = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
         says = f"no command {error.command_name!r}{did_you_mean(error.command_name, known)}"
     return f"{says} (see `{path} --help`)"
+
+
+def _fault(error: OSError) -> str:
+    where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+    return f"{where}{error.strerror or error}"
 
 
 def _complain(sentence: str, code: int) -> int:

@@ -1,51 +1,47 @@
-"""How values become text: aligned and quiet, coloured only for state, plain when not a terminal."""
+"""How values become text: aligned and quiet, coloured only for state, one record a line.
+
+A table drops columns until it is as narrow as the terminal; it splits none and cuts no number.
+"""
 
 from __future__ import annotations
 
-import os
-import sys
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
-from attrs import frozen
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from attrs import define, field
 
+from hetero.cli._terminal import Line, Terminal, columns_of
 from hetero.model import (
     CORE,
     MEMORY,
     Device,
+    Enforcement,
     Fractional,
     Grain,
     Ladder,
     Step,
     Templated,
     Whole,
-    codec,
 )
+from hetero.model.frozen import frozen
 from hetero.model.units import GiB, MiB, format_memory
-from hetero.node.view.observe import Share
+
+if TYPE_CHECKING:
+    from hetero.node.view.observe import Share
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: What stands where nothing is known; never a zero.
 UNKNOWN = "–"
-_COLOURS = {
-    "ok": "green",
-    "note": "yellow",
-    "absent": "yellow",
-    "partial": "yellow",
-    "bad": "red",
-    "broken": "red",
-}
-_WATCH_PERIOD = 1.0
-_ANY_WIDTH = 1000  # more than any table needs
+_COLOURS = {"ok": "green", "note": "yellow", "absent": "yellow", "partial": "yellow"}
+_KEEPERS = {Enforcement.PRELOAD: "limiter", Enforcement.NONE: "nothing !"}
+_GAP = 2
+#: A column of sentences, or of words that may end in `…`, is never narrower.
+_LEAST = 20
 
 
 class Seconds(click.FloatRange):
@@ -60,91 +56,275 @@ class Seconds(click.FloatRange):
         return seconds if seconds >= 0 else self.fail(f"{value!r} is no number.", param, ctx)
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")
-watch_option = click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+json_option = click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")
+watch_option = click.option(
+    "-w", "--watch", is_flag=True, help="Look again every second, until q or Ctrl-C."
+)
+wide_option = click.option(
+    "-W", "--wide", is_flag=True, help="Every column, however long the lines get."
+)
+
+
+@frozen
+class Text:
+    """A text of any origin in one of `_terminal`'s styles."""
+
+    text: str = ""
+    style: str = ""
+
+
+@define
+class Table:
+    """Rows under named columns; a subset of the columns is shown where not all fit.
+
+    `right` hold numbers. `folds` hold sentences, which go on in the next line where somebody looks
+    on. `elides` hold words of any length, which end in `…` where they must. `optional` columns are
+    left out where no row says anything. `drops` are the columns that go when it gets narrow, the
+    first one first.
+    """
+
+    columns: tuple[str, ...]
+    folds: tuple[str, ...] = ()
+    right: tuple[str, ...] = ()
+    elides: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()
+    rows: list[tuple[Text, ...]] = field(factory=list)
+
+    def add_row(self, *cells: str | Text) -> None:
+        """Add a row of as many cells as there are columns."""
+        self.rows.append(tuple(Text(one) if isinstance(one, str) else one for one in cells))
+
+
+#: What can be shown: texts and tables, below each other.
+Part: TypeAlias = "str | Text | Table | Sequence[Part]"
+
+
+def table(
+    *columns: str,
+    folds: tuple[str, ...] = (),
+    right: tuple[str, ...] = (),
+    elides: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+    drops: tuple[str, ...] = (),
+) -> Table:
+    """Return an empty table."""
+    return Table(columns, folds, right, elides, optional, drops)
 
 
 def show(
     query: Callable[[], T],
-    render: Callable[[T], RenderableType],
+    render: Callable[[T], Part],
+    document: Callable[[T], Mapping[str, Any]],
     *,
     as_json: bool,
     watch: bool = False,
-    period: float = _WATCH_PERIOD,
+    wide: bool = False,
+    period: float = 1.0,
 ) -> None:
-    """Print what `query` finds, once or, with `watch`, again and again, `period` seconds apart."""
-    # What goes to a file or a pipe is wide enough to be cut nowhere.
-    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    console = Console(width=160 if wide else None, highlight=False)
+    """Print what `query` finds, once or, with `watch`, again every `period` seconds.
 
-    def put(value: T) -> None:
-        if as_json:
-            click.echo(codec.dumps(value))
-        else:
-            console.print(render(value))
+    `document` makes the JSON of it (`_json`); watched, each document is one line.
+    """
+    terminal = Terminal.here()
+    if wide:
+        terminal = terminal.unlimited()
+    if watch and terminal.moves and not as_json:
+        from hetero.cli._screen import Screen
 
-    if not watch:
-        put(query())
+        with Screen(terminal) as screen:
+            while screen.show(layout(render(query()), terminal), wait=period):
+                terminal = screen.terminal
         return
     try:
-        if as_json or not console.is_terminal:
-            while True:
-                put(query())
-                time.sleep(period)
-        with Live(console=console, auto_refresh=False) as live:
-            while True:
-                live.update(render(query()), refresh=True)
-                time.sleep(period)
+        while True:
+            found = query()
+            if as_json:
+                click.echo(dumps(document(found), indent=None if watch else 2))
+            else:
+                put(render(found), terminal)
+            if not watch:
+                return
+            time.sleep(period)
     except KeyboardInterrupt:
-        pass  # the way a watch ends
+        if not watch:
+            raise
 
 
-def table(*columns: str, folds: tuple[str, ...], right: tuple[str, ...] = ()) -> Table:
-    """Return an empty table without lines: `right` hold numbers, `folds` give way when tight."""
-    made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for name in columns:
-        side: JustifyMethod = "right" if name in right else "left"
-        made.add_column(name, justify=side, overflow="fold", no_wrap=name not in folds)
-    return made
+def put(part: Part, terminal: Terminal | None = None) -> None:
+    """Write to standard output, as a terminal or a pipe is to have it."""
+    terminal = terminal or Terminal.here()
+    terminal.write(layout(part, terminal))
 
 
-@frozen
-class Fitted:
-    """A table whose columns come closer before any of them is folded."""
-
-    table: Table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table, as wide as the terminal lets it be."""
-        natural = console.measure(self.table, options=options.update(width=_ANY_WIDTH))
-        if natural.maximum > options.max_width:
-            self.table.padding = (0, 1, 0, 0)
-        yield self.table
+def dumps(document: Mapping[str, Any], *, indent: int | None = 2) -> str:
+    """Return a document as JSON in ASCII alone, without a character that a terminal obeys."""
+    return json.dumps(document, indent=indent).replace("\x7f", "\\u007f")
 
 
-def one_line(text: str) -> Text:
-    """Return a text that is cut where its column ends."""
-    return Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
+# --- lines ------------------------------------------------------------------------------------
+
+
+def layout(part: Part, terminal: Terminal) -> list[Line]:
+    """Return the lines of what is to be shown, no wider than the terminal where that can be."""
+    if isinstance(part, str):
+        part = Text(part)
+    if isinstance(part, Text):
+        words = terminal.text(part.text)
+        width = terminal.width if terminal.live and terminal.width else None
+        return [[(line, part.style)] for line in _folded(words, width)]
+    if isinstance(part, Table):
+        return list(_rows(part, terminal))
+    return [line for one in part for line in layout(one, terminal)]
+
+
+def _rows(table: Table, terminal: Terminal) -> Iterator[Line]:
+    cells = [tuple(Text(terminal.text(one.text), one.style) for one in row) for row in table.rows]
+    natural = {
+        name: max(columns_of(name), *(columns_of(row[at].text) for row in cells), 0)
+        for at, name in enumerate(table.columns)
+        if name not in table.optional or any(row[at].text for row in cells)
+    }
+    widths = _fitting(table, natural, terminal)
+    shown = [(at, name) for at, name in enumerate(table.columns) if name in widths]
+    head = [(at, name, Text(name, "bold")) for at, name in shown]
+    for row in [head, *([(at, name, row[at]) for at, name in shown] for row in cells)]:
+        yield from _lines(row, table, widths, terminal)
+
+
+def _fitting(table: Table, natural: Mapping[str, int], terminal: Terminal) -> dict[str, int]:
+    """Return the widths of the columns that are shown."""
+    widths = dict(natural)
+    if terminal.width is None:
+        return widths
+    soft = [*table.elides, *(table.folds if terminal.live else ())]
+    least = {
+        name: min(natural[name], _LEAST) if name in soft else natural[name] for name in natural
+    }
+    # A sentence in a pipe is as long as it is.
+    free = () if terminal.live else table.folds
+
+    def needed() -> int:
+        fixed = [least[name] for name in widths if name not in free]
+        return sum(fixed) + _GAP * (len(widths) - 1)
+
+    for name in table.drops:
+        if needed() <= terminal.width:
+            break
+        widths.pop(name, None)
+    spare = terminal.width - needed()
+    for name in [name for name in table.columns if name in soft and name in widths]:
+        widths[name] = least[name] + max(0, min(natural[name] - least[name], spare))
+        spare -= widths[name] - least[name]
+    return widths
+
+
+def _lines(
+    row: Sequence[tuple[int, str, Text]],
+    table: Table,
+    widths: Mapping[str, int],
+    terminal: Terminal,
+) -> Iterator[Line]:
+    """Yield the line of a row, and those in which its sentences go on."""
+    columns = []
+    for _, name, cell in row:
+        if name in table.elides:
+            texts = [_elided(cell.text, widths[name], plain=terminal.plain)]
+        elif name in table.folds:
+            texts = _folded(cell.text, widths[name])
+        else:
+            texts = [cell.text]
+        columns.append((name, cell.style, texts))
+    for number in range(max(len(texts) for _, _, texts in columns)):
+        line: Line = []
+        for name, style, texts in columns:
+            text = texts[number] if number < len(texts) else ""
+            space = " " * (widths[name] - columns_of(text))
+            pair = [(space, ""), (text, style)]
+            line += pair if name in table.right else pair[::-1]
+            line.append((" " * _GAP, ""))
+        yield line
+
+
+def _folded(text: str, width: int | None) -> list[str]:
+    """Return a text in lines of `width` columns, broken between words where that can be."""
+    if width is None or columns_of(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line and columns_of(line) + 1 + columns_of(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+        while columns_of(line) > width:  # a word, a path mostly, that is longer than the line
+            head = _cut(line, width)
+            lines.append(head)
+            line = line[len(head) :]
+    return [*lines, line] if line or not lines else lines
+
+
+def _elided(text: str, width: int, *, plain: bool) -> str:
+    if columns_of(text) <= width:
+        return text
+    mark = "..." if plain else "…"
+    return _cut(text, width - len(mark)) + mark
+
+
+def _cut(text: str, width: int) -> str:
+    """Return the beginning of a text, at least one character."""
+    end = min(len(text), max(width, 1))
+    while end > 1 and columns_of(text[:end]) > width:
+        end -= 1
+    return text[:end]
+
+
+# --- cells ------------------------------------------------------------------------------------
 
 
 def state(word: str) -> Text:
     """Return a state in its colour."""
-    return Text(word, style=_COLOURS.get(word, "red"))
+    return Text(word, _COLOURS.get(word, "red"))
+
+
+def heading(simulated: str | None) -> list[Part]:
+    """Return the line that says that nothing below is real, where that is so."""
+    if simulated is None:
+        return []
+    rack = simulated.rpartition("/")[2]
+    return [Text(f"simulated by {rack}: no card below is real", "yellow")]
 
 
 def memory_of(part: int | None, whole: int) -> str:
     """Return `part` of `whole` bytes in one unit: `3/16 GiB`."""
     size, unit = (GiB, "GiB") if whole >= GiB else (MiB, "MiB")
-    said = UNKNOWN if part is None else f"{part / size:.1f}".removesuffix(".0")
-    return f"{said}/{f'{whole / size:.1f}'.removesuffix('.0')} {unit}"
+    said = UNKNOWN if part is None else _short(part / size)
+    return f"{said}/{_short(whole / size)} {unit}"
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")
+
+
+def percent(units: int, device: Device) -> float:
+    """Return units of a device's core in percent of the card."""
+    return 100 * units / device.of_card(CORE)
 
 
 def core_of(share: Share) -> str:
-    """Return the core a share got, where known, of what it may have: `29.8/30 %`."""
+    """Return the core a share used, where known, of what it may use: `29.8/30 %`."""
     if share.core is None:
         return "no limit"
-    got = "" if share.core_used is None else f"{share.core_used:.1f}/"
-    return f"{got}{share.core:g} %" + (" rest" if share.rest else "")
+    used = "" if share.core_used is None else f"{share.core_used:.1f}/"
+    return f"{used}{share.core:g} %" + (" rest" if share.rest else "")
+
+
+def kept_by(enforcement: Enforcement | None) -> Text:
+    """Return what keeps a share, in words of people; what nothing keeps stands out."""
+    if enforcement is None:
+        return Text(UNKNOWN)
+    word = _KEEPERS.get(enforcement, enforcement.value)
+    return Text(word, "yellow" if enforcement is Enforcement.NONE else "")
 
 
 def short(uuid: str) -> str:
@@ -154,8 +334,7 @@ def short(uuid: str) -> str:
 
 def model_of(device: Device) -> str:
     """Return the model's name without the vendor's, which has a column of its own."""
-    first, _, rest = device.model.partition(" ")
-    return rest if rest and first.lower() == device.vendor.lower() else device.model
+    return device.short_model
 
 
 def age(since: str) -> str:
@@ -198,13 +377,8 @@ def _grain(grain: Grain, unit: str | None) -> str:
             return f"{low[0]}{'' if low[2] == high[2] else ' ' + low[2]}–{' '.join(high[::2])}"
 
 
-def held_core(held: int, device: Device) -> str:
-    """Return the core held of a device, in its units."""
-    return f"{held}/{device.capacity[CORE]}"
-
-
-def held_memory(held: int, device: Device) -> str:
-    """Return the memory held of a device, and the card's own where the node promises more."""
+def free_memory(held: int, device: Device) -> str:
+    """Return the memory left of a device, and the card's own where the node promises more."""
     promised, own = device.capacity[MEMORY], device.of_card(MEMORY)
     beyond = f" (card {format_memory(own)})" if promised > own else ""
-    return memory_of(held, promised) + beyond
+    return memory_of(promised - held, promised) + beyond

@@ -7,11 +7,12 @@ from pathlib import Path
 from shutil import which
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from hetero.cli import fit
-from hetero.cli._render import show, table
+from hetero.cli._render import Part, Text, put, table
+from hetero.cli._terminal import unescaped
 from hetero.cli.inventory import render
 from hetero.node.demo import MANY, RACK, SHARES, Demo, Ending, of_each, stage
 from hetero.node.simulation import racks
@@ -38,32 +39,25 @@ def command(*, real: bool, listing: bool, seconds: int) -> None:
     shows; HETERO_RACK=FILE one of your own (docs/racks.md).
     """
     if listing:
-        show(racks, _racks, as_json=False)
+        put(_racks(racks()))
         return
-    # What goes to a file or a pipe is wide enough for the tables.
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=110)
+    console = Console(file=unescaped(sys.stdout), highlight=False)
     with stage(real=real) as demo:
         if not real:
-            console.print(
-                "The cards in this demo are SIMULATED: no real card is used or measured.\n",
-                style="yellow",
-            )
-        _title(console, "What is there", "hetero inventory")
-        console.print(render(demo.view()))
+            said = "The cards in this demo are SIMULATED: no real card is used or measured."
+            put(Text(said, "yellow"))
+        _title("What is there", "hetero inventory")
+        put(render(demo.view()))
         _two_programs(console, demo, seconds)
-        _title(console, "A program that wants twice the memory it was granted")
-        _ending(console, demo.over_memory())
-        _title(console, "Afterwards the card is empty again", "hetero inventory")
-        console.print(render(demo.view()))
+        _title("A program that wants twice the memory it was granted")
+        _ending(demo.over_memory())
+        _title("Afterwards the card is empty again", "hetero inventory")
+        put(render(demo.view()))
         if not real:
-            _many_vendors(console, demo)
+            _many_vendors(demo)
     if not real:
-        console.print(
-            "\nThe cards were SIMULATED. With a real one: hetero demo --real", style="yellow"
-        )
-        console.print(f"To do it yourself, line by line: {_setting()}", soft_wrap=True)
+        said = "The cards were SIMULATED. With a real one: hetero demo --real"
+        put(["", Text(said, "yellow"), f"To do it yourself, line by line: {_setting()}"])
 
 
 def _setting() -> str:
@@ -73,7 +67,7 @@ def _setting() -> str:
     return f'export HETERO_RACK={RACK} PATH="{Path(sys.executable).parent}:$PATH"'
 
 
-def _racks(known: dict[str, str]) -> RenderableType:
+def _racks(known: dict[str, str]) -> Part:
     made = table("HETERO_RACK", "what it simulates", folds=("what it simulates",))
     for name, what in known.items():
         made.add_row(name, what)
@@ -82,17 +76,16 @@ def _racks(known: dict[str, str]) -> RenderableType:
 
 def _two_programs(console: Console, demo: Demo, seconds: int) -> None:
     name = f"{demo.device.model} {demo.device.uuid[:12]}"
-    _title(console, f"Two programs share the {name}")
-    for share in SHARES:
-        console.print(f"[dim]$ {demo.shown(share, seconds)}[/dim]", soft_wrap=True)
+    _title(f"Two programs share the {name}")
+    put([Text(f"$ {demo.shown(share, seconds)}", "dim") for share in SHARES])
     with console.status("one alone, for comparison"):
         rate = demo.alone(2)
-    console.print(f"alone a program makes {rate:.0f} steps/s; at once, measured for {seconds} s:")
+    put(f"alone a program makes {rate:.0f} steps/s; at once, measured for {seconds} s:")
     refusal: Ending | None = None
     view = None
     columns = (
         TextColumn("  {task.description}"),
-        BarColumn(bar_width=40),
+        BarColumn(bar_width=40, complete_style="green", finished_style="green"),
         TextColumn("got {task.completed:5.1f} %"),
     )
     with Progress(*columns, console=console) as bars:
@@ -106,32 +99,28 @@ def _two_programs(console: Console, demo: Demo, seconds: int) -> None:
                 refusal = demo.over_core()
                 view = demo.view()
     if refusal is not None and view is not None:
-        _title(console, "While they ran, a third one asked for more than is left")
-        _ending(console, refusal)
-        _title(console, "and the card was held by", "hetero inventory")
-        console.print(render(view))
+        _title("While they ran, a third one asked for more than is left")
+        _ending(refusal)
+        _title("and the card was held by", "hetero inventory")
+        put(render(view))
 
 
-def _many_vendors(console: Console, demo: Demo) -> None:
+def _many_vendors(demo: Demo) -> None:
     view = demo.many()
     (first, *_) = of_each(view).pieces
-    _title(console, "Cards of many vendors in one machine", f"HETERO_RACK={MANY} hetero inventory")
-    console.print(render(view))
+    _title("Cards of many vendors in one machine", f"HETERO_RACK={MANY} hetero inventory")
+    put(render(view))
     _title(
-        console,
         "What 3000 MiB and 30 % become on a card of each",
         f"HETERO_RACK={MANY} hetero fit --vendor {first.vendor} --memory 3000Mi --core 30",
     )
-    console.print(fit.render(of_each(view)))
+    put(fit.render(of_each(view)))
 
 
-def _title(console: Console, text: str, shown: str | None = None) -> None:
-    console.print(f"\n[bold]{text}[/bold]")
-    if shown:
-        console.print(f"[dim]$ {shown}[/dim]", soft_wrap=True)
+def _title(text: str, shown: str | None = None) -> None:
+    put(["", Text(text, "bold"), *([Text(f"$ {shown}", "dim")] if shown else [])])
 
 
-def _ending(console: Console, ending: Ending) -> None:
-    console.print(f"[dim]$ {ending.command}[/dim]", soft_wrap=True)
-    console.print(ending.said, markup=False)
-    console.print(f"exit status {ending.code}")
+def _ending(ending: Ending) -> None:
+    said = ending.said.splitlines()
+    put([Text(f"$ {ending.command}", "dim"), *said, f"exit status {ending.code}"])

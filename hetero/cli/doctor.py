@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import NoReturn
 
 import click
-from rich.console import RenderableType
 
-from hetero.cli._render import json_option, show, state, table
+from hetero.cli import _json
+from hetero.cli._render import Part, json_option, show, state, table
 from hetero.container.log import tell
 from hetero.model.errors import Refused
 from hetero.node.node import Node
@@ -47,7 +47,7 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
             raise Refused(f"grants still stand: {names}: end them before uninstalling")
         return 0
     findings = examine(node)
-    show(lambda: findings, render, as_json=as_json)
+    show(lambda: findings, render, _json.listing("doctor"), as_json=as_json)
     return int(any(finding.verdict is Verdict.BAD for finding in findings))
 
 
@@ -61,9 +61,9 @@ def _watch(node: Node) -> NoReturn:
         time.sleep(PERIOD)
 
 
-def render(findings: tuple[Finding, ...]) -> RenderableType:
+def render(findings: tuple[Finding, ...]) -> Part:
     """Return one line for each finding."""
-    made = table("what", "is", "", folds=("",))
+    made = table("what", "is", "", elides=("what",), folds=("",))
     for finding in findings:
         made.add_row(finding.subject, state(finding.verdict.value), finding.says)
     return made

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from hetero.cli._render import json_option, show, table
+from hetero.cli import _json
+from hetero.cli._render import Part, json_option, show, table
 from hetero.cli._request import request_from, request_options
-from hetero.model import CORE, MEMORY, Allocation, Refusal
+from hetero.model import CORE, MEMORY, Allocation, Device, Refusal
 from hetero.model.units import format_memory
 from hetero.node.node import Node, refused
 from hetero.placement import Explanation
@@ -18,7 +17,7 @@ from hetero.placement import Explanation
 
 @click.command()
 @request_options
-@click.option("--explain", is_flag=True, help="Show what every device says, and at which cost.")
+@click.option("--explain", is_flag=True, help="Show what every device says, with numbers.")
 @json_option
 def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
     """Show what a request would get now, without taking it. Exits 3 if refused.
@@ -32,32 +31,40 @@ def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
     if explain:
         explanation = node.explain(request)
         answer = explanation.answer
-        show(lambda: explanation, render_explanation, as_json=as_json)
+        show(
+            lambda: explanation,
+            render_explanation,
+            lambda explained: _json.explanation(explained, _cards(node)),
+            as_json=as_json,
+        )
     else:
         answer = node.fit(request)
     error = refused(answer, request) if isinstance(answer, Refusal) else None
     if error and not as_json and not explain:
         raise error
     if not explain:
-        show(lambda: answer, render, as_json=as_json)
+        show(lambda: answer, render, lambda said: _json.fit(said, _cards(node)), as_json=as_json)
     return error.code if error else 0
 
 
-def render_explanation(explanation: Explanation) -> RenderableType:
-    """Return the answer, and one row per device: the cheapest that serve are taken."""
-    verdicts = table("device", "verdict", "cost", "taken", folds=("verdict",), right=("cost",))
-    for one in explanation.verdicts:
-        cost = "" if one.cost is None else " ".join(map(str, one.cost))
-        verdicts.add_row(one.device, one.verdict, cost, "yes" if one.chosen else "")
-    return Group(render(explanation.answer), Text(), verdicts)
+def _cards(node: Node) -> dict[str, Device]:
+    return {device.uuid: device for device in node.discover().devices}
 
 
-def render(answer: Allocation | Refusal) -> RenderableType:
+def render_explanation(explanation: Explanation) -> Part:
+    """Return the answer, and what every device says: of those that fit, the fullest are taken."""
+    lines = [one.sentence for one in explanation.verdicts]
+    return [render(explanation.answer), "", *lines]
+
+
+def render(answer: Allocation | Refusal) -> Part:
     """Return the table of what would be granted, or the reason against it."""
     if isinstance(answer, Refusal):
-        return Text(answer.sentence)
+        return answer.sentence
     made = table(
-        "device", "vendor", "shape", "core", "memory", folds=("shape",), right=("core", "memory")
+        *("device", "vendor", "shape", "core", "memory"),
+        right=("core", "memory"),
+        drops=("vendor", "shape"),
     )
     for piece in answer.pieces:
         core = piece.takes[CORE]

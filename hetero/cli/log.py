@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import click
-from rich.console import RenderableType
-from rich.text import Text
 
-from hetero.cli._render import json_option, show, table
+from hetero.cli import _json
+from hetero.cli._render import Part, json_option, show, table
 from hetero.container.log import Event, events
 from hetero.node.node import Node
 
@@ -24,11 +23,13 @@ def command(subject: str | None, *, as_json: bool) -> None:
       hetero log train
       hetero log --json | jq '.items[-1].says'
     """
-    show(lambda: events(Node.here(), subject=subject), _render, as_json=as_json)
+    show(
+        lambda: events(Node.here(), subject=subject), _render, _json.listing("log"), as_json=as_json
+    )
 
 
-def _render(told: tuple[Event, ...]) -> RenderableType:
-    made = table("at", "who", "what", folds=("what",))
+def _render(told: tuple[Event, ...]) -> Part:
+    made = table("at", "who", "what", elides=("who",), folds=("what",), drops=("at",))
     for event in told:
-        made.add_row(event.at, event.subject[:20], event.says)
-    return made if told else Text("nothing was told")
+        made.add_row(event.at, event.subject, event.says)
+    return made if told else "nothing was told"

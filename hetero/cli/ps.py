@@ -1,34 +1,54 @@
-"""hetero ps: the grants that stand, with what they use right now."""
+"""hetero ps: the grants that stand, with what they use."""
 
 from __future__ import annotations
 
 import click
-from rich.console import RenderableType
-from rich.text import Text
+from attrs import evolve
 
-from hetero.cli._render import Seconds, json_option, show, watch_option
-from hetero.cli.inventory import holdings
+from hetero.cli import _json
+from hetero.cli._grants import device_option, holdings, of_user, on_device, user_option
+from hetero.cli._render import (
+    Part,
+    Seconds,
+    Text,
+    heading,
+    json_option,
+    show,
+    watch_option,
+    wide_option,
+)
 from hetero.node.node import Node
-from hetero.node.view.observe import GrantView, observe_grants
+from hetero.node.view.observe import GrantsView, observe_grants
 
 
 @click.command()
 @click.option(
+    "-s",
     "--seconds",
     type=Seconds(min=0.05, max=60),
-    default=0.5,
-    show_default=True,
-    help="Measure the core in use over this long.",
+    help="Take the mean of the core in use over the next so many. Default: since each began.",
 )
+@user_option
+@device_option
+@wide_option
 @json_option
 @watch_option
-def command(*, seconds: float, as_json: bool, watch: bool) -> None:
-    """Show the grants that stand, whose they are, and what they use right now.
+def command(
+    *,
+    seconds: float | None,
+    user: str | None,
+    device: str | None,
+    wide: bool,
+    as_json: bool,
+    watch: bool,
+) -> None:
+    """Show the grants that stand, whose they are, and what they use.
 
     \b
       hetero ps
       hetero ps --watch
-      hetero ps --json
+      hetero ps --user alice --device 0 --wide
+      hetero ps --json | jq '.items[].id'
 
     Core and memory read used/limit; what is not known is a dash. Core in use is
     counted where it is limited; rest is what limited neighbours leave to a grant
@@ -37,9 +57,25 @@ def command(*, seconds: float, as_json: bool, watch: bool) -> None:
     processes of the grant, where it says so: contexts, the code of kernels.
     """
     node = Node.here()
-    show(lambda: observe_grants(node, seconds=seconds), render, as_json=as_json, watch=watch)
+
+    def query() -> GrantsView:
+        view = observe_grants(node, seconds=seconds)
+        return evolve(view, grants=on_device(of_user(view.grants, user), device))
+
+    show(
+        query,
+        lambda view: render(view, wide=wide),
+        lambda view: _json.grants(view, seconds=seconds),
+        as_json=as_json,
+        watch=watch,
+        wide=wide,
+    )
 
 
-def render(grants: tuple[GrantView, ...]) -> RenderableType:
+def render(view: GrantsView, *, wide: bool = False) -> Part:
     """Return the table of grants."""
-    return holdings(grants) if grants else Text("no grants stand")
+    return [
+        *heading(view.simulated),
+        *(Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable),
+        holdings(view.grants, wide=wide) if view.grants else "no grants stand",
+    ]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.console import Group, RenderableType
-from rich.text import Text
 
+from hetero.cli import _json
 from hetero.cli._done import limits, quiet_option, say
-from hetero.cli._render import UNKNOWN, json_option, memory_of, show, table
+from hetero.cli._render import UNKNOWN, Part, Text, json_option, memory_of, show, table
 from hetero.cli._request import request_from, request_options
 from hetero.container.share import Shares, change, create, remove, settle
 from hetero.model.errors import BadInput
@@ -50,7 +49,7 @@ def _create(name: str, *, quiet: bool, **flags: Any) -> None:
 @json_option
 def _ls(*, as_json: bool) -> None:
     """List the shares, and bring their CDI specs in line with the cards there are."""
-    show(lambda: settle(Node.here()), _render, as_json=as_json)
+    show(lambda: settle(Node.here()), _render, _json.shares, as_json=as_json)
 
 
 @command.command("restore")
@@ -88,12 +87,13 @@ def _resize(
     say(*limits(entry), quiet=quiet)
 
 
-def _render(settled: Shares) -> RenderableType:
-    parts: list[RenderableType] = [Text(word, "yellow") for word in settled.words]
+def _render(settled: Shares) -> Part:
+    parts: list[Part] = [Text(word, "yellow") for word in settled.words]
     made = table(
         "share", "grant", "device", "core", "memory", "containers",
-        folds=("containers",),
+        elides=("share", "containers"),
         right=("core", "memory"),
+        drops=("containers", "grant"),
     )  # fmt: skip
     for view in settled.shares:
         for first, (limit, piece) in enumerate(
@@ -107,4 +107,4 @@ def _render(settled: Shares) -> RenderableType:
                 memory_of(limit.memory, limit.memory).partition("/")[2],
                 "" if first else ", ".join(one.name for one in view.containers) or UNKNOWN,
             )
-    return Group(*parts, made if settled.shares else Text("no shares stand"))
+    return [*parts, made if settled.shares else "no shares stand"]

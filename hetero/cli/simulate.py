@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from hetero.cli._render import UNKNOWN, json_option, show, table
+from hetero.cli import _json
+from hetero.cli._render import UNKNOWN, Table, json_option, show, table
+from hetero.cli._terminal import unescaped
 from hetero.model.errors import BadInput
 
 #: The literature's ten seeds are 42 to 51.
@@ -70,7 +72,7 @@ def command(
     summaries = report.summarise(runs, placements)
     if plot is not None:
         report.draw(summaries, plot, title=f"{name}, mean of {seeds}")
-    show(lambda: summaries, render, as_json=as_json)
+    show(lambda: summaries, render, _json.listing("simulation"), as_json=as_json)
     return 0
 
 
@@ -78,7 +80,9 @@ def render(summaries: tuple) -> Table:  # type: ignore[type-arg]
     """Return one row per placement policy."""
     made = table(
         "placement", "allocated", "from–to", "fragmented", "placed", "refused", "decisions/s",
-        folds=("refused",), right=("allocated", "fragmented", "placed", "decisions/s"),
+        folds=("refused",),
+        right=("allocated", "fragmented", "placed", "decisions/s"),
+        drops=("refused", "decisions/s", "from–to"),
     )  # fmt: skip
     for one in summaries:
         common = sorted(one.refused.items(), key=lambda item: -item[1])[:_SHOWN]
@@ -107,7 +111,7 @@ def _simulation() -> tuple[ModuleType, ModuleType]:
 
 def _progress() -> Progress:
     """Return a bar on standard error, shown only where somebody looks."""
-    console = Console(stderr=True)
+    console = Console(file=unescaped(sys.stderr))
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

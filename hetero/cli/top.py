@@ -3,99 +3,225 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from attrs import define, evolve
 
+from hetero.cli import _json
+from hetero.cli._grants import (
+    container_of,
+    device_option,
+    name_of,
+    note_of,
+    of_user,
+    on_device,
+    program_of,
+    user_option,
+)
 from hetero.cli._render import (
     UNKNOWN,
+    Part,
     Seconds,
+    Table,
+    Text,
+    age,
     core_of,
+    heading,
     json_option,
+    kept_by,
+    layout,
     memory_of,
     model_of,
-    one_line,
+    percent,
     show,
     state,
     table,
 )
-from hetero.cli.inventory import container_of, what
-from hetero.model import MEMORY
+from hetero.cli._terminal import Line, Terminal
+from hetero.model import CORE, MEMORY
 from hetero.model.units import format_memory
 from hetero.node.node import Node
-from hetero.node.view.observe import DeviceView, GrantView, NodeView, Share, observe_node
+from hetero.node.view.observe import (
+    CoreMeter,
+    DeviceView,
+    GrantView,
+    NodeView,
+    Share,
+    observe_node,
+)
 
 if TYPE_CHECKING:
     from hetero.kube.cluster_view import ClusterView
 
 _INTERVAL = 1.0
+#: Seconds over which core in use is a mean: a share of time slices shows little of itself in one.
+_WINDOW = 10.0
+_BAR = 10
+_KEYS = """
+q, Ctrl-C       end
+s               sort grants by the next of: device, core, memory, age
+e               show idle devices one by one, or in one line
+arrows, j k     scroll by a line
+PgUp PgDn       scroll by a page; Home and End as well
+?               these keys, or the grants again
+"""
 
 
 @click.command()
 @click.option(
+    "-n",
     "--interval",
     type=Seconds(min=0.1, max=60),
     metavar="SECONDS",
-    help="Look again this often; core in use is what was used in between. Default: 1.",
+    help="Look again this often. Default: 1.",
 )
-@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("-1", "--once", is_flag=True, help="Look once and end.")
 @click.option("--cluster", is_flag=True, help="Of all nodes, by the cluster's API and metrics.")
+@user_option
+@device_option
 @json_option
-def command(*, interval: float | None, once: bool, cluster: bool, as_json: bool) -> None:
-    """Show what is in use now, until Ctrl-C: devices, grants, containers, processes.
+def command(
+    *,
+    interval: float | None,
+    once: bool,
+    cluster: bool,
+    user: str | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Show what is in use now: devices, grants, containers, processes.
 
     \b
       hetero top
-      hetero top --interval 5
+      hetero top --interval 5 --user alice
       hetero top --once --json
       hetero top --cluster
 
-    Core and memory read used/limit; what is not known is a dash. Core in use is
-    counted where it is limited. Where the output is no terminal, it looks once
-    unless an interval is given.
+    Keys: q ends it, s sorts, ? shows the others. Core and memory read
+    used/limit; what is not known is a dash. Core in use is counted where it is
+    limited. It is a mean over 10 s; in the first frame, and with --once, it is
+    one since the grant began. --once --interval gives the mean over the interval.
+    Where the output is no terminal, it looks once unless an interval is given.
     """
     watch = not once and (interval is not None or sys.stdout.isatty())
     seconds = interval or _INTERVAL
     if cluster:
         from hetero.kube.cluster_view import read_cluster
 
-        everywhere = partial(read_cluster, seconds=seconds)
-        show(everywhere, render_cluster, as_json=as_json, watch=watch, period=0)
+        show(
+            partial(read_cluster, seconds=seconds),
+            render_cluster,
+            _json.cluster,
+            as_json=as_json,
+            watch=watch,
+            period=0,  # the query takes the interval
+        )
         return
-    query = partial(observe_node, Node.here(), seconds=seconds)
-    show(query, render, as_json=as_json, watch=watch, period=0)  # the query takes the interval
+    node = Node.here()
+    meter = CoreMeter(node, window=_WINDOW)
+    if once and interval is not None:
+        meter.wait(interval)
+
+    def query() -> NodeView:
+        view = observe_node(node, meter)
+        return evolve(view, grants=on_device(of_user(view.grants, user), device))
+
+    if watch and not as_json and Terminal.here().moves:
+        _interact(query, seconds)
+        return
+    document = partial(_json.node, seconds=interval if once else None)
+    show(query, render, document, as_json=as_json, watch=watch, period=seconds)
 
 
-def render(view: NodeView) -> RenderableType:
+@define
+class _Choice:
+    """What the keys chose."""
+
+    sort: int = 0
+    idle: bool = False
+    keys: bool = False
+
+
+def _interact(query: Callable[[], NodeView], seconds: float) -> None:
+    """Show frame after frame until a key ends it."""
+    from hetero.cli._screen import Screen
+
+    choice = _Choice()
+    view = query()
+    with Screen(Terminal.here()) as screen:
+        while key := screen.show(_frame(view, choice, screen.terminal), wait=seconds):
+            match key:
+                case "s":
+                    choice.sort = (choice.sort + 1) % len(_ORDERS)
+                case "e":
+                    choice.idle = not choice.idle
+                case "?" | "h":
+                    choice.keys = not choice.keys
+                case _:
+                    view = query()
+
+
+def _frame(view: NodeView, choice: _Choice, terminal: Terminal) -> list[Line]:
+    """Return the lines of a frame, the first of which stays when it is scrolled."""
+    from time import strftime
+
+    name, order = _ORDERS[choice.sort]
+    title = (
+        f"hetero top   {len(view.devices)} cards, {len(view.grants)} grants   {_real(view)}"
+        f"{strftime('%H:%M:%S')}   by {name}   q quit  s sort  e idle  ? keys"
+    )
+    if choice.keys:
+        body: Part = _KEYS.strip("\n").splitlines()
+    else:
+        grants = sorted(view.grants, key=order)
+        body = _tables(evolve(view, grants=tuple(grants)), fold_idle=not choice.idle)
+    # The first line is cut at the edge, as the keys are in the help.
+    return [[(terminal.text(title), "reverse")], *layout(body, terminal)]
+
+
+def _real(view: NodeView) -> str:
+    if view.simulated is None:
+        return ""
+    return f"SIMULATED by {view.simulated.rpartition('/')[2]}   "
+
+
+def render(view: NodeView) -> Part:
     """Return the tables of a moment."""
-    parts: list[RenderableType] = []
-    if view.simulated:
-        rack = Path(view.simulated).name
-        parts.append(Text(f"simulated by {rack}: no card below is real", "yellow"))
+    return [*heading(view.simulated), *_tables(view, fold_idle=False)]
+
+
+def _tables(view: NodeView, *, fold_idle: bool) -> list[Part]:
+    idle = [row for row in view.devices if fold_idle and not row.grants and not row.usage.core]
     devices = _devices()
     for row in view.devices:
-        devices.add_row(*_cells(row))
-    parts.append(devices if view.devices else Text("no devices"))
+        if len(idle) < 2 or row not in idle:
+            devices.add_row(*_cells(row))
+    parts: list[Part] = [devices] if devices.rows else []
+    if len(idle) > 1:
+        numbers = " ".join(str(row.number) for row in idle)
+        models = ", ".join(dict.fromkeys(model_of(row.device) for row in idle))
+        parts.append(f"{numbers}: idle {models} (e: one by one)")
+    if not view.devices:
+        parts.append("no devices")
     parts += [Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable]
-    parts += [Text(), _grants(view.grants) if view.grants else Text("no grants stand")]
-    return Group(*parts)
+    parts += ["", _grants(view.grants) if view.grants else "no grants stand"]
+    return parts
 
 
-def render_cluster(view: ClusterView) -> RenderableType:
+def render_cluster(view: ClusterView) -> Part:
     """Return the tables of a cluster's moment, the busiest containers first."""
     devices = _devices("node")
     for node in view.nodes:
         for row in node.devices:
             devices.add_row(node.name, *_cells(row))
     pods = table(
-        "namespace", "pod", "container", "node", "#", "core", "memory", "enforcement", "phase",
-        folds=("pod", "container"),
+        "namespace", "pod", "container", "node", "#", "core", "memory", "kept by", "phase",
+        elides=("pod", "container"),
         right=("#", "core", "memory"),
+        drops=("kept by", "phase", "container", "namespace", "node"),
     )  # fmt: skip
     for pod in sorted(view.pods, key=lambda pod: _use(pod.shares), reverse=True):
         for share in pod.shares:
@@ -104,7 +230,7 @@ def render_cluster(view: ClusterView) -> RenderableType:
                 UNKNOWN if share.number is None else str(share.number),
                 core_of(share),
                 memory_of(share.memory_used, share.memory),
-                UNKNOWN if share.enforcement is None else share.enforcement.value,
+                kept_by(share.enforcement),
                 pod.phase,
             )
     faults = (
@@ -113,69 +239,140 @@ def render_cluster(view: ClusterView) -> RenderableType:
         for said in (node.fault, node.silent)
         if said
     )
-    return Group(
-        devices if devices.rows else Text("no devices"),
+    return [
+        devices if devices.rows else "no devices",
         *(Text(fault, "red") for fault in faults),
-        Text(),
-        pods if pods.rows else Text("no pod holds any"),
-    )
+        "",
+        pods if pods.rows else "no pod holds any",
+    ]
 
 
 def _devices(*before: str) -> Table:
     return table(
         *before,
-        *("#", "vendor", "model", "busy", "memory", "health"),
-        folds=("model", "health"),
-        right=("#", "busy", "memory"),
+        *("#", "vendor", "model", "busy", "", "memory", " ", "given", "temp", "power", "health"),
+        optional=("temp", "power"),
+        right=("#", "busy", "memory", "given", "temp", "power"),
+        elides=("health",),
+        drops=(" ", "", "vendor", "power", "temp", "given", "model", "health"),
     )
 
 
-def _cells(row: DeviceView) -> tuple[RenderableType, ...]:
-    busy, health = row.usage.core, row.device.health
+def _cells(row: DeviceView) -> tuple[str | Text, ...]:
+    usage, device = row.usage, row.device
+    busy, health, whole = usage.core, device.health, device.capacity[MEMORY]
+    given = f"{percent(row.held[CORE], device):g} %"
     return (
         str(row.number),
-        row.device.vendor,
-        model_of(row.device),
+        device.vendor,
+        model_of(device),
         UNKNOWN if busy is None else f"{100 * busy:.0f} %",
-        memory_of(row.usage.memory, row.device.capacity[MEMORY]),
+        _bar(busy),
+        memory_of(usage.memory, whole),
+        _bar(None if usage.memory is None else usage.memory / whole),
+        "open" if row.open and not row.held[CORE] else given,
+        "" if usage.temperature is None else f"{usage.temperature} °C",
+        "" if usage.power is None else f"{usage.power:.0f} W",
         state(health) if health else UNKNOWN,
     )
 
 
-def _grants(grants: tuple[GrantView, ...]) -> RenderableType:
-    """Return the table of grants, the busiest first, each with its containers and processes."""
-    named = ("container",) if any(grant.containers for grant in grants) else ()
+def _bar(part: float | None) -> Text:
+    """Return a bar of so much of its length, in eighths of a column."""
+    if part is None:
+        return Text()
+    eighths = round(min(max(part, 0.0), 1.0) * _BAR * 8)
+    full, rest = divmod(eighths, 8)
+    bar = "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
+    return Text(bar.ljust(_BAR, "·"), "red" if part > 0.9 else "green")
+
+
+def _grants(grants: Sequence[GrantView]) -> Table:
+    """Return the table of grants, each with its containers and processes."""
     made = table(
-        "grant", "pid", "#", "core", "memory", "enforcement", *named, "command",
-        folds=("container", "command"),
-        right=("pid", "#", "core", "memory"),
-    )  # fmt: skip
-    for grant in sorted(grants, key=lambda grant: _use(grant.shares), reverse=True):
-        containers = {one.id: container_of(one) for one in grant.containers}
-        # One container is the grant's; several are told at their processes.
-        whole = next(iter(containers.values())) if len(containers) == 1 else ""
-        for first, share in enumerate(grant.shares):
-            made.add_row(
-                "" if first else grant.id,
-                "",
-                UNKNOWN if share.number is None else str(share.number),
-                core_of(share),
-                memory_of(share.memory_used, share.memory),
-                UNKNOWN if share.enforcement is None else share.enforcement.value,
-                *(("" if first else whole,) if named else ()),
-                one_line("" if first else what(grant)),
-            )
-        for process in grant.running:
-            held = " ".join(map(format_memory, process.memory)) or UNKNOWN
-            inside = "" if whole else containers.get(process.container or "", "")
-            made.add_row(
-                *("", str(process.pid), "", "", held, ""),
-                *((inside,) if named else ()),
-                one_line(process.program),
-            )
+        *("#", "grant", "user", "core", "memory", " ", "note", "policy", "kept by", "age", "pid"),
+        *("container", "program"),
+        right=("#", "core", "memory", "age", "pid"),
+        elides=("grant", "container", "program"),
+        optional=("note", "container"),
+        drops=(" ", "kept by", "age", "container", "user", "policy", "program", "pid", "note"),
+    )
+    for grant in grants:
+        for row in _rows_of(grant):
+            made.add_row(*(row.get(name, "") for name in made.columns))
     return made
+
+
+def _rows_of(grant: GrantView) -> list[dict[str, str | Text]]:
+    """Return a row for each device of a grant, then for each device that a process of it uses.
+
+    A grant of one process has that in its own rows.
+    """
+    containers = {one.id: container_of(one) for one in grant.containers}
+    # One container is the grant's; several are told at their processes.
+    whole = next(iter(containers.values())) if len(containers) == 1 else ""
+    rows: list[dict[str, str | Text]] = []
+    for first, share in enumerate(grant.shares):
+        part = None if share.memory_used is None else share.memory_used / share.memory
+        rows.append(
+            {
+                **_of_share(share),
+                " ": _bar(part),
+                "note": note_of(share),
+                **({} if first else _of_grant(grant, whole)),
+            }
+        )
+    if len(grant.running) == 1:
+        return rows
+    for process in grant.running:
+        about: dict[str, str | Text] = {
+            "pid": str(process.pid),
+            "container": "" if whole else containers.get(process.container or "", ""),
+            "program": f"  {process.program}",
+        }
+        held = [
+            {**about, "#": _number(share), "memory": format_memory(memory)}
+            for share, memory in zip(grant.shares, process.memory, strict=False)
+            if memory
+        ]
+        rows += held or [{**about, "memory": UNKNOWN}]
+    return rows
+
+
+def _of_share(share: Share) -> dict[str, str | Text]:
+    return {
+        "#": _number(share),
+        "core": core_of(share),
+        "memory": memory_of(share.memory_used, share.memory),
+        "kept by": kept_by(share.enforcement),
+    }
+
+
+def _of_grant(grant: GrantView, container: str) -> dict[str, str | Text]:
+    return {
+        "grant": name_of(grant) or grant.id,
+        "user": grant.user,
+        "policy": grant.policy.value,
+        "age": age(grant.since),
+        "pid": str(grant.processes[0]) if len(grant.processes) == 1 else "",
+        "container": container,
+        "program": program_of(grant),
+    }
+
+
+def _number(share: Share) -> str:
+    return UNKNOWN if share.number is None else str(share.number)
 
 
 def _use(shares: tuple[Share, ...]) -> tuple[float, int]:
     core = sum(share.core_used or 0 for share in shares)
     return core, sum(share.memory_used or 0 for share in shares)
+
+
+#: What grants can be sorted by, with the key of each; they come by device.
+_ORDERS: tuple[tuple[str, Callable[[GrantView], tuple[float | str, ...]]], ...] = (
+    ("device", lambda grant: ()),  # noqa: ARG005
+    ("core", lambda grant: tuple(-part for part in _use(grant.shares))),
+    ("memory", lambda grant: tuple(-part for part in _use(grant.shares)[::-1])),
+    ("age", lambda grant: (grant.since, grant.id)),
+)

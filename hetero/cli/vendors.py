@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import click
-from rich.console import RenderableType
-from rich.text import Text
 
-from hetero.cli._render import UNKNOWN, json_option, show, state, table
+from hetero.cli import _json
+from hetero.cli._render import UNKNOWN, Part, json_option, show, state, table
 from hetero.node.node import Node
 from hetero.plugin.registry import VendorRow
 
@@ -20,15 +19,18 @@ def command(*, as_json: bool) -> None:
     `hetero.plugin.vendor`; installing one is all it takes to see it here.
     """
     node = Node.here()
-    show(lambda: node.discover().rows, render, as_json=as_json)
+    show(lambda: node.discover().rows, render, _json.listing("vendors"), as_json=as_json)
 
 
-def render(rows: tuple[VendorRow, ...]) -> RenderableType:
+def render(rows: tuple[VendorRow, ...]) -> Part:
     """Return the table of vendors."""
     if not rows:
-        return Text("no vendors are installed: pip install one, such as hetero[all]")
+        return "no vendors are installed: pip install one, such as hetero[all]"
     made = table(
-        "vendor", "from", "state", "devices", "reason", folds=("reason",), right=("devices",)
+        *("vendor", "from", "state", "devices", "reason"),
+        folds=("reason",),
+        right=("devices",),
+        drops=("from", "devices"),
     )
     for row in rows:
         made.add_row(

@@ -7,7 +7,16 @@ bytes; `None` means "not said" and is never a stand-in for zero. Pure.
 Imports nothing else of ours. Start with `device` and `granularity`, then `rounding`.
 """
 
-from hetero.model.allocation import FITS, Allocation, DeviceAllocation, Inventory, Refusal
+from hetero.model.allocation import (
+    FITS,
+    NO_DEVICE,
+    NOT_CHOSEN,
+    Allocation,
+    DeviceAllocation,
+    Inventory,
+    Refusal,
+    Shortage,
+)
 from hetero.model.device import Device, Enforcement, Link
 from hetero.model.edits import Edits, Mount
 from hetero.model.granularity import (
@@ -41,6 +50,8 @@ __all__ = [
     "CORE",
     "FITS",
     "MEMORY",
+    "NOT_CHOSEN",
+    "NO_DEVICE",
     "POLICY_SLOTS",
     "SLOTS",
     "Allocation",
@@ -64,6 +75,7 @@ __all__ = [
     "Refusal",
     "Request",
     "Selector",
+    "Shortage",
     "Step",
     "Template",
     "Templated",

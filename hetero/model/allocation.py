@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+
+from attrs import field
 
 from hetero.model.device import Device
 from hetero.model.frozen import frozen
-from hetero.model.granularity import Counters
+from hetero.model.granularity import CORE, MEMORY, Counters
 from hetero.model.request import Policy, Priority
+from hetero.model.units import format_memories, format_memory
 
 
 @frozen(kw_only=True)
@@ -39,6 +43,53 @@ class Allocation:
     priority: Priority = Priority.LOW
 
 
+#: What a device or a node says that would serve, in a refusal for want of more of them; that is
+#: not what was asked for; that has nothing to ask.
+FITS, NOT_CHOSEN, NO_DEVICE = "fits", "not chosen", "have no device"
+#: Reasons that say nothing of what there is: they come last.
+_LEAST_TELLING = (NOT_CHOSEN, NO_DEVICE)
+
+
+@frozen(kw_only=True)
+class Shortage:
+    """How much of a counter was asked of one device, `free` of it there, and `of` how much.
+
+    Over several devices it is the one that comes nearest. Amounts are as in a device's capacity.
+    """
+
+    counter: str
+    asked: int
+    free: int
+    of: int
+
+    @property
+    def largest(self) -> str:
+        """What a sentence over several devices or nodes says: `24 GiB wanted, largest free 6`."""
+        if self.counter == CORE:
+            asked, free, unit = -(-self.asked * 100 // self.of), self.free * 100 // self.of, " %"
+            return f"{asked}{unit} wanted, largest free {free}"
+        if self.counter != MEMORY:
+            return f"{self.asked} wanted, largest free {self.free}"
+        asked_text, free_text = format_memories(self.asked, self.free)
+        noun = "largest" if self.free == self.of else "largest free"
+        return f"{asked_text} wanted, {noun} {free_text}"
+
+    @property
+    def here(self) -> str:
+        """What a sentence about this one device says: `20 of 100 core free, 50 asked`."""
+        if self.counter != MEMORY:
+            return f"{self.free} of {self.of} {self.counter} free, {self.asked} asked"
+        _, free = format_memories(self.of, self.free)
+        asked = format_memory(self.asked)
+        return f"{free} of {format_memory(self.of)} memory free, {asked} asked"
+
+    def nearer(self, other: Shortage | None) -> Shortage:
+        """Return that of the two which lacks the smaller part of what was asked."""
+        if other is None or self.free * other.asked >= other.free * self.asked:
+            return self
+        return other
+
+
 @frozen(kw_only=True)
 class Refusal:
     """No, with the reason for every device: `verdicts` maps a UUID to why it does not serve.
@@ -46,6 +97,9 @@ class Refusal:
     `missing` is the whole sentence where no device is to blame: a device or vendor that was asked
     for and does not exist, a quota that is used up. `of` says what the verdicts are
     about; over thousands of nodes they are only counted: `counts` has how many gave which.
+    `shortages` has the numbers of those verdicts that have any. Where enough devices fit but not
+    together, `group` says what they must have in common (`vendor`), and `fitting` how many fit of
+    each.
     """
 
     wanted: int
@@ -53,29 +107,34 @@ class Refusal:
     missing: str | None = None
     of: str = "device"
     counts: Mapping[str, int] | None = None
+    shortages: Mapping[str, Shortage] = field(factory=dict)
+    group: str | None = None
+    fitting: Mapping[str, int] = field(factory=dict)
 
     @property
     def sentence(self) -> str:
         """The one sentence every surface shows."""
         if self.missing:
             return self.missing
-        counts = dict(self.counts or {})
-        for verdict in self.verdicts.values():
-            counts[verdict] = counts.get(verdict, 0) + 1
-        total = sum(counts.values())
-        reasons = ", ".join(
-            f"{count} {reason}" for reason, count in sorted(counts.items()) if reason != FITS
-        )
-        fitting = counts.get(FITS, 0)
-        need = "" if self.wanted == 1 else f" ({self.wanted} needed)"
+        if self.group:
+            most = max(self.fitting.values(), default=0)
+            names = ", ".join(name for name, count in self.fitting.items() if count == most)
+            return (
+                f"{self.wanted} {self.of}s of one {self.group} needed; most here: {most} ({names})"
+            )
+        counts = Counter(self.counts or {})
+        counts.update(self.verdicts.values())
+        total, fitting = counts.total(), counts.pop(FITS, 0)
+        ranked = sorted(counts.items(), key=lambda one: (one[0] in _LEAST_TELLING, -one[1], one[0]))
+        reasons = ", ".join(f"{count} {self._with_numbers(reason)}" for reason, count in ranked)
         noun = self.of if total == 1 else f"{self.of}s"
-        return f"{fitting} of {total} {noun} fit{'s' if fitting == 1 else ''}{need}" + (
-            f": {reasons}" if reasons else ""
-        )
+        if self.wanted > 1:
+            noun += f" fit{'s' if fitting == 1 else ''} ({self.wanted} needed)"
+        return f"{fitting} of {total} {noun}" + (f": {reasons}" if reasons else "")
 
-
-#: The verdict of a device that would serve, in a refusal for want of a second one.
-FITS = "fits"
+    def _with_numbers(self, reason: str) -> str:
+        found = self.shortages.get(reason)
+        return reason if found is None else f"{reason} ({found.largest})"
 
 
 @frozen

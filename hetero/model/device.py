@@ -66,6 +66,12 @@ class Device:
         return frozenset(template.name for template in menu)
 
     @property
+    def short_model(self) -> str:
+        """The model's name without its vendor's."""
+        first, _, rest = self.model.partition(" ")
+        return rest if rest and first.lower() == self.vendor.lower() else self.model
+
+    @property
     def usable(self) -> bool:
         """Whether the device may be given out."""
         return self.health in (None, "ok")

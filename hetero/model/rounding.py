@@ -58,7 +58,7 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
     """
     if ask.shape is not None:
         return _shape(device, _named(device.granularity, ask.shape), memory=0, core=0, free=free)
-    memory, core = _asked(device, ask)
+    memory, core = asked(device, ask)
     return cut(device, memory=memory, core=core, count=count, free=free)
 
 
@@ -93,7 +93,7 @@ def cut(
             return _shape(device, templated, memory=memory, core=core or 0, free=free)
 
 
-def _asked(device: Device, ask: Ask) -> tuple[int, int | None]:
+def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units asked of this device, before any grain."""
     core = None if ask.core is None else -(-device.of_card(CORE) * ask.core // 100)
     if ask.memory_percent is not None:

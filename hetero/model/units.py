@@ -86,3 +86,16 @@ def format_memory(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} B"
+
+
+def format_memories(asked: int, free: int) -> tuple[str, str]:
+    """Return more and less bytes in one unit, the second without it: `24 GiB`, `6`.
+
+    The first is rounded up and the second down, in the largest unit in which they differ.
+    """
+    for factor, unit in ((GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
+        tenths = -(-asked * 10 // factor), free * 10 // factor
+        if asked >= factor and (tenths[0] != tenths[1] or asked == free):
+            shown = [f"{tenth / 10:.1f}".removesuffix(".0") for tenth in tenths]
+            return f"{shown[0]} {unit}", shown[1]
+    return f"{asked} B", str(free)

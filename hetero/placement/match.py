@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb
 
-from hetero.model import FITS, Allocation, Device, DeviceAllocation, Inventory, Refusal, Request
+from attrs import evolve
+
+from hetero.model import (
+    CORE,
+    FITS,
+    MEMORY,
+    NOT_CHOSEN,
+    Allocation,
+    Device,
+    DeviceAllocation,
+    Inventory,
+    Refusal,
+    Request,
+    Shortage,
+)
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
+from hetero.model.units import format_memory
 from hetero.placement.device_groups import agreed, sets
-from hetero.placement.offer import NOT_CHOSEN, offer
+from hetero.placement.offer import offer, shortage
 from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
@@ -26,12 +42,27 @@ class Verdict:
     """What one device says to a request, and if it serves the cost by which it is chosen.
 
     The cost's first number is what is conceded (`offer.cut_of`), the others are the policy's.
+    `position` is its place in the inventory. `left` are the bytes and the units of core that would
+    be left of a device that serves, `shortage` the numbers of one that does not.
     """
 
     device: str
     verdict: str
     cost: tuple[int, ...] | None = None
     chosen: bool = False
+    position: int = 0
+    model: str = ""
+    left: tuple[int, int] | None = None
+    shortage: Shortage | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What the device says, in one line: `0 H200: 20 of 100 core free, 50 asked`."""
+        said = self.verdict if self.shortage is None else self.shortage.here
+        if self.left is not None:
+            memory, core = self.left
+            said += f", would have {format_memory(memory)} memory and {core} core left"
+        return f"{self.position} {self.model}: {said}" + (" (taken)" if self.chosen else "")
 
 
 @frozen(kw_only=True)
@@ -67,8 +98,7 @@ def fit_into(
         chosen = _cheapest(devices, free, request, offered, policy)
         if chosen is not None:
             return allocate(request, [(by_uuid[uuid], cut) for uuid, cut in chosen])
-    verdicts = {uuid: _verdict([offer[uuid] for offer in offers]) for uuid in by_uuid}
-    return Refusal(wanted=len(request.asks), verdicts=_by_vendor(verdicts, by_uuid))
+    return _refusal(devices, free, request, offers)
 
 
 def shares_first(offers: list[Offers]) -> Iterator[list[Offers]]:
@@ -113,6 +143,47 @@ def _cost(device: Device, free: Free, cut: Portion, policy: PlacementPolicy) -> 
     return (cut.conceded, *policy(device, free[device.uuid], cut))
 
 
+def _refusal(
+    devices: Sequence[Device],
+    free: Free,
+    request: Request,
+    offers: Sequence[Mapping[str, Portion | str]],
+) -> Refusal:
+    """Return why these offers do not serve; of several vendors' devices, whose lacks what."""
+    several = len({device.vendor for device in devices}) > 1
+    verdicts: dict[str, str] = {}
+    shortages: dict[str, Shortage] = {}
+    for device in devices:
+        said, lacking = _heard(device, free, request, offers)
+        if several and said not in _PLAIN:
+            said = f"{device.vendor} {said}"
+        verdicts[device.uuid] = said
+        if lacking is not None:
+            shortages[said] = lacking.nearer(shortages.get(said))
+    wanted = len(request.asks)
+    refusal = Refusal(wanted=wanted, verdicts=verdicts, shortages=shortages)
+    fitting = Counter(
+        device.vendor if not request.numa else f"{device.vendor} on NUMA node {device.numa}"
+        for device in devices
+        if verdicts[device.uuid] == FITS
+    )
+    if fitting.total() < wanted or max(fitting.values()) >= wanted:
+        return refusal
+    group = "vendor on one NUMA node" if request.numa else "vendor"
+    return evolve(refusal, group=group, fitting=dict(sorted(fitting.items())))
+
+
+def _heard(
+    device: Device, free: Free, request: Request, offers: Sequence[Mapping[str, Portion | str]]
+) -> tuple[str, Shortage | None]:
+    """Return a device's verdict over all asks, with the numbers of the ask that it refuses."""
+    said = _verdict([offered[device.uuid] for offered in offers])
+    for ask, offered in zip(request.asks, offers, strict=True):
+        if offered[device.uuid] == said:
+            return said, shortage(device, ask, request, free[device.uuid])
+    return said, None
+
+
 def explain(
     inventory: Inventory, request: Request, *, policy: PlacementPolicy = binpack
 ) -> Explanation:
@@ -122,15 +193,23 @@ def explain(
     taken = {g.device for g in answer.pieces} if isinstance(answer, Allocation) else set()
     offers = _offers(inventory.devices, free, request)
     verdicts = []
-    for device in inventory.devices:
-        heard = [offer[device.uuid] for offer in offers]
-        cuts = [offer for offer in heard if isinstance(offer, Portion)]
+    for position, device in enumerate(inventory.devices):
+        said, lacking = _heard(device, free, request, offers)
+        heard = (offered[device.uuid] for offered in offers)
+        cut = next((one for one in heard if isinstance(one, Portion)), None)
+        left = free[device.uuid]
         verdicts.append(
             Verdict(
                 device=device.uuid,
-                verdict=_verdict(heard),
-                cost=_cost(device, free, cuts[0], policy) if cuts else None,
+                verdict=said,
+                cost=None if cut is None else _cost(device, free, cut, policy),
                 chosen=device.uuid in taken,
+                position=position,
+                model=device.short_model,
+                left=None
+                if cut is None
+                else (left[MEMORY] - cut.takes[MEMORY], left[CORE] - cut.takes[CORE]),
+                shortage=lacking,
             )
         )
     return Explanation(answer=answer, verdicts=tuple(verdicts))
@@ -268,15 +347,6 @@ def _match(
         assert isinstance(cut, Portion)  # noqa: S101 - only serving devices were ranked
         chosen.append((of_ask[ask], cut))
     return chosen
-
-
-def _by_vendor(verdicts: Mapping[str, str], devices: Mapping[str, Device]) -> dict[str, str]:
-    """Return the verdicts, saying whose device lacks what where there are several vendors'."""
-    several = len({device.vendor for device in devices.values()}) > 1
-    return {
-        uuid: f"{devices[uuid].vendor} {said}" if several and said not in _PLAIN else said
-        for uuid, said in verdicts.items()
-    }
 
 
 def _verdict(offers: list[Portion | str]) -> str:

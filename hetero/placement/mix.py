@@ -15,11 +15,13 @@ integers (`POINTS` to a thousandth of a card):
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from attrs import frozen
 
 CARD_MILLI = 1000  # thousandths of a card
 POINTS = 16  # to a thousandth of a card
+GRAIN = 16  # parts of a pod that a class's `times` counts
 #: How many pods are offered to a card before its remainder counts as never used. Measured on five
 #: traces: 10 to 40 pack alike, 5 costs up to half a point, 1000 (all is filled one day) up to two.
 PATIENCE = 20
@@ -27,15 +29,15 @@ PATIENCE = 20
 
 @frozen(kw_only=True)
 class DemandClass:
-    """How one shape of pod counts in the mix: `times` seen, `cards` of `size` thousandths each."""
+    """How a class of pods counts in the mix: `times` seen, `cards` of `size` thousandths each."""
 
     times: int
     cards: int
     size: int
 
 
-#: Before anything was seen: shares of a card in these sizes, equally often.
-PRIOR = tuple(DemandClass(times=1, cards=1, size=size) for size in (125, 250, 500, 1000))
+#: Before anything was seen: one pod for each of these shares of a card.
+PRIOR = tuple(DemandClass(times=GRAIN, cards=1, size=size) for size in (125, 250, 500, 1000))
 
 
 @frozen(kw_only=True)
@@ -45,10 +47,6 @@ class HostRate:
     points: int
     amount: int
 
-    def covers(self, left: int) -> int:
-        """Return the points of card that `left` of the counter can still serve."""
-        return left * self.points // self.amount
-
 
 def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
     """Return the points of a card that stay unused, by what is free, 0 to 1000 thousandths."""
@@ -56,7 +54,13 @@ def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
     for demand in demands:
         if demand.cards:
             asked[demand.size] = asked.get(demand.size, 0) + demand.times * demand.cards
-    sizes = sorted(asked)
+    return _fragmentation(tuple(sorted(asked.items())))
+
+
+@lru_cache(maxsize=64)  # clusters that are worked out anew have learned the same
+def _fragmentation(demanded: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    asked = dict(demanded)
+    sizes = list(asked)
     everything = max(sum(asked.values()), 1)
     none_fits = everything**PATIENCE
     used = [0] * (CARD_MILLI + 1)

@@ -9,18 +9,23 @@ from attrs import evolve
 from hetero.model import (
     CORE,
     MEMORY,
+    NOT_CHOSEN,
+    POLICY_SLOTS,
     SLOTS,
     Ask,
     Device,
     Enforcement,
     Policy,
     Request,
+    Shortage,
     following,
 )
-from hetero.model.rounding import Portion, portion, whole
+from hetero.model.rounding import Portion, asked, portion, whole
 
-_NAMES = {CORE: "core", MEMORY: "memory", SLOTS: "slots"}
-NOT_CHOSEN = "not chosen"
+#: What a device says that never has what is asked, and one that is asked for all of it.
+TOO_SMALL, NOT_EMPTY = "too small", "not empty"
+#: Counters of who holds a piece of a device, which say nothing of its size.
+HEADS = frozenset({SLOTS, *POLICY_SLOTS})
 
 
 def offer(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) -> Portion | str:
@@ -51,7 +56,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         return f"unhealthy ({device.health})"
     cut = portion(device, ask, count=len(request.asks), free=free)
     if cut is None:
-        return "too small"
+        return TOO_SMALL
     if request.exclusive:
         return whole(device)
     followers = following(request.policy)
@@ -63,16 +68,42 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
 
 def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:
     """Return what stands in the way of the cut now, None if nothing does."""
-    for name, amount in cut.takes.items():
-        if free.get(name, 0) < amount:
-            return "not empty" if name == SLOTS and amount > 1 else f"lack {_NAMES.get(name, name)}"
+    lacking = _lacking(cut, free)
+    if lacking is not None:
+        alone = cut.is_whole(device) or (lacking == SLOTS and cut.takes[SLOTS] > 1)
+        return NOT_EMPTY if alone else f"lack {lacking}"
     if cut.takes.get(CORE) == 0 and device.capacity[CORE] > 0 and free[CORE] <= 0:
         return "lack core"  # no limit was asked, and all of the core is promised to others
     if following(request.policy) in cut.takes and _follows_another(device, request.policy, free):
         return "shared by another policy"
     if request.empty and any(free[name] < amount for name, amount in device.capacity.items()):
-        return "not empty"
+        return NOT_EMPTY
     return None
+
+
+def shortage(
+    device: Device, ask: Ask, request: Request, free: Mapping[str, int]
+) -> Shortage | None:
+    """Return the numbers of the verdict that `offer` gives, None where it has none."""
+    cut = cut_of(device, ask, request, free)
+    if cut == TOO_SMALL:
+        memory, of = asked(device, ask)[0], device.capacity[MEMORY]
+        return Shortage(counter=MEMORY, asked=memory, free=of, of=of) if memory > of else None
+    lacking = None if isinstance(cut, str) else _lacking(cut, free)
+    if lacking is None or isinstance(cut, str):
+        return None
+    return Shortage(
+        counter=lacking,
+        asked=cut.takes[lacking],
+        free=max(free.get(lacking, 0), 0),
+        of=device.capacity.get(lacking, 0),
+    )
+
+
+def _lacking(cut: Portion, free: Mapping[str, int]) -> str | None:
+    """Return the counter that the cut lacks: the size before what only counts holders."""
+    lacking = [name for name, amount in cut.takes.items() if free.get(name, 0) < amount]
+    return min(lacking, key=lambda name: (name in HEADS, name != MEMORY), default=None)
 
 
 def _conceded(device: Device, cut: Portion) -> int:

@@ -43,13 +43,18 @@ def place_pod(
         None if container.request is None else next(left)
         for container in (*pod.sidecars, *pod.containers, *pod.init)
     )
+    return standing(pod, name, allocations)
+
+
+def standing(pod: Pod, node: str, allocations: tuple[Allocation | None, ...]) -> Placement:
+    """Return the placement that these allocations make, sidecars first and init containers last."""
     ends = (len(pod.sidecars), len(pod.sidecars) + len(pod.containers))
     return Placement(
-        node=name,
+        node=node,
         pod=pod,
         allocations=allocations,
-        holds=holds(allocations[: ends[0]], allocations[slice(*ends)], allocations[ends[1] :]),
-        host=wants,
+        holds=_holds(allocations[: ends[0]], allocations[slice(*ends)], allocations[ends[1] :]),
+        host=pod.host(),
     )
 
 
@@ -175,7 +180,7 @@ def _add(counters: dict[str, int], amounts: Counters, *, times: int) -> None:
         counters[name] = counters.get(name, 0) + times * amount
 
 
-def holds(
+def _holds(
     beside: Iterable[Allocation | None],
     main: Iterable[Allocation | None],
     first: Iterable[Allocation | None],

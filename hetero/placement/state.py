@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from attrs import define, evolve
 
-from hetero.model import POLICY_SLOTS, SLOTS, Counters, Device
+from hetero.model import SLOTS, Device
 from hetero.model.errors import BadInput, NotFound
 from hetero.placement.cluster import Node, Placement
 from hetero.placement.mix import CARD_MILLI
+from hetero.placement.offer import HEADS
 
 #: What a node has of a counter it does not declare, and the most one can declare: 16 TiB of memory.
 #: Times a `HostRate`'s 18 bits of points it stays within 64.
 UNLIMITED = 1 << 44
 
-#: Counters of who holds a piece of a card, which say nothing of its size.
-_HEADS = {SLOTS, *POLICY_SLOTS}
 _SPARE = 1000  # states nobody is in that are not worth forgetting
 
 
@@ -29,7 +28,7 @@ class Kind:
     #: Points of a card that stay unused, by its room; learned (see `hetero.placement.mix`).
     fragmentation: tuple[int, ...] = (0,) * (CARD_MILLI + 1)
 
-    def free_milli(self, free: Counters) -> int:
+    def free_milli(self, free: Mapping[str, int]) -> int:
         """Return the thousandths of the card that are left: of its scarcest counter."""
         if free[SLOTS] <= 0:
             return 0
@@ -37,7 +36,7 @@ class Kind:
             (
                 free[name] * CARD_MILLI // amount
                 for name, amount in self.device.capacity.items()
-                if amount and name not in _HEADS
+                if amount and name not in HEADS
             ),
             default=0,
         )
@@ -64,10 +63,13 @@ class Cluster:
         self.kinds: list[Kind] = []
         self.states: list[State] = []
         self.cards: list[list[int]] = []  # states of the devices
+        self.states_of: list[tuple[int, ...]] = []  # the same, sorted: alike nodes have the same
         self.host: list[list[int]] = []  # what is left, by counter
         self.free_milli: list[int] = []  # thousandths of a card, over all usable devices
         self.empty: list[int] = []  # devices nobody holds anything of
         self.closed: list[bool] = []
+        #: Nodes on which it takes a search which devices go together: groups, several vendors.
+        self.mixed: set[int] = set()
         self._kinds_of: dict[object, list[Kind]] = {}
         self._state_of: dict[object, int] = {}
         given = list(nodes)
@@ -93,10 +95,14 @@ class Cluster:
         cards = [self._state(self.kind(d), tuple(d.capacity.values())) for d in node.devices]
         self.nodes.append(node)
         self.cards.append(cards)
+        self.states_of.append(tuple(sorted(cards)))
         self.host.append([node.host.get(name, UNLIMITED) for name in self.counters])
         self.free_milli.append(sum(self.states[card].free_milli for card in cards))
         self.empty.append(sum(self.states[card].empty for card in cards))
         self.closed.append(node.cordoned)
+        vendors = {device.vendor for device in node.devices}
+        if len(vendors) > 1 or any(device.group is not None for device in node.devices):
+            self.mixed.add(number)
 
     def kind(self, device: Device) -> Kind:
         """Return the kind of a device, a new one if none is like it."""
@@ -136,6 +142,7 @@ class Cluster:
         now = {old: new for new, old in enumerate(live)}
         self.states = [self.states[old] for old in live]
         self.cards = [[now[card] for card in cards] for cards in self.cards]
+        self.states_of = [tuple(sorted(cards)) for cards in self.cards]
         self._state_of = {k: now[old] for k, old in self._state_of.items() if old in now}
         return True
 
@@ -143,6 +150,15 @@ class Cluster:
         """Return what is left of the node's devices, by UUID."""
         devices, cards = self.nodes[number].devices, self.cards[number]
         return {d.uuid: self.states[c].free for d, c in zip(devices, cards, strict=True)}
+
+    def update(self, node: Node) -> None:
+        """Note what else of a node changed: its own counters, and whether it is cordoned."""
+        number = self.number[node.name]
+        was, left = self.nodes[number].host, self.host[number]
+        for place, counter in enumerate(self.counters):
+            left[place] += node.host.get(counter, UNLIMITED) - was.get(counter, UNLIMITED)
+        self.closed[number] = node.cordoned
+        self.nodes[number] = node
 
     def move(self, placement: Placement, *, times: int) -> int:
         """Take (`times` 1) or give back (-1) what a placement holds; return its node's number."""
@@ -152,7 +168,9 @@ class Cluster:
             if counter in self.nodes[number].host:
                 left[place] -= times * placement.host.get(counter, 0)
         for usage in placement.holds:
-            node, position = self.where[usage.device]
+            node, position = self.where.get(usage.device, (-1, 0))
+            if node != number:  # it is gone from there
+                continue
             old = self.states[self.cards[node][position]]
             free = tuple(
                 amount - times * usage.takes.get(name, 0) for name, amount in old.free.items()
@@ -180,5 +198,6 @@ class Cluster:
         """Let a device of the node be in another state."""
         old, new = self.states[self.cards[number][position]], self.states[card]
         self.cards[number][position] = card
+        self.states_of[number] = tuple(sorted(self.cards[number]))
         self.free_milli[number] += new.free_milli - old.free_milli
         self.empty[number] += new.empty - old.empty

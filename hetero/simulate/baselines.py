@@ -8,17 +8,19 @@ rounding is part of what they do and is kept.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from hetero.model import MEMORY, Request
+from hetero.model import MEMORY, Device, Request
 from hetero.model.errors import BadInput
-from hetero.placement import Node, Pod
-from hetero.placement.cluster import CPU, HOST_MEMORY
+from hetero.model.rounding import Portion
+from hetero.placement.cluster import CPU, HOST_MEMORY, Pod
+from hetero.placement.placement_policy import PlacementPolicy
+from hetero.placement.state import UNLIMITED, Cluster
 
 _Ints = NDArray[np.int64]
 WHOLE = 1000  # thousandths of a card
@@ -62,33 +64,39 @@ def _simple(request: Request) -> bool:
 
 
 class Room:
-    """What is left of every node, as the paper's policies see it."""
+    """What is left of every node of a cache, as the paper's policies see it."""
 
-    def __init__(self, nodes: tuple[Node, ...]) -> None:
-        """Start empty. Raises `BadInput` unless all cards are equal in size."""
+    def __init__(self, cluster: Cluster) -> None:
+        """Read all nodes. Raises `BadInput` unless all cards are equal in size."""
+        self._cluster, nodes = cluster, cluster.nodes
         sizes = {device.capacity[MEMORY] for node in nodes for device in node.devices}
         if len(sizes) > 1:
             raise BadInput("the baselines know cards of one size only")
         self.card = max(sizes, default=WHOLE)
         most = max((len(node.devices) for node in nodes), default=0) or 1
-        unlimited = 1 << 50
-        self.names = [node.name for node in nodes]
-        self.cpu: _Ints = np.array([n.host.get(CPU, unlimited) for n in nodes], dtype=np.int64)
-        self.memory: _Ints = np.array(
-            [n.host.get(HOST_MEMORY, unlimited) for n in nodes], dtype=np.int64
-        )
+        self.cpu: _Ints = np.zeros(len(nodes), dtype=np.int64)
+        self.memory: _Ints = np.zeros(len(nodes), dtype=np.int64)
         self.cards: _Ints = np.zeros((len(nodes), most), dtype=np.int64)
         self.exists = np.zeros((len(nodes), most), dtype=bool)
         models = sorted({d.model for node in nodes for d in node.devices})
         self.models = {model: place for place, model in enumerate(models)}
         self.model: _Ints = np.full(len(nodes), -1, dtype=np.int64)
-        for place, node in enumerate(nodes):
-            self.cards[place, : len(node.devices)] = WHOLE
-            self.exists[place, : len(node.devices)] = True
+        for number, node in enumerate(nodes):
+            self.exists[number, : len(node.devices)] = True
             if node.devices:
-                self.model[place] = self.models[node.devices[0].model]
+                self.model[number] = self.models[node.devices[0].model]
+            self.read(number)
         #: How many pods of each affinity (shared, 1, 2, 4, 8 cards …) a node holds: clustering.
         self.affinity: dict[int, _Ints] = {}
+
+    def read(self, number: int) -> None:
+        """Read one node anew."""
+        cluster = self._cluster
+        left = dict(zip(cluster.counters, cluster.host[number], strict=True))
+        self.cpu[number] = left.get(CPU, UNLIMITED)
+        self.memory[number] = left.get(HOST_MEMORY, UNLIMITED)
+        cards = cluster.cards[number]
+        self.cards[number, : len(cards)] = [cluster.states[card].free_milli for card in cards]
 
     def allowed(self, want: Demand) -> NDArray[np.bool_]:
         """Return which models the pod may run on; the last entry is a node without cards."""
@@ -96,32 +104,12 @@ class Room:
             return np.ones(len(self.models) + 1, dtype=bool)
         return np.array([*(model in want.models for model in self.models), False])
 
-    def reason(self, want: Demand) -> str:
-        """Return why most nodes refuse the pod."""
-        cpu, memory = self.cpu < want.cpu, (self.cpu >= want.cpu) & (self.memory < want.memory)
-        rest = ~(self.cpu < want.cpu) & ~memory
-        chosen = self.allowed(want)[self.model]
-        counts = {
-            "lack host cpu": int(cpu.sum()),
-            "lack host memory": int(memory.sum()),
-            "lack memory": int((rest & chosen).sum()),
-            "not chosen": int((rest & ~chosen).sum()),
-        }
-        return max(counts, key=lambda reason: counts[reason])
-
-    def take(self, node: int, want: Demand, card: int) -> None:
-        """Take the pod's demand of a node: its share of `card`, or the first whole cards."""
-        self.cpu[node] -= want.cpu
-        self.memory[node] -= want.memory
-        if not want.count:
-            return
-        if want.share < WHOLE:
-            self.cards[node, card] -= want.share
-        else:
-            free = np.flatnonzero(self.cards[node] == WHOLE)[: want.count]
-            self.cards[node, free] = 0
-        key = 0 if want.share < WHOLE else want.count
-        self.affinity.setdefault(key, np.zeros(len(self.cpu), dtype=np.int64))[node] += 1
+    def count(self, number: int, want: Demand, *, times: int) -> None:
+        """Note that a pod came to a node (`times` 1) or left it (-1)."""
+        if want.count:
+            key = 0 if want.share < WHOLE else want.count
+            held = self.affinity.setdefault(key, np.zeros(len(self.cpu), dtype=np.int64))
+            held[number] += times
 
 
 class Mix:
@@ -257,13 +245,11 @@ SCORES: Mapping[str, Score | None] = {
 
 
 class Baseline:
-    """Places pods by one of the published scores; a score is kept until its node changes."""
+    """Chooses nodes of a cache by one of the published scores, kept until their node changes."""
 
-    def __init__(
-        self, name: str, nodes: tuple[Node, ...], pods: tuple[Pod, ...], seed: int
-    ) -> None:
-        """Start empty; `pods` is the declared workload FGD takes its typical pods from."""
-        self.room = Room(nodes)
+    def __init__(self, name: str, cluster: Cluster, pods: Iterable[Pod], seed: int) -> None:
+        """Read the cluster; `pods` is the declared workload FGD takes its typical pods from."""
+        self._cluster, self.room = cluster, Room(cluster)
         self._demands: dict[int, Demand] = {}
         self.mix = Mix([demand(pod, card=self.room.card) for pod in pods], self.room)
         self._name, self._score = name, SCORES[name]
@@ -272,30 +258,36 @@ class Baseline:
         self._upto: dict[Demand, int] = {}
         self._changed: list[int] = []
 
-    def place(self, pod: Pod) -> str | None:
-        """Place the pod; return None, or the reason of most nodes why not."""
-        want = self._demands.get(id(pod))
-        if want is None:
-            want = self._demands[id(pod)] = demand(pod, card=self.room.card)
+    def choose(self, pod: Pod) -> tuple[str, PlacementPolicy] | None:
+        """Return the node for a pod and what chooses its cards, None if it fits nowhere."""
+        want = self._demand(pod)
         if self._score is None:
             every = np.arange(len(self.room.cpu))
             able = np.flatnonzero(self._fits(want, every))
-            node = int(self._random.choice(able.tolist())) if len(able) else None
+            number = int(self._random.choice(able.tolist())) if len(able) else None
         else:
-            node = self._best(want, self._score)
-        if node is None:
-            return self.room.reason(want)
-        self.room.take(node, want, self._card(node, want))
+            number = self._best(want, self._score)
+        if number is None:
+            return None
+        card = self._card(number, want)
+        node = self._cluster.nodes[number]
+
+        def prefer(device: Device, _: Mapping[str, int], __: Portion) -> tuple[int, ...]:
+            return (device is not node.devices[card],)
+
+        return node.name, prefer
+
+    def note(self, node: int, pod: Pod, *, times: int) -> None:
+        """Note that a pod came to a node (`times` 1) or left it (-1)."""
+        self.room.read(node)
+        self.room.count(node, self._demand(pod), times=times)
         self._changed.append(node)
-        return None
 
-    def left(self) -> int:
-        """Return the thousandths of cards that are left."""
-        return int(self.room.cards.sum())
-
-    def useless(self) -> float | None:
-        """Return how many of them a typical pod has no use for."""
-        return self.mix.lost(self.room)
+    def _demand(self, pod: Pod) -> Demand:
+        want = self._demands.get(id(pod))
+        if want is None:
+            want = self._demands[id(pod)] = demand(pod, card=self.room.card)
+        return want
 
     def _best(self, want: Demand, score: Score) -> int | None:
         row = self._rows.get(want)

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 from attrs import frozen
 
-from hetero.model import Refusal
 from hetero.model.errors import BadInput
-from hetero.placement import Index, Node, Pod
-from hetero.placement.cluster import CPU
+from hetero.placement.cluster import Node, Pod
 from hetero.placement.placement_policy import WEIGHTS, weights
-from hetero.simulate.baselines import SCORES, WHOLE, Baseline, Mix, Room, demand
+from hetero.placement.price import Lessons, Prices
+from hetero.placement.state import Cluster
+from hetero.simulate.baselines import SCORES, WHOLE
+from hetero.simulate.player import Player
 from hetero.simulate.trace import Trace, read
 
 #: Pods arrive until they ask for this share of all cards, in percent.
@@ -79,18 +79,14 @@ def arrivals(trace: Trace, seed: int, *, percent: int = ARRIVALS) -> tuple[list[
 
 def demands(trace: Trace) -> list[int]:
     """Return the thousandths of cards each pod asks for, averaged over those that may serve it."""
-    prices = Index(trace.nodes).prices
+    prices = Prices(Cluster(trace.nodes), WEIGHTS["first"], Lessons())
     return [prices.demand(pod) for pod in trace.pods]
 
 
 def replay(trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS) -> Run:
     """Return what a placement policy makes of the arrivals; the same seed gives the same."""
     nodes, pods = arrivals(trace, seed, percent=percent)
-    player: _Player
-    if placement in SCORES:
-        player = Baseline(placement, tuple(nodes), trace.pods, seed)
-    else:
-        player = _Ours(placement, tuple(nodes), trace.pods)
+    player = Player(placement, nodes, trace.pods, seed)
     asked = dict(zip(map(id, trace.pods), demands(trace), strict=True))
     total = player.left()
     refused: dict[str, int] = {}
@@ -105,11 +101,12 @@ def replay(trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS) 
             fragmented=None if useless is None else 100 * useless / total,
         )
 
-    for pod in pods:
+    for number, pod in enumerate(pods):
         start = time.perf_counter()
-        reason = player.place(pod)
+        placed = player.place(str(number), pod, 0.0)
         seconds += time.perf_counter() - start
-        if reason is not None:
+        if not placed:
+            reason = player.reason(pod)
             refused[reason] = refused.get(reason, 0) + 1
         arrived += asked[id(pod)]
         if arrived * 100 >= step * total:
@@ -125,52 +122,6 @@ def replay(trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS) 
         seconds=seconds,
         curve=tuple(curve),
     )
-
-
-class _Player(Protocol):
-    """What a replay needs of a placement policy."""
-
-    def place(self, pod: Pod) -> str | None:
-        """Place the pod; return None, or the reason of most nodes why not."""
-
-    def left(self) -> int:
-        """Return the thousandths of cards that are left."""
-
-    def useless(self) -> float | None:
-        """Return how many of them a typical pod has no use for; None where cards differ."""
-
-
-class _Ours:
-    """The index under one of our placement policies."""
-
-    def __init__(self, placement: str, nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> None:
-        self._index = Index(nodes, weights=weights(placement))
-        self._mix: Mix | None = None
-        try:
-            self._room = Room(nodes)
-            self._mix = Mix([demand(pod, card=self._room.card) for pod in pods], self._room)
-        except BadInput:
-            pass  # the measure is defined for equal cards and plain pods only
-
-    def place(self, pod: Pod) -> str | None:
-        answer = self._index.place(pod)
-        if not isinstance(answer, Refusal):
-            return None
-        counts = answer.counts or {}
-        return max(counts, key=lambda reason: counts[reason], default=answer.sentence)
-
-    def left(self) -> int:
-        return sum(self._index.cluster.free_milli)
-
-    def useless(self) -> float | None:
-        if self._mix is None:
-            return None
-        room, cluster = self._room, self._index.cluster
-        for number, cards in enumerate(cluster.cards):
-            room.cards[number, : len(cards)] = [cluster.states[card].free_milli for card in cards]
-            if CPU in cluster.counters:
-                room.cpu[number] = cluster.host[number][cluster.counters.index(CPU)]
-        return self._mix.lost(room)
 
 
 def replay_all(

@@ -25,7 +25,7 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput
 from hetero.model.units import MiB
-from hetero.placement import Container, Node, Pod
+from hetero.placement.cluster import Container, Node, Pod
 
 #: The format counts shares in thousandths of a card; with 1000 MiB a card, one is a MiB.
 _THOUSANDTHS = 1000

@@ -8,6 +8,14 @@
 #include "../core/ledger.h"
 #include "../core/log.h"
 
+#include <stdatomic.h>
+
+/* Return bytes in MiB, rounded up. */
+static unsigned long long mib(uint64_t bytes)
+{
+    return (bytes >> 20) + ((bytes & ((1 << 20) - 1)) != 0);
+}
+
 CUresult charge(int device, uint64_t bytes)
 {
     if (tenancy() == TENANCY_REFUSED)
@@ -25,8 +33,11 @@ CUresult charge(int device, uint64_t bytes)
     enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit);
     if (answer == LEDGER_GRANTED)
         return CUDA_SUCCESS;
-    log_line(LOG_INFO, "device %d: %llu bytes refused, the limit is %llu", device, (unsigned long long)bytes,
-             (unsigned long long)limit);
+    /* A program says "out of memory" where nvidia-smi shows a card that is nearly empty: its user is told once why. */
+    static atomic_flag noticed = ATOMIC_FLAG_INIT;
+    enum log_level level = answer == LEDGER_OVER && !atomic_flag_test_and_set(&noticed) ? LOG_NOTICE : LOG_INFO;
+    log_line(level, "device %d: %llu MiB refused: %llu of %llu MiB of the grant are in use (hetero ps counts refusals)",
+             device, mib(bytes), mib(ledger_used(region, (unsigned)device)), mib(limit));
     return answer == LEDGER_OVER ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_PERMITTED;
 }
 

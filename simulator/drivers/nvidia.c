@@ -117,6 +117,7 @@ static void read_device(struct nvidia *it, struct rack *rack, const struct rack_
     device->numa = rack_text(section, "numa", NULL) ? (int)rack_number(rack, section, "numa", RACK_COUNT, 0) : -1;
     device->multiprocessors = (unsigned)rack_number(rack, section, "multiprocessors", RACK_COUNT, 132);
     device->power = (unsigned)rack_number(rack, section, "power", RACK_COUNT, 0);
+    device->temperature = (unsigned)rack_number(rack, section, "temperature", RACK_COUNT, 0);
     device->power_limit = (unsigned)rack_number(rack, section, "power_limit", RACK_COUNT, 0);
     if (sscanf(compute, "%d.%d", &device->major, &device->minor) != 2)
         rack_fault(rack, section, "compute", "a capability such as 9.0");

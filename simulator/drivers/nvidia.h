@@ -28,6 +28,7 @@ struct nvidia_device {          /* what sits in a slot */
     int major, minor; /* compute capability */
     unsigned multiprocessors;
     unsigned power, power_limit; /* W; 0: it does not tell */
+    unsigned temperature;        /* degrees Celsius; 0: it does not tell */
     struct nvidia_link links[ENGINE_CARDS];
     bool mig;
     unsigned first_card, cards; /* into nvidia.cards: itself, or its MIG instances */

@@ -117,6 +117,20 @@ EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t handle, unsigne
     return power_of(device->power_limit, milliwatts);
 }
 
+/* Sensor 0 is the die's (NVML_TEMPERATURE_GPU), the only one there is. */
+EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, int sensor, unsigned *degrees)
+{
+    FILLS(degrees);
+    ALIVE(device, handle);
+    NEEDS(degrees);
+    if (sensor != 0)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!device->temperature)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *degrees = device->temperature;
+    return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,
                                                     unsigned *count, unsigned long long since)
 {

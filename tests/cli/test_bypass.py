@@ -193,7 +193,7 @@ def test_the_contexts_cost_is_shown_apart_and_is_no_escape(hetero: Run, start: B
         share["overhead"],
         grant["bypass"],
     )
-    assert "2/4 GiB +500 MiB" in " ".join(hetero("ps").stdout.split())
+    assert "2/4 GiB +500 MiB" in " ".join(hetero("ps", "--wide").stdout.split())
     assert 0 == hetero("doctor").returncode
 
 

@@ -125,7 +125,7 @@ def test_a_program_that_cannot_start_gives_its_grant_back(
         (["--device", "0:mme=1Gi"], 2, "write 0:mem=3276Mi,core=10"),
         (["--device", ":mem=1Gi"], 2, "names no device"),
         (["--policy", "strict"], 2, "'strict' is not one of"),
-        (["--memory", "17Gi"], 3, "0 of 5 devices fit: 5 too small"),
+        (["--memory", "17Gi"], 3, "0 of 5 devices: 5 too small"),
         (["--count", "6"], 3, "5 of 5 devices fit (6 needed)"),
         (["--exclude-vendor", "testing"], 3, "5 not chosen"),
         (["--device", "T-9"], 4, "no device 'T-9' here"),

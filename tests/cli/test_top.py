@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -57,11 +58,12 @@ def test_where_nobody_watches_top_looks_once_in_plain_text(hetero: Run, pair: No
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert 1 == sum(line.startswith("grant pid # core memory enforcement") for line in lines)
-    (grant,) = [line for line in lines if line.endswith("a pair")]
-    assert "/30 % 3/8 GiB preload a pair" in grant
-    assert any(line.endswith("2 GiB hetero-job-cuda") for line in lines)
-    assert any(line.endswith("– sh") for line in lines)
+    assert 1 == sum(line.startswith("# grant user core memory") for line in lines)
+    (grant,) = [line for line in lines if "a pair" in line]
+    assert grant.startswith("0 a pair ")
+    assert "/30 % 3/8 GiB" in grant
+    assert any(re.fullmatch(r"0 2 GiB \d+ hetero-job-cuda", line) for line in lines)
+    assert any(re.fullmatch(r"– \d+ sh", line) for line in lines)
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "\x1b" not in done.stdout
 

@@ -43,13 +43,11 @@ def test_inventory_shows_every_device_and_who_holds_what(
     lines = [line.split() for line in done.stdout.splitlines()]
 
     assert 0 == done.returncode, done.stderr
-    assert ["#", "vendor", "model", "uuid", "granularity", "core", "memory", "slots"] == lines[0][
-        :8
-    ]
     rows = [" ".join(line) for line in lines]
-    assert "1 testing T1000 T-1 1 %, 1 MiB 30/100 2.9/16 GiB 1/4 none ok" == rows[2]
-    assert "4 testing T1000 T-4 1 %, 1 MiB 0/100 0/8 GiB 0/4 none ok" == rows[5]
-    assert ["the", "sleeper"] == lines[-1][-2:]
+    assert "# vendor model free core free memory grants kept by health uuid" == rows[0]
+    assert "1 testing T1000 70 % 13.1/16 GiB 1/4 nothing ! ok T-1" == rows[2]
+    assert "4 testing T1000 100 % 8/8 GiB 0/4 nothing ! ok T-4" == rows[5]
+    assert "the sleeper" in rows[-1]
     assert str(sleeper.pid) in lines[-1]
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "\x1b" not in done.stdout
@@ -58,12 +56,15 @@ def test_inventory_shows_every_device_and_who_holds_what(
 def test_inventory_is_the_same_value_as_json(hetero: Run, sleeper: subprocess.Popen[str]) -> None:
     view = json.loads(hetero("inventory", "--json").stdout)
 
-    assert 1 == view["version"]
-    assert [f"T-{n}" for n in range(5)] == [row["device"]["uuid"] for row in view["devices"]]
-    assert {"core": 30, "memory": 3000 << 20, "slots": 1} == view["devices"][1]["held"]
-    assert {"memory": 1 << 30, "core": 0.25, "processes": None} == view["devices"][1]["usage"]
+    device = view["items"][1]
+    assert ("hetero.node", 2) == (view["schema"], view["version"])
+    assert [f"T-{n}" for n in range(5)] == [row["uuid"] for row in view["items"]]
+    assert (30, 3000 << 20, 1) == tuple(device[f"{of}_held"] for of in ("core", "memory", "slots"))
+    assert (1 << 30, 25, None) == tuple(
+        device[key] for key in ("memory_used", "core_used", "processes")
+    )
     (grant,) = view["grants"]
-    assert [grant["id"]] == view["devices"][1]["grants"]
+    assert [grant["id"]] == device["grants"]
     assert [sleeper.pid] == grant["processes"]
     assert None is view["simulated"]
 
@@ -109,7 +110,7 @@ def test_vendors_shows_a_broken_one_as_a_row(hetero: Run, environ: Mapping[str, 
 def test_fit_takes_nothing(hetero: Run) -> None:
     done = hetero("fit", "--count", "5", "--memory", "8Gi", "--core", "100", "--json")
 
-    assert 5 == len(json.loads(done.stdout)["pieces"])
+    assert 5 == len(json.loads(done.stdout)["items"])
     assert "no grants stand\n" == hetero("ps").stdout
 
 
@@ -117,23 +118,25 @@ def test_fit_says_why_not(hetero: Run) -> None:
     arguments = ("fit", "--memory", "10Gi", "--count", "5")
     short, long = hetero(*arguments), hetero(*arguments, "--explain")
 
-    assert (3, "", "hetero: 4 of 5 devices fit (5 needed): 1 too small\n") == (
+    lack = "1 too small (10 GiB wanted, largest 8)"
+    assert (3, "", f"hetero: 4 of 5 devices fit (5 needed): {lack}\n") == (
         short.returncode,
         short.stdout,
         short.stderr,
     )
     assert 3 == long.returncode
-    lines = [line.split() for line in long.stdout.splitlines()]
-    assert ["T-4", "too", "small"] in lines
-    assert ["T-1", "fits"] in [line[:2] for line in lines]
+    assert "4 T1000: 8 of 8 GiB memory free, 10 GiB asked" in long.stdout
+    assert "1 T1000: fits, would have 6 GiB memory and 100 core left" in long.stdout
 
 
 def test_fit_explains_what_it_would_take(hetero: Run) -> None:
     arguments = ("fit", "--memory", "1Gi", "--explain", "--json")
     (taken,) = [v for v in json.loads(hetero(*arguments).stdout)["verdicts"] if v["chosen"]]
-    shown = [line.split() for line in hetero(*arguments[:-1]).stdout.splitlines()]
+    (shown,) = [
+        line for line in hetero(*arguments[:-1]).stdout.splitlines() if line.endswith("(taken)")
+    ]
 
-    assert [taken["device"], "fits", *map(str, taken["cost"]), "yes"] in shown
+    assert shown.startswith(f"{taken['position']} {taken['model']}: fits, would have ")
 
 
 def test_release_is_refused_until_forced(hetero: Run, sleeper: subprocess.Popen[str]) -> None:

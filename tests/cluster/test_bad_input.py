@@ -57,7 +57,7 @@ def test_contradictions_are_refused_at_admission(
 
 def test_a_share_larger_than_any_card(lab: Lab) -> None:
     lab.add("pod", share(memory=200_000))
-    hears(lab, "pod", "0 of 1 node fit: 1 too small")
+    hears(lab, "pod", "0 of 1 node: 1 too small")
     goes_on(lab)
 
 
@@ -114,7 +114,7 @@ def test_agents_of_other_versions(lab: Lab) -> None:
         hears(
             lab,
             "pod",
-            "0 of 3 nodes fit: 1 publish an inventory that this version cannot read, 2 too small",
+            "0 of 3 nodes: 1 publish an inventory that this version cannot read, 2 too small",
         )
         goes_on(lab)
     finally:

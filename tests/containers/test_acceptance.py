@@ -69,11 +69,11 @@ def test_more_memory_than_a_card_has_is_not_created_and_the_log_says_why(podman:
     done = podman.run(["--name", "large", *asked("count=1,mem=40960Mi")], "true")
 
     assert 126 == done.returncode
-    assert "0 of 4 devices fit: 4 too small" in done.stderr
+    assert "0 of 4 devices: 4 too small" in done.stderr
     assert 1 == done.stderr.count("\n")
     assert [
         "asked HETERO=count=1,mem=40960Mi",
-        "refused, nothing was taken: 0 of 4 devices fit: 4 too small",
+        "refused, nothing was taken: 0 of 4 devices: 4 too small (40 GiB wanted, largest 32)",
     ] == log(podman.machine, "large")
     assert "no grants stand\n" == podman.machine.said("ps")
 

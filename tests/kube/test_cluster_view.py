@@ -136,8 +136,8 @@ def test_inventory_and_top_show_the_cluster_in_a_terminal(
         standing = await told("inventory")
         used = await told("top", "--once", "--interval", "0.1")
         assert "default pod main n1 0 30 % 2 GiB Pending" in standing
-        assert "n1 0 memory M1 50 % 3/16 GiB ok" in used
-        assert "default pod main n1 0 0.0/30 % 0/2 GiB none Pending" in used
+        assert "n1 0 memory M1 50 % █████····· 3/16 GiB █▉········ 30 % ok" in used
+        assert "default pod main n1 0 0.0/30 % 0/2 GiB nothing ! Pending" in used
 
     story(play)
 

@@ -110,7 +110,7 @@ def test_an_online_pod_joins_an_offline_one_and_never_the_other_way_round() -> N
         assert "shared otherwise" == await said(it, "plain", SLICE)
 
     api = scenario(play, n1=(sliced("A"),))
-    assert "0 of 1 node fit: 1 shared otherwise" in api.events
+    assert "0 of 1 node: 1 shared otherwise" in api.events
 
 
 def test_slices_of_one_card_all_share_it_by_one_policy() -> None:
@@ -141,7 +141,7 @@ def test_of_pods_bound_at_once_only_those_that_may_share_get_the_card() -> None:
             assert ["n1"] == answer["NodeNames"]
         answers = await asyncio.gather(*(it.bind(name, "n1") for name in ("plain", "offline")))
 
-        assert [{}, {"Error": "node n1: 0 of 1 device fit: 1 shared otherwise"}] == answers
+        assert [{}, {"Error": "node n1: 0 of 1 device: 1 shared otherwise"}] == answers
 
     scenario(play, n1=(sliced("A"),))
 

@@ -47,7 +47,7 @@ def test_memory_counts_over_all_cards_and_all_pods_of_the_namespace() -> None:
         assert None is await refused(it, "c", of(4000))
 
     api = scenario(play, n1=(card("GPU-1"), card("GPU-2")))
-    assert [f"0 of 1 node fit: 1 {said}"] == api.events
+    assert [f"0 of 1 node: 1 {said}"] == api.events
 
 
 def test_core_counts_and_none_of_it_is_free() -> None:
@@ -105,7 +105,7 @@ def test_an_init_container_counts_only_where_it_takes_more_than_the_others() -> 
         first = [{"name": "first", "resources": {"limits": of(5000)}}]
         assert None is await refused(it, "a", of(4000), initContainers=first)
         assert {} == await it.bind("a", "n1")
-        assert 5000 == it.scheduler.cache.quotas.used["default"][GPUMEM]
+        assert 5000 == it.scheduler.quotas.used["default"][GPUMEM]
 
     scenario(play, n1=(card("GPU-1"),))
 

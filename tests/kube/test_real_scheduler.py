@@ -66,7 +66,7 @@ def test_a_pod_gets_the_share_it_asks_for_and_one_too_large_hears_why_not(
     assert "n1" == wait_for(lambda: node_of(scheduled, "fits"))
     assert {"GPU-1": {"core": 30, "memory": 3000 * 2**20, "slots": 1}} == held(scheduled)
     assert wait_for(
-        lambda: "0 of 2 nodes fit: 1 have no device, 1 too small" in scheduled.events("large")
+        lambda: "0 of 2 nodes: 1 have no device, 1 too small" in scheduled.events("large")
     )
 
 

@@ -114,7 +114,7 @@ def test_a_pod_that_fits_nowhere_is_told_once_in_one_sentence() -> None:
         await asyncio.sleep(0)
 
     api = scenario(play, n1=(card("GPU-1"),))
-    assert ["0 of 1 node fit: 1 have too few devices"] == api.events
+    assert ["0 of 1 node: 1 have too few devices"] == api.events
 
 
 def test_bind_signs_the_allocation_and_binds_the_pod() -> None:
@@ -140,7 +140,7 @@ def test_of_many_pods_bound_at_once_no_more_than_fit_get_a_share() -> None:
 
         assert 4 == answers.count({})
         assert [16384, 16384] == [it.held("GPU-1"), it.held("GPU-2")]
-        assert {"Error": "node n1: 0 of 2 devices fit: 2 lack memory"} in answers
+        assert {"Error": "node n1: 0 of 2 devices: 2 lack memory"} in answers
 
     scenario(play, n1=(card("GPU-1"), card("GPU-2")))
 

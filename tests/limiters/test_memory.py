@@ -315,10 +315,10 @@ def test_a_usage_region_that_is_missing_refuses_everything(grant: Grant) -> None
     assert 800 == grant.run("say(cuda.cuInit(c_uint(0)))")
 
 
-def test_nothing_is_printed_unless_asked(grant: Grant) -> None:
-    code = "start(); say(take('plain', 1 << 40))"
-    quiet, told = grant.start(code), grant.start(code, HETERO_LOG="info")
-    assert ("2\n", "") == quiet.communicate()
-    out, errors = told.communicate()
-    assert "2\n" == out
-    assert "refused" in errors
+def test_a_program_is_told_once_why_it_was_refused_and_no_more_unless_asked(grant: Grant) -> None:
+    code = "start(); take('plain', 1 << 40); say(take('plain', 1 << 40))"
+    for level, lines in (("", 1), ("off", 0), ("info", 2)):
+        out, errors = grant.start(code, HETERO_LOG=level).communicate()
+        assert "2\n" == out
+        assert lines == errors.count("1048576 MiB refused")
+        assert lines == errors.count("\n") or level == "info"

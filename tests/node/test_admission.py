@@ -46,7 +46,7 @@ def test_the_sum_of_standing_memory_never_passes_the_card(make_node: MakeNode) -
     for _ in range(3):
         admit(node, request(memory=5 * GiB))
 
-    with pytest.raises(Refused, match="0 of 1 device fit: 1 lack memory"):
+    with pytest.raises(Refused, match="0 of 1 device: 1 lack memory"):
         admit(node, request(memory=5 * GiB))
 
     admit(node, request(memory=1 * GiB))

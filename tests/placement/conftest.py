@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import pytest
 from attrs import evolve
 
 from hetero.model import (
@@ -26,11 +26,12 @@ from hetero.model import (
     Whole,
 )
 from hetero.model.units import GiB, MiB
-from hetero.placement import Container, Index, Node, Placement, Pod
+from hetero.placement.cache import Quotas, SchedulerCache
+from hetero.placement.cluster import Container, Node, Placement, Pod
+from hetero.placement.placement_policy import WEIGHTS, Weights
+from hetero.placement.state import Cluster
 from hetero.plugin.testing import rack
 
-#: A test of both forms that a cluster's rows are kept in.
-FORMS = pytest.mark.parametrize("dense", [False, True], ids=["plain", "dense"])
 #: One of each way a card divides: whole; freely; in coarse steps; by a ladder, several of them only
 #: whole; by a menu; in parts that exist already; and with a counter of its own.
 KINDS: dict[str, tuple[Granularity, dict[str, int]]] = {
@@ -121,14 +122,60 @@ def pod(
     )
 
 
-def placed(index: Index, some: Pod) -> Placement:
-    answer = index.place(some)
+class Asked:
+    """A cache that is asked as kube-scheduler asks it: which node, then for a place on it."""
+
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        *,
+        weights: Weights = WEIGHTS["fragmentation"],
+        quotas: Quotas | None = None,
+    ) -> None:
+        self.cache = SchedulerCache(quotas, weights=weights)
+        self._uids: dict[int, str] = {}  # of what was placed
+        self._pods = 0
+        for one in nodes:
+            self.cache.update_node(one)
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.cache.cluster()
+
+    def place(self, some: Pod) -> Placement | Refusal:
+        """Return the pod's place, taken from now on, or how many nodes say what."""
+        self._pods += 1
+        uid = str(self._pods)
+        self.cache.arrive(uid, some, 0.0)
+        names = frozenset(self.cache.nodes())
+        node = self.cache.best(some, names)
+        if node is None:
+            counts = Counter(self.cache.serving(some, names)[1].values())
+            return Refusal(wanted=1, verdicts={}, counts=counts, of="node")
+        answer = self.cache.reserve(uid, some, node)
+        assert isinstance(answer, Placement), answer  # what serves, does
+        self._uids[id(answer)] = uid
+        return answer
+
+    def find(self, some: Pod) -> Placement | Refusal:
+        """Return the place the pod would get; nothing is taken."""
+        answer = self.place(some)
+        if isinstance(answer, Placement):
+            self.remove(answer)
+        return answer
+
+    def remove(self, placement: Placement) -> None:
+        self.cache.forget(self._uids[id(placement)])
+
+
+def placed(asked: Asked, some: Pod) -> Placement:
+    answer = asked.place(some)
     assert isinstance(answer, Placement), answer
     return answer
 
 
-def refused(index: Index, some: Pod) -> str:
-    answer = index.place(some)
+def refused(asked: Asked, some: Pod) -> str:
+    answer = asked.place(some)
     assert isinstance(answer, Refusal), answer
     return answer.sentence
 
@@ -138,9 +185,9 @@ def where(placement: Placement) -> list[str]:
     return sorted(usage.device for usage in placement.holds)
 
 
-def sound(index: Index, standing: Sequence[Placement]) -> None:
-    """Assert that nothing is over its capacity and that the index counts what stands, exactly."""
-    cluster = index.cluster
+def sound(asked: Asked, standing: Sequence[Placement]) -> None:
+    """Assert that nothing is over its capacity and that the cache counts what stands, exactly."""
+    cluster = asked.cluster
     held: dict[str, dict[str, int]] = {}
     host: dict[str, dict[str, int]] = {}
     for placement in standing:
@@ -159,6 +206,8 @@ def sound(index: Index, standing: Sequence[Placement]) -> None:
                 assert left >= 0, (device.uuid, name, left)
                 assert free[device.uuid][name] == left, (device.uuid, name)
         for place, name in enumerate(cluster.counters):
+            if name not in machine.host:
+                continue
             left = machine.host[name] - host.get(machine.name, {}).get(name, 0)
             assert left >= 0, (machine.name, name, left)
             assert cluster.host[number][place] == left
@@ -167,3 +216,21 @@ def sound(index: Index, standing: Sequence[Placement]) -> None:
 def container(memory: int | None = None, cpu: int = 0) -> Container:
     request = Request(asks=(Ask(memory=memory * GiB),)) if memory else None
     return Container(request=request, host={"cpu": cpu})
+
+
+def shut(asked: Asked, name: str, *, cordoned: bool = True) -> None:
+    """Place nothing more on a node, or open it again."""
+    asked.cache.update_node(evolve(_node(asked, name), cordoned=cordoned))
+
+
+def fail(asked: Asked, name: str, position: int, health: str | None) -> None:
+    """Have a node's device fall ill, or be well again (None)."""
+    machine = _node(asked, name)
+    devices = [*machine.devices]
+    place = position % len(devices)
+    devices[place] = evolve(devices[place], health=health)
+    asked.cache.update_node(evolve(machine, devices=tuple(devices)))
+
+
+def _node(asked: Asked, name: str) -> Node:
+    return asked.cluster.nodes[asked.cluster.number[name]]

@@ -65,7 +65,9 @@ def granted(inventory: Inventory | Sequence[Device], request: Request) -> list[s
 
 
 def test_memory_above_the_card_is_refused() -> None:
-    assert "0 of 1 device fit: 1 too small" == refused(rack(32 * GiB), one(memory=33 * GiB))
+    assert "0 of 1 device: 1 too small (33 GiB wanted, largest 32)" == refused(
+        rack(32 * GiB), one(memory=33 * GiB)
+    )
 
 
 @pytest.mark.parametrize("core", [0, 101, 110, -1])
@@ -88,29 +90,39 @@ def test_the_sum_of_memory_never_passes_the_card() -> None:
     full = admit(rack(32 * GiB), one(memory=20 * GiB), one(memory=12 * GiB - MiB))
 
     assert ["memory-0"] == granted(full, one(memory=MiB))
-    assert "0 of 1 device fit: 1 lack memory" == refused(full, one(memory=MiB + 1))
+    assert "0 of 1 device: 1 lack memory (2 MiB wanted, largest free 1)" == refused(
+        full, one(memory=MiB + 1)
+    )
 
 
 def test_the_sum_of_core_never_passes_the_card() -> None:
     full = admit(rack(32 * GiB), one(memory=GiB, core=60), one(memory=GiB, core=30))
 
     assert ["memory-0"] == granted(full, one(memory=GiB, core=10))
-    assert "0 of 1 device fit: 1 lack core" == refused(full, one(memory=GiB, core=11))
+    assert "0 of 1 device: 1 lack core (11 % wanted, largest free 10)" == refused(
+        full, one(memory=GiB, core=11)
+    )
 
 
 def test_core_unset_is_refused_once_all_core_is_promised() -> None:
     full = admit(rack(32 * GiB), one(memory=GiB, core=60), one(memory=GiB, core=40))
 
-    assert "0 of 1 device fit: 1 lack core" == refused(full, one(memory=GiB))
+    assert "0 of 1 device: 1 lack core" == refused(full, one(memory=GiB))
 
 
 def test_core_100_wants_the_card_for_itself_and_keeps_it() -> None:
     shared = admit(rack(32 * GiB), one(memory=GiB, core=1))
     alone = admit(rack(32 * GiB), one(memory=GiB, core=100))
 
-    assert "0 of 1 device fit: 1 lack core" == refused(shared, one(memory=GiB, core=100))
-    assert "0 of 1 device fit: 1 lack slots" == refused(alone, one(memory=GiB))
-    assert "0 of 1 device fit: 1 lack core" == refused(alone, one(memory=GiB, core=1))
+    assert "0 of 1 device: 1 lack core (100 % wanted, largest free 99)" == refused(
+        shared, one(memory=GiB, core=100)
+    )
+    assert "0 of 1 device: 1 lack slots (1 wanted, largest free 0)" == refused(
+        alone, one(memory=GiB)
+    )
+    assert "0 of 1 device: 1 lack core (1 % wanted, largest free 0)" == refused(
+        alone, one(memory=GiB, core=1)
+    )
 
 
 def test_all_of_the_memory_wants_the_card_for_itself_and_keeps_it() -> None:
@@ -118,20 +130,26 @@ def test_all_of_the_memory_wants_the_card_for_itself_and_keeps_it() -> None:
         shared = admit(rack(32 * GiB), one(memory=GiB))
         alone = admit(rack(32 * GiB), whole)
 
-        assert "0 of 1 device fit: 1 lack memory" == refused(shared, whole)
-        assert "0 of 1 device fit: 1 lack memory" == refused(alone, one(memory=MiB, core=1))
+        assert "0 of 1 device: 1 not empty (32 GiB wanted, largest free 31)" == refused(
+            shared, whole
+        )
+        assert "0 of 1 device: 1 lack memory (1 MiB wanted, largest free 0)" == refused(
+            alone, one(memory=MiB, core=1)
+        )
 
 
 def test_slots_are_counted() -> None:
     full = admit(rack(32 * GiB, slots=3), *[one(memory=GiB, core=1)] * 3)
 
-    assert "0 of 1 device fit: 1 lack slots" == refused(full, one(memory=GiB, core=1))
+    assert "0 of 1 device: 1 lack slots (1 wanted, largest free 0)" == refused(
+        full, one(memory=GiB, core=1)
+    )
 
 
 def test_an_unhealthy_card_is_given_to_nobody_and_says_why() -> None:
     devices = rack(32 * GiB, health="row remap pending")
 
-    assert "0 of 1 device fit: 1 unhealthy (row remap pending)" == refused(devices, one(memory=GiB))
+    assert "0 of 1 device: 1 unhealthy (row remap pending)" == refused(devices, one(memory=GiB))
 
 
 def test_a_card_whose_health_nobody_tells_is_given_out() -> None:
@@ -159,7 +177,9 @@ def test_a_failure_on_the_third_gives_nothing_at_all() -> None:
     devices = rack(32 * GiB, 32 * GiB, 16 * GiB)
     three = Request(asks=(Ask(memory=20 * GiB),) * 3)
 
-    assert "2 of 3 devices fit (3 needed): 1 too small" == refused(devices, three)
+    assert "2 of 3 devices fit (3 needed): 1 too small (20 GiB wanted, largest 16)" == refused(
+        devices, three
+    )
 
 
 def test_uneven_shares_land_on_the_cards_they_name() -> None:
@@ -230,15 +250,19 @@ def test_only_what_was_chosen_and_nothing_avoided_is_given(
 def test_a_part_of_a_vendors_name_is_not_its_name() -> None:
     request = Request(asks=(Ask(memory=GiB),), vendor=Selector(("thre",)))
 
-    assert "0 of 4 devices fit: 4 not chosen" == refused(MIXED, request)
+    assert "0 of 4 devices: 4 not chosen" == refused(MIXED, request)
 
 
 def test_any_card_with_room_serves_and_the_refusal_counts_what_the_others_lack() -> None:
     assert ["two-0"] == granted(MIXED, one(memory=30 * GiB))
 
     full = admit(MIXED, one(memory=80 * GiB), one(memory=40 * GiB, core=100))
-    lack = "1 one lack memory, 2 three too small, 1 two lack memory"
-    assert f"0 of 4 devices fit: {lack}" == refused(full, one(memory=30 * GiB))
+    lack = (
+        "2 three too small (30 GiB wanted, largest 24), "
+        "1 one lack memory (30 GiB wanted, largest free 0), "
+        "1 two lack memory (30 GiB wanted, largest free 8)"
+    )
+    assert f"0 of 4 devices: {lack}" == refused(full, one(memory=30 * GiB))
 
 
 @pytest.mark.parametrize(
@@ -297,9 +321,13 @@ def test_instances_are_given_smallest_first_each_once_and_the_fifth_request_is_r
     assert ["part-0", "part-1", "part-2", "part-3"] == [
         allocation.pieces[0].part for allocation in full.standing
     ]
-    assert "0 of 1 device fit: 1 lack 1g.18gb" == refused(full, one(memory=10 * GiB))
-    assert "0 of 1 device fit: 1 lack 2g.35gb" == refused(full, one(memory=20 * GiB))
-    assert "0 of 1 device fit: 1 too small" == refused(full, one(memory=36 * GiB))
+    assert "0 of 1 device: 1 lack 1g.18gb (1 wanted, largest free 0)" == refused(
+        full, one(memory=10 * GiB)
+    )
+    assert "0 of 1 device: 1 lack 2g.35gb (1 wanted, largest free 0)" == refused(
+        full, one(memory=20 * GiB)
+    )
+    assert "0 of 1 device: 1 too small" == refused(full, one(memory=36 * GiB))
 
 
 def test_the_fifth_10_gib_on_a_card_of_four_templates_is_refused_for_memory() -> None:
@@ -312,7 +340,9 @@ def test_the_fifth_10_gib_on_a_card_of_four_templates_is_refused_for_memory() ->
 
     full = admit([device], *[one(memory=10 * GiB)] * 4)
 
-    assert "0 of 1 device fit: 1 lack memory" == refused(full, one(memory=10 * GiB))
+    assert "0 of 1 device: 1 lack memory (16 GiB wanted, largest free 0)" == refused(
+        full, one(memory=10 * GiB)
+    )
 
 
 def test_the_eighth_small_template_is_refused_for_what_runs_out_first() -> None:
@@ -323,7 +353,9 @@ def test_the_eighth_small_template_is_refused_for_what_runs_out_first() -> None:
 
     full = admit([device], *[one(memory=GiB)] * 7)
 
-    assert "0 of 1 device fit: 1 lack memory" == refused(full, one(memory=GiB))
+    assert "0 of 1 device: 1 lack memory (3 GiB wanted, largest free 0)" == refused(
+        full, one(memory=GiB)
+    )
 
 
 def test_several_of_a_whole_card_vendor_are_whole_cards() -> None:
@@ -333,7 +365,9 @@ def test_several_of_a_whole_card_vendor_are_whole_cards() -> None:
     assert [device.capacity for device in devices] == [
         grant.takes for grant in full.standing[0].pieces
     ]
-    assert "0 of 2 devices fit: 2 lack memory" == refused(full, one(memory=GiB))
+    assert "0 of 2 devices: 2 lack memory (1 GiB wanted, largest free 0)" == refused(
+        full, one(memory=GiB)
+    )
 
 
 def test_what_an_exclusive_grant_takes_leaves_no_slot() -> None:

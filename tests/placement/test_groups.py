@@ -22,10 +22,9 @@ from hetero.model import (
     Templated,
 )
 from hetero.model.units import GiB
-from hetero.placement import Container, Index, Placement, Pod, gang, preempt
-from hetero.placement.plan import Preemption
+from hetero.placement.cluster import Container, Placement, Pod
 
-from .conftest import FORMS, KINDS, cards, node, placed, pod, refused, where
+from .conftest import KINDS, Asked, cards, node, placed, pod, refused, where
 
 
 def modules(count: int, *, on: str = "n", size: int = 2) -> tuple[Device, ...]:
@@ -50,74 +49,55 @@ def of(placement: Placement) -> set[str]:
     return {str(int(uuid.rpartition("-")[2]) // 2) for uuid in where(placement)}
 
 
-@FORMS
 @pytest.mark.parametrize("count", [1, 3])
-def test_an_odd_number_of_dies_is_refused_and_says_why(dense: bool, count: int) -> None:
-    index = Index([node("a", modules(2, on="a"))], dense=dense)
+def test_an_odd_number_of_dies_is_refused_and_says_why(count: int) -> None:
+    asked = Asked([node("a", modules(2, on="a"))])
 
-    assert "0 of 1 node fit: 1 give devices only in groups" == refused(index, pod(count))
+    assert "0 of 1 node: 1 only given 2 at a time" == refused(asked, pod(count))
 
 
-@FORMS
-def test_a_pair_is_one_module_though_single_dies_of_two_are_free(dense: bool) -> None:
-    index = Index([node("a", modules(3, on="a"))], dense=dense)
+def test_a_pair_is_one_module_though_single_dies_of_two_are_free() -> None:
+    asked = Asked([node("a", modules(3, on="a"))])
     for die in ("a/menu-0", "a/menu-3"):
-        placed(index, slice_of(die))
+        placed(asked, slice_of(die))
 
-    assert {"2"} == of(placed(index, pod(2)))
-    assert "0 of 1 node fit: 1 give devices only in groups" == refused(index, pod(2))
+    assert {"2"} == of(placed(asked, pod(2)))
+    assert "2 in a group of 2 that is not all free, 4 lack core" in refused(asked, pod(2))
 
 
 def test_a_node_that_has_no_free_module_leaves_the_pod_to_the_next() -> None:
-    index = Index([node("a", modules(2, on="a")), node("b", modules(2, on="b"))])
+    asked = Asked([node("a", modules(2, on="a")), node("b", modules(2, on="b"))])
     for die in ("a/menu-0", "a/menu-2"):
-        placed(index, slice_of(die))
+        placed(asked, slice_of(die))
 
-    assert ["b/menu-0", "b/menu-1"] == where(placed(index, pod(2)))
+    assert ["b/menu-0", "b/menu-1"] == where(placed(asked, pod(2)))
 
 
 def test_slices_are_cut_from_single_dies() -> None:
-    index = Index([node("a", modules(1, on="a"))])
-    some = [placed(index, pod(memory=8 * GiB)) for _ in range(2)]
+    asked = Asked([node("a", modules(1, on="a"))])
+    some = [placed(asked, pod(memory=8 * GiB)) for _ in range(2)]
 
     assert 1 == len({uuid for placement in some for uuid in where(placement)})
 
 
 def test_containers_of_one_pod_share_no_module_that_one_takes_whole() -> None:
-    index = Index([node("a", modules(2, on="a"))])
+    asked = Asked([node("a", modules(2, on="a"))])
     pair = Container(request=Request(asks=(Ask(), Ask())))
     slice_ = Container(request=Request(asks=(Ask(memory=GiB),)))
-    both = placed(index, Pod(containers=(slice_, pair)))
+    both = placed(asked, Pod(containers=(slice_, pair)))
 
     assert [1, 2] == [len(allocation.pieces) for allocation in both.allocations if allocation]
     assert (3, {"0", "1"}) == (len(where(both)), of(both))
-    assert "have no room for all of it" in refused(
-        Index([node("a", modules(1, on="a"))]), Pod(containers=(slice_, pair))
+    assert "lack room for all containers at once" in refused(
+        Asked([node("a", modules(1, on="a"))]), Pod(containers=(slice_, pair))
     )
 
 
 def test_containers_that_want_one_die_each_do_not_make_a_pair() -> None:
-    index = Index([node("a", modules(1, on="a"))])
+    asked = Asked([node("a", modules(1, on="a"))])
     one = Container(request=Request(asks=(Ask(),)))
 
-    assert "have no room for all of it" in refused(index, Pod(containers=(one, one)))
-
-
-def test_a_gang_and_a_preemption_keep_modules_together() -> None:
-    index = Index([node("a", modules(2, on="a"))])
-    slices = [
-        placed(index, pod(name=f"s{n}", asks=(Ask(memory=GiB, device=f"a/menu-{n}"),)))
-        for n in (0, 2)
-    ]
-    pair = pod(2, priority=1)
-
-    found = preempt(index, pair, slices)
-    assert isinstance(found, Preemption)
-    assert (1, 1) == (len(found.victims), len(of(found.placement)))
-    index = Index([node("a", modules(2, on="a"))])
-    answer = gang(index, [pod(2), pod(2)])
-    assert isinstance(answer, tuple)
-    assert [1, 1] == [len(of(placement)) for placement in answer]
+    assert "1 only given 2 at a time" in refused(asked, Pod(containers=(one, one)))
 
 
 @given(
@@ -135,10 +115,10 @@ def test_a_pod_fits_exactly_when_some_choice_of_dies_does(
     count = -(-len(used) // size)
     dies = modules(count, on="a", size=size)
     used = used + [False] * (len(dies) - len(used))
-    index = Index([node("a", dies)])
+    asked = Asked([node("a", dies)])
     for place, is_used in enumerate(used):
         if is_used:
-            placed(index, pod(asks=(Ask(memory=16 * GiB, device=f"a/menu-{place}"),)))
+            placed(asked, pod(asks=(Ask(memory=16 * GiB, device=f"a/menu-{place}"),)))
     demands = [(1, True) if sliced else (dies_, False) for dies_, sliced in demands]
     some = Pod(
         containers=tuple(
@@ -170,13 +150,13 @@ def test_a_pod_fits_exactly_when_some_choice_of_dies_does(
         return False
 
     expected = serves(tuple(2 if one else 3 for one in used), demands)
-    assert expected == isinstance(index.find(some), Placement)
+    assert expected == isinstance(asked.find(some), Placement)
 
 
 def test_a_whole_die_takes_all_its_slots() -> None:
-    index = Index([node("a", modules(1, on="a"))])
+    asked = Asked([node("a", modules(1, on="a"))])
 
-    assert [8, 8] == [usage.takes[SLOTS] for usage in placed(index, pod(2)).holds]
+    assert [8, 8] == [usage.takes[SLOTS] for usage in placed(asked, pod(2)).holds]
 
 
 # --- one policy for all shares of a device -------------------------------------------------------
@@ -195,36 +175,35 @@ def by(policy: Policy, *, memory: int = 8, **request: Any) -> Container:
     return Container(request=Request(asks=asks, policy=policy, **request))
 
 
-@FORMS
-def test_shares_by_another_policy_go_to_another_card(dense: bool) -> None:
-    index = Index([node("a", agreeing(2))], dense=dense)
+def test_shares_by_another_policy_go_to_another_card() -> None:
+    asked = Asked([node("a", agreeing(2))])
     one, other, third = (Pod(containers=(by(policy),)) for policy in Policy)
-    first = placed(index, one)
+    first = placed(asked, one)
 
-    assert where(first) == where(placed(index, one)) != where(placed(index, other))
-    assert "0 of 1 node fit: 1 shared by another policy" == refused(index, third)
+    assert where(first) == where(placed(asked, one)) != where(placed(asked, other))
+    assert "0 of 1 node: 1 shared by another policy" == refused(asked, third)
 
 
 def test_a_card_that_is_empty_again_takes_any_policy() -> None:
-    index = Index([node("a", agreeing(1))])
+    asked = Asked([node("a", agreeing(1))])
     fixed, elastic = (Pod(containers=(by(p),)) for p in (Policy.FIXED, Policy.ELASTIC))
-    standing = placed(index, fixed)
+    standing = placed(asked, fixed)
 
-    assert isinstance(index.find(elastic), Refusal)
-    index.remove(standing)
-    assert isinstance(index.find(elastic), Placement)
+    assert isinstance(asked.find(elastic), Refusal)
+    asked.remove(standing)
+    assert isinstance(asked.find(elastic), Placement)
 
 
 def test_containers_by_two_policies_share_no_card() -> None:
     both = Pod(containers=(by(Policy.FIXED), by(Policy.ELASTIC)))
 
-    assert 2 == len(where(placed(Index([node("a", agreeing(2))]), both)))
-    assert "have no room for all of it" in refused(Index([node("a", agreeing(1))]), both)
+    assert 2 == len(where(placed(Asked([node("a", agreeing(2))]), both)))
+    assert "lack room for all containers at once" in refused(Asked([node("a", agreeing(1))]), both)
 
 
 def test_a_whole_card_has_no_policy_to_agree_on() -> None:
-    index = Index([node("a", agreeing(1))])
+    asked = Asked([node("a", agreeing(1))])
     alone = Pod(containers=(by(Policy.ELASTIC, exclusive=True),))
 
-    held = placed(index, alone)
+    held = placed(asked, alone)
     assert dict(agreeing(1)[0].capacity) == held.holds[0].takes

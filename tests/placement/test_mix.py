@@ -49,7 +49,7 @@ def test_a_host_rate_says_how_much_card_a_processor_comes_with() -> None:
     rate = host_rate(2000 * POINTS, 24_000)
 
     assert rate is not None
-    assert 1000 * POINTS == rate.covers(12_000)
+    assert 1000 * POINTS == 12_000 * rate.points // rate.amount
     assert host_rate(0, 5) is None
     assert host_rate(5, 0) is None
 

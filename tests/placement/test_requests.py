@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hetero.model import MEMORY, Ask, Device, Link, Refusal, Selector
 from hetero.model.units import GiB
-from hetero.placement import Index, Placement, Pod
-from tests.placement.conftest import FORMS, cards, container, node, placed, pod, refused, where
+from hetero.placement.cluster import Placement, Pod
+from tests.placement.conftest import Asked, cards, container, node, placed, pod, refused, where
 
 # --- pods of several containers ------------------------------------------------------------------
 
@@ -22,8 +22,8 @@ def test_a_pod_holds_the_larger_of_its_init_and_its_rest_and_its_sidecars() -> N
         init=(container(60, 500), container(5, 9000)),
         sidecars=(container(4, 100),),
     )
-    index = Index([node("a", cards("free", 1, node="a"))])
-    placement = placed(index, some)
+    asked = Asked([node("a", cards("free", 1, node="a"))])
+    placement = placed(asked, some)
 
     assert {"cpu": 9100} == placement.host
     assert [64 * GiB] == [usage.takes[MEMORY] for usage in placement.holds]
@@ -31,12 +31,12 @@ def test_a_pod_holds_the_larger_of_its_init_and_its_rest_and_its_sidecars() -> N
 
 
 def test_containers_beside_one_another_need_room_for_all_of_them() -> None:
-    index = Index([node("a", cards("free", 1, node="a"))])
+    asked = Asked([node("a", cards("free", 1, node="a"))])
     some = Pod(containers=(container(50), container(40)))
 
-    assert "0 of 1 node fit: 1 have no room for all of it" == refused(index, some)
-    index = Index([node("a", cards("free", 2, node="a"))])
-    assert ["a/free-0", "a/free-1"] == where(placed(index, some))
+    assert "0 of 1 node: 1 lack room for all containers at once" == refused(asked, some)
+    asked = Asked([node("a", cards("free", 2, node="a"))])
+    assert ["a/free-0", "a/free-1"] == where(placed(asked, some))
 
 
 @given(
@@ -49,11 +49,11 @@ def test_a_pod_of_several_containers_fits_exactly_when_some_assignment_does(
     main: list[int], init: list[int], sidecars: list[int], used: list[int]
 ) -> None:
     """Sizes in tens of GiB on cards of eighty of which `used` is taken."""
-    index = Index([node("a", cards("free", len(used), node="a"))])
+    asked = Asked([node("a", cards("free", len(used), node="a"))])
     for place, amount in enumerate(used):
         if amount:
             asks = (Ask(memory=amount * 10 * GiB, device=f"a/free-{place}"),)
-            placed(index, pod(asks=asks))
+            placed(asked, pod(asks=asks))
     free = [8 - amount for amount in used]
     some = Pod(
         containers=tuple(container(10 * size) for size in main),
@@ -75,7 +75,7 @@ def test_a_pod_of_several_containers_fits_exactly_when_some_assignment_does(
         all(ways([size], left) for size in init) and ways(main, left)
         for left in ways(sidecars, free)
     )
-    assert bool(expected) == isinstance(index.find(some), Placement)
+    assert bool(expected) == isinstance(asked.find(some), Placement)
 
 
 # --- what a request may ask of its devices -------------------------------------------------------
@@ -102,39 +102,38 @@ def test_several_cards_get_the_best_links_and_a_single_one_the_worst() -> None:
 
     def home(count: int) -> list[str]:
         demand = pod(count, memory=10 * GiB, request={"links": True})
-        return where(placed(Index([node("a", devices)]), demand))
+        return where(placed(Asked([node("a", devices)]), demand))
 
     assert ["a/free-1", "a/free-2"] == home(2)
     assert ["a/free-0"] == home(1)
 
 
 def test_numa_keeps_the_devices_on_one_node_of_memory() -> None:
-    index = Index([node("a", linked(4, {}))])
-    placed(index, pod(asks=(Ask(device="a/free-0"),)))
+    asked = Asked([node("a", linked(4, {}))])
+    placed(asked, pod(asks=(Ask(device="a/free-0"),)))
     demand = pod(2, memory=GiB, request={"numa": True})
 
-    assert ["a/free-2", "a/free-3"] == where(placed(index, demand))
-    assert "0 of 1 node fit: 1 have no room for all of it" == refused(
-        index, pod(3, memory=GiB, request={"numa": True})
+    assert ["a/free-2", "a/free-3"] == where(placed(asked, demand))
+    assert "3 of 4 devices fit (3 needed): 1 lack memory" in refused(
+        asked, pod(3, memory=GiB, request={"numa": True})
     )
 
 
-@FORMS
-def test_exclusive_takes_all_of_a_card_and_empty_only_wants_it_untouched(dense: bool) -> None:
-    index = Index([node("a", cards("free", 2, node="a"))], dense=dense)
-    placed(index, pod(memory=GiB, request={"empty": True}))
+def test_exclusive_takes_all_of_a_card_and_empty_only_wants_it_untouched() -> None:
+    asked = Asked([node("a", cards("free", 2, node="a"))])
+    placed(asked, pod(memory=GiB, request={"empty": True}))
     small = pod(memory=GiB, request={"empty": True, "uuid": Selector(include=("a/free-0",))})
 
-    assert ["a/free-1"] == where(placed(index, pod(memory=GiB, request={"exclusive": True})))
-    assert isinstance(index.find(small), Refusal)
-    assert ["a/free-0"] == where(placed(index, pod(memory=GiB)))
+    assert ["a/free-1"] == where(placed(asked, pod(memory=GiB, request={"exclusive": True})))
+    assert isinstance(asked.find(small), Refusal)
+    assert ["a/free-0"] == where(placed(asked, pod(memory=GiB)))
 
 
 def test_models_vendors_and_uuids_can_be_chosen_and_avoided() -> None:
     nodes = [node("a", cards("free", 1, node="a")), node("b", cards("coarse", 2, node="b"))]
 
     def home(**choice: Selector) -> list[str]:
-        return where(placed(Index(nodes), pod(memory=GiB, request=choice)))
+        return where(placed(Asked(nodes), pod(memory=GiB, request=choice)))
 
     assert ["b/coarse-0"] == home(model=Selector(include=("coarse",)))
     assert ["b/coarse-0"] == home(vendor=Selector(exclude=("free",)))

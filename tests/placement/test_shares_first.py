@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from attrs import evolve
 
 from hetero.model import (
@@ -18,9 +19,11 @@ from hetero.model import (
     Whole,
 )
 from hetero.model.units import GiB
-from hetero.placement import Container, Index, Node, Placement, Pod, explain, fit
+from hetero.placement import explain, fit
+from hetero.placement.cluster import Container, Node, Placement, Pod
+from hetero.placement.placement_policy import WEIGHTS
 from hetero.plugin.testing import rack
-from tests.placement.conftest import FORMS, placed, pod, where
+from tests.placement.conftest import Asked, placed, pod, where
 
 #: A large card that gives shares with a limit, a smaller one that gives them without, and the
 #: smallest that is given whole: binpack alone would take them in the opposite order.
@@ -91,22 +94,20 @@ def test_the_explanation_puts_what_is_conceded_before_the_policys_cost() -> None
     assert ["one-0"] == [one.device for one in explained.verdicts if one.chosen]
 
 
-@FORMS
+@pytest.mark.parametrize("policy", WEIGHTS)
 def test_a_cluster_takes_a_node_that_gives_a_share_before_one_that_gives_a_card(
-    dense: bool,
+    policy: str,
 ) -> None:
-    index = Index(
-        [Node(name="whole", devices=(WHOLE,)), Node(name="shares", devices=(CONFINED,))],
-        dense=dense,
-    )
+    nodes = Node(name="whole", devices=(WHOLE,)), Node(name="shares", devices=(CONFINED,))
+    cluster = Asked(nodes, weights=WEIGHTS[policy])
     demand = pod(memory=3 * GiB, core=30)
 
-    assert ["one-0"] * 3 + ["three-0"] == [where(placed(index, demand))[0] for _ in range(4)]
+    assert ["one-0"] * 3 + ["three-0"] == [where(placed(cluster, demand))[0] for _ in range(4)]
 
 
 def test_containers_of_one_pod_get_shares_while_there_are_any() -> None:
-    index = Index([Node(name="a", devices=(WHOLE, CONFINED))])
-    placement = index.place(Pod(containers=(Container(request=share()),) * 3))
+    cluster = Asked([Node(name="a", devices=(WHOLE, CONFINED))])
+    placement = cluster.place(Pod(containers=(Container(request=share()),) * 3))
 
     assert isinstance(placement, Placement)
     assert ["one-0"] == where(placement)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from attrs import evolve
 
 from hetero.model import MEMORY, SLOTS, Selector, Templated
 from hetero.model.rounding import portion
 from hetero.model.units import GiB
-from hetero.placement import Index, Node, Placement
-from tests.placement.conftest import KINDS, cards, node, pod, sound
+from hetero.placement.cluster import Node, Placement
+from tests.placement.conftest import KINDS, Asked, cards, fail, node, pod, shut, sound
 
 SIZES = (None, GiB, 2 * GiB, 5 * GiB, 8 * GiB, 12 * GiB, 20 * GiB, 40 * GiB)
 CORES = (None, 5, 10, 20, 50, 100)
@@ -25,7 +24,7 @@ def mixed(nodes: int) -> list[Node]:
     ]
 
 
-def obeys(placement: Placement, index: Index) -> None:
+def obeys(placement: Placement, asked: Asked) -> None:
     """Assert that every grant is what its device's declaration makes of what was asked."""
     request = placement.pod.containers[0].request
     allocation = placement.allocations[0]
@@ -33,8 +32,8 @@ def obeys(placement: Placement, index: Index) -> None:
         return
     assert len(request.asks) == len({grant.device for grant in allocation.pieces})
     for ask, grant in zip(request.asks, allocation.pieces, strict=True):
-        number, position = index.cluster.where[grant.device]
-        device = index.cluster.nodes[number].devices[position]
+        number, position = asked.cluster.where[grant.device]
+        device = asked.cluster.nodes[number].devices[position]
         cut = portion(device, ask, count=len(request.asks), free=device.capacity)
         assert cut is not None
         assert grant.takes[MEMORY] >= (ask.memory or 0)
@@ -49,7 +48,7 @@ def obeys(placement: Placement, index: Index) -> None:
 
 def live(steps: int, nodes: int) -> None:
     rng = random.Random(7)
-    index = Index(mixed(nodes))
+    asked = Asked(mixed(nodes))
     kinds = list(KINDS)
     demands = [
         pod(
@@ -68,26 +67,25 @@ def live(steps: int, nodes: int) -> None:
     for step in range(steps):
         draw = rng.random()
         if draw < 0.52:
-            answer = index.place(rng.choice(demands))
+            answer = asked.place(rng.choice(demands))
             if isinstance(answer, Placement):
                 standing.append(answer)
-                obeys(answer, index)
+                obeys(answer, asked)
                 assert answer.node not in closed
         elif draw < 0.98 and standing:
             last = rng.randrange(len(standing))
             standing[last], standing[-1] = standing[-1], standing[last]
-            index.remove(standing.pop())
+            asked.remove(standing.pop())
         elif draw < 0.99:
             name = f"n{rng.randrange(nodes)}"
-            index.cordon(name, closed=name not in closed)
+            shut(asked, name, cordoned=name not in closed)
             closed ^= {name}
         else:
-            number = rng.randrange(nodes)
-            device = rng.choice(index.cluster.nodes[number].devices)
-            index.replace(evolve(device, health=rng.choice(["ok", "ok", "lost"])))
+            name = f"n{rng.randrange(nodes)}"
+            fail(asked, name, rng.randrange(8), rng.choice([None, None, "lost"]))
         if step % (steps // 20) == 0:
-            sound(index, standing)
-    sound(index, standing)
+            sound(asked, standing)
+    sound(asked, standing)
 
 
 def test_six_thousand_steps_of_a_mixed_cluster_never_break_a_device_s_rule() -> None:

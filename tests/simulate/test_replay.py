@@ -11,7 +11,8 @@ import pytest
 from hetero.model import Ask, Request, Selector, codec
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
-from hetero.placement import Container, Node, Pod
+from hetero.placement.cluster import Container, Node, Pod
+from hetero.placement.state import Cluster
 from hetero.plugin.testing import rack
 from hetero.simulate.baselines import SCORES, Room, demand
 from hetero.simulate.replay import arrivals, placements, replay, replay_all
@@ -142,7 +143,7 @@ def test_nonsense_in_json_is_named_by_its_place(tmp_path: Path, change, says: st
 
 def test_arrivals_ask_for_130_percent_and_depend_on_the_seed_alone(trace: Trace) -> None:
     nodes, pods = arrivals(trace, 42)
-    card = Room(trace.nodes).card
+    card = Room(Cluster(trace.nodes)).card
     asked = sum(one.count * one.share for one in (demand(pod, card=card) for pod in pods))
     cards = sum(len(node.devices) for node in trace.nodes)
 

@@ -182,7 +182,7 @@ def test_five_requests_of_10_gib_on_one_910b3_and_the_fifth_is_refused(tmp_path:
         holder.communicate()
 
     assert (3, "") == (fifth.returncode, fifth.stdout)
-    assert "0 of 1 device fit: 1 lack memory" in fifth.stderr
+    assert "0 of 1 device: 1 lack memory" in fifth.stderr
     assert {"100", "101", "102", "103"} == parts
 
 

@@ -248,7 +248,7 @@ def test_the_fifth_10_gib_of_a_910b3_is_refused_for_memory(cards: dict[str, Devi
     fifth = fit(Inventory((cards["910B3"],), tuple(standing)), request(Ask(memory=10 * GiB)))
 
     assert isinstance(fifth, Refusal)
-    assert "0 of 1 device fit: 1 lack memory" == fifth.sentence
+    assert "0 of 1 device: 1 lack memory (16 GiB wanted, largest free 0)" == fifth.sentence
 
 
 def test_two_npus_with_1_gib_each_are_two_whole_cards(tmp_path: Path) -> None:

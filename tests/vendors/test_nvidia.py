@@ -310,7 +310,7 @@ def test_four_requests_take_three_small_instances_then_the_larger_and_the_fifth_
     assert ["1g.18gb", "1g.18gb", "1g.18gb", "2g.35gb"] == [name for name, _ in taken]
     assert 4 == len({part for _, part in taken})
     assert isinstance(fifth, Refusal)
-    assert "0 of 1 device fit: 1 lack 1g.18gb" == fifth.sentence
+    assert "0 of 1 device: 1 lack 1g.18gb (1 wanted, largest free 0)" == fifth.sentence
 
 
 def test_of_compute_instances_that_share_their_memory_only_the_largest_is_given(
@@ -335,7 +335,7 @@ def test_a_mig_card_without_an_instance_says_so_and_is_given_to_nobody(tmp_path:
     got = fit(found.inventory, Request(asks=(Ask(memory=GiB),)))
 
     assert isinstance(got, Refusal)
-    assert "0 of 1 device fit: 1 unhealthy (MIG is on without an instance)" == got.sentence
+    assert "0 of 1 device: 1 unhealthy (MIG is on without an instance)" == got.sentence
 
 
 # --- observe, balance, contract ------------------------------------------------------------------

@@ -213,7 +213,7 @@ def test_slices_of_one_metax_card_share_it_alike(tmp_path: Path) -> None:
 
     used, sentence, said = Rack(tmp_path, CARDS["metax"] * 2).meet(share)
 
-    assert (2, "0 of 2 devices fit: 2 shared by another policy") == (used, sentence)
+    assert (2, "0 of 2 devices: 2 shared by another policy") == (used, sentence)
     assert said.startswith("metax: enforce: card 0: its slices share it by another policy")
 
 
@@ -228,7 +228,7 @@ def test_a_resized_slice_still_counts_for_its_policy(tmp_path: Path) -> None:
 
     sentence = Rack(tmp_path, CARDS["metax"]).meet(other)
 
-    assert "0 of 1 device fit: 1 shared by another policy" == sentence
+    assert "0 of 1 device: 1 shared by another policy" == sentence
 
 
 def test_an_sgpu_that_was_not_yet_named_is_found_by_its_note(tmp_path: Path) -> None:

@@ -52,9 +52,8 @@ _VOLCANO = evolve(
 )
 #: The profiles of cards in MIG mode, from the A30 to the B200, as NVIDIA's guide to MIG lists them.
 _PROFILES = """
-1g.5gb 1g.6gb 1g.10gb 1g.12gb 1g.18gb 1g.20gb 1g.23gb 1g.24gb 1g.35gb 1g.45gb
-2g.10gb 2g.12gb 2g.20gb 2g.24gb 2g.35gb 2g.45gb 2g.48gb
-3g.20gb 3g.40gb 3g.47gb 3g.48gb 3g.71gb 3g.90gb
+1g.5gb 1g.6gb 1g.10gb 1g.12gb 1g.18gb 1g.20gb 1g.23gb 1g.24gb 1g.35gb 1g.45gb 2g.10gb 2g.12gb
+2g.20gb 2g.24gb 2g.35gb 2g.45gb 2g.48gb 3g.20gb 3g.40gb 3g.47gb 3g.48gb 3g.71gb 3g.90gb
 4g.20gb 4g.24gb 4g.40gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb
 7g.40gb 7g.79gb 7g.80gb 7g.94gb 7g.96gb 7g.141gb 7g.180gb
 """
@@ -68,10 +67,8 @@ VENDOR = plugin.Vendor(
     # utility, as far as the driver can do without the rest.
     cdi="nvidia.com/gpu",
     device_nodes=(
-        "/dev/nvidia{minor}",
-        "/dev/nvidiactl",
-        "/dev/nvidia-uvm",
-        "/dev/nvidia-uvm-tools",
+        *("/dev/nvidia{minor}", "/dev/nvidiactl"),
+        *("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),
     ),
     files=(
         "libcuda.so.1",
@@ -138,16 +135,19 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
-    """Return the bytes in use, also by process, and the share of the last sample that was busy."""
+    """Return what the driver says is used, and the share of its last sample that was busy."""
     with _NVML.open():
         handle = _get(pynvml.nvmlDeviceGetHandleByUUID, device.uuid)
         busy = _find(pynvml.nvmlDeviceGetUtilizationRates, handle)
         running = _find(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
         known = None if running is None else {p.pid: p.usedGpuMemory for p in running}
+        power = _find(pynvml.nvmlDeviceGetPowerUsage, handle)  # milliwatts
         return plugin.Usage(
             memory=_memory(handle).used,
             core=busy.gpu / 100 if busy else None,
             processes=None if known is None or None in known.values() else known,
+            temperature=_find(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+            power=None if power is None else power / 1000,
         )
 
 

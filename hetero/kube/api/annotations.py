@@ -149,12 +149,37 @@ def _device(card: _Card, rack: _Rack) -> Device:
 
 
 @frozen(kw_only=True)
+class Row:
+    """Row `row`, counted from 1, of the `rows` that the time on a group's cards is cut into."""
+
+    row: int
+    rows: int
+
+    def overlaps(self, other: Row) -> bool:
+        """Return whether two rows have any part of the time in common."""
+        mine, its = (self.row - 1) * other.rows, (other.row - 1) * self.rows
+        return mine < its + self.rows and its < mine + other.rows
+
+
+@frozen(kw_only=True)
 class Assignment:
-    """What one pod holds on its node: an allocation for each container that asked for cards."""
+    """What one pod holds on its node: an allocation for each container that asked for cards.
+
+    `row` and `rows` are as in `Row`, the same for all pods of a group; None for a pod in no group.
+    """
 
     node: str
     uid: str
     containers: tuple[tuple[str, Allocation], ...]
+    row: int | None = None
+    rows: int | None = None
+
+    @property
+    def place_in_time(self) -> Row | None:
+        """The row of the pod's group, None if it has none."""
+        if self.row is None or self.rows is None:
+            return None
+        return Row(row=self.row, rows=self.rows)
 
 
 @frozen(kw_only=True)

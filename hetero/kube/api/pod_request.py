@@ -12,7 +12,7 @@ from hetero.kube.api.quantity import bytes_of, quantity
 from hetero.model import Ask, CoTenancy, Policy, Priority, Request, Selector
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_count
-from hetero.placement import Container, Pod
+from hetero.placement.cluster import Container, Pod
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
 

@@ -42,11 +42,13 @@ from hetero.kube.api.lease import Lease
 from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.kube.api.quota import Quotas, limits
 from hetero.kube.scheduler import hami_migration
-from hetero.kube.scheduler.cache import BEST, SchedulerCache
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
 from hetero.model import Refusal
 from hetero.model.errors import BadInput, HeteroError
-from hetero.placement import Pod
+from hetero.placement.cache import SchedulerCache
+from hetero.placement.cluster import Node
+from hetero.placement.place_pod import standing
+from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weights
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ _UNBOUND = 30.0
 _PATIENCE, _PAUSE = 5.0, 0.05
 #: Pods remembered between being filtered and being bound.
 _MOST_FILTERED = 1024
+#: The best score a node can get.
+_BEST = 10
 _OVER, _RUNS = ("Succeeded", "Failed"), "Running"
 
 _ARGS = json.Decoder(dict[str, Raw])
@@ -85,6 +89,7 @@ class Scheduler:
     lease: Lease | None = None
     node_placement: str = "binpack"
     device_placement: str = "binpack"
+    quotas: Quotas = field(init=False)
     cache: SchedulerCache = field(init=False)
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
     _ours: set[str] = field(factory=set)  # those of them that this process reserved for
@@ -98,8 +103,9 @@ class Scheduler:
     events: Events = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.cache = SchedulerCache(Quotas(self.vocabulary))
-        self.scheduler_metrics = SchedulerMetrics(self.cache)
+        self.quotas = Quotas(self.vocabulary)
+        self.cache = SchedulerCache(self.quotas)
+        self.scheduler_metrics = SchedulerMetrics(self.cache, self.quotas)
         self.events = Events(self.api)
 
     # --- what the API says ----------------------------------------------------------------------
@@ -133,7 +139,7 @@ class Scheduler:
 
     def _quotas_listed(self, quotas: list[Plain]) -> None:
         listed = {(_full_name(quota)) for quota in quotas}
-        for namespace, mine in list(self.cache.quotas.most.items()):
+        for namespace, mine in list(self.quotas.most.items()):
             for name in set(mine) - {name for space, name in listed if space == namespace}:
                 self._quota_allows(namespace, name, {})
         for quota in quotas:
@@ -146,7 +152,7 @@ class Scheduler:
 
     def _quota_allows(self, namespace: str, name: str, most: dict[str, int]) -> None:
         """Note what a quota allows; pods that wait for it are tried again."""
-        if not self.cache.quotas.allow(namespace, name, most):
+        if not self.quotas.allow(namespace, name, most):
             return
         for uid, (pod, _) in self._filtered.items():
             if pod["metadata"]["namespace"] == namespace:
@@ -158,7 +164,7 @@ class Scheduler:
             self.cache.remove_node(name)
         for node in nodes:
             self._node_changed("ADDED", node)
-        self.cache.settle()
+        self.cache.cluster()  # no pod waits for it
         # Thousands of nodes' devices live as long as this process: walking them at every full
         # collection would hold up one decision in a hundred for tens of milliseconds.
         gc.collect()
@@ -173,11 +179,11 @@ class Scheduler:
             return
         was = self.cache.devices(name)
         try:
-            self.cache.update_node(name, published_devices(text, node=name))
+            self.cache.update_node(Node(name=name, devices=published_devices(text, node=name)))
         except BadInput as error:
             log.error("%s", error)
             self.cache.update_node(
-                name, (), fault="publish an inventory that this version cannot read"
+                Node(name=name), fault="publish an inventory that this version cannot read"
             )
         if self.cache.devices(name) != was:
             for uid, pod in self._hami_pods.items():
@@ -226,7 +232,9 @@ class Scheduler:
             return
         if given is None or pod_request is None:
             return
-        self.cache.restore_pod(uid, pod_request.pod, given, _names(pod))
+        allocations = dict(given.containers)
+        everyone = tuple(allocations.get(name) for name in _names(pod))
+        self.cache.restore(uid, standing(pod_request.pod, given.node, everyone))
         self._pods[uid] = pod
         if not node:
             self._later(self._expire(uid))
@@ -347,27 +355,20 @@ class Scheduler:
         pod_request = self._pod_request(args["pod"])
         if pod_request is None:
             return []
-        marks = self._marks(
-            pod_request.pod, names, pod_request.node_placement or self.node_placement
-        )
-        every = set(marks.values()) | ({0} if len(marks) < len(names) else set())
-        low, high = min(every, default=0), max(every, default=0)
-        scores = {mark: BEST * (mark - low) // (high - low or 1) for mark in {0, *every}}
-        if scores[0] and len(marks) < len(names):
-            marks = {name: marks.get(name, 0) for name in names}
-        return [{"Host": name, "Score": scores[m]} for name, m in marks.items() if scores[m]]
+        weights = self._weights(pod_request)
+        costs = self.cache.costs(pod_request.pod, names, weights=weights)
+        low, high = min(costs.values(), default=0), max(costs.values(), default=0)
+        scores = ((name, _BEST * (high - c) // (high - low or 1)) for name, c in costs.items())
+        return [{"Host": name, "Score": score} for name, score in scores if score]
 
     def _pod_request(self, plain: Plain) -> PodRequest | None:
         """Return what a pod wants, if it was just filtered without reading it anew."""
         known, pod_request = self._filtered.get(plain["metadata"]["uid"], (None, None))
         return pod_request if known == plain else self.vocabulary.pod_request(plain)
 
-    def _marks(self, pod: Pod, names: list[str], placement: str) -> dict[str, int]:
-        """Return how good nodes are for the pod, in any unit; 0 where nothing is said."""
-        if placement not in ("binpack", "spread"):
-            return {name: -cost for name, cost in self.cache.costs(pod, names).items()}
-        sign = 1 if placement == "binpack" else -1
-        return {name: sign * full for name, full in self.cache.fullness(names).items()}
+    def _weights(self, pod_request: PodRequest) -> Weights:
+        """Return what nodes are chosen by; other schedulers' words mean nothing here."""
+        return WEIGHTS.get(pod_request.node_placement or "", WEIGHTS[self.node_placement])
 
     async def bind(self, args: Plain) -> Plain:
         """Reserve the pod's share, write it to the pod and bind it; or undo all that."""
@@ -396,7 +397,7 @@ class Scheduler:
 
     async def _give(self, plain: Plain, pod_request: PodRequest, node: str, path: str) -> None:
         uid = plain["metadata"]["uid"]
-        policy = pod_request.device_placement or self.device_placement
+        policy = PLACEMENT_POLICIES[pod_request.device_placement or self.device_placement]
         answer = self.cache.reserve(uid, pod_request.pod, node, policy=policy)
         if isinstance(answer, Refusal):
             sentence = f"node {node}: {answer.sentence}"

@@ -11,8 +11,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from hetero.kube.scheduler.cache import SchedulerCache
+from hetero.kube.api.quota import Quotas
 from hetero.model import CORE, MEMORY
+from hetero.placement.cache import SchedulerCache
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
@@ -22,6 +23,7 @@ class SchedulerMetrics(Collector):
     """One scheduler's metrics."""
 
     cache: SchedulerCache
+    quotas: Quotas
     registry: CollectorRegistry = field(init=False, factory=CollectorRegistry)
     _decisions: Counter = field(init=False)
     _seconds: Histogram = field(init=False)
@@ -89,7 +91,7 @@ class SchedulerMetrics(Collector):
         yield from self._quotas()
 
     def _quotas(self) -> Iterator[GaugeMetricFamily]:
-        labels, quotas = ("namespace", "quota", "resource"), self.cache.quotas
+        labels, quotas = ("namespace", "quota", "resource"), self.quotas
         allowed = GaugeMetricFamily("hetero_quota_limit", "What a quota allows", labels=labels)
         used = GaugeMetricFamily("hetero_quota_used", "What counts against it", labels=labels)
         for namespace, mine in quotas.most.items():

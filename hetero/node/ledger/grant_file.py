@@ -49,6 +49,11 @@ class DeviceLimit:
     context: bool = False
     rest: bool = False
 
+    @property
+    def percent(self) -> float | None:
+        """The core limit in percent of the card; None where there is none."""
+        return None if self.core == CORE_FULL else self.core * 100 / CORE_FULL
+
 
 def limit_of(piece: DeviceAllocation, device: Device, *, context: bool) -> DeviceLimit:
     """Return the limit that `piece` on `device` means."""

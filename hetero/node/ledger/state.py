@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -46,6 +47,8 @@ def prepare(path: Path) -> None:
             make(path.parent, mode=mode)
         make(path, mode=mode)
         check(path)
+        if not os.access(path, os.W_OK):  # a read-only file system, for root as well
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         for part in ("grants", "time_slices"):
             make(path / part, mode=mode)
     except OSError as error:

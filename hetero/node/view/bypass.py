@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from hetero.model import MEMORY, Device, Enforcement, Policy, Usage
+from hetero.model.frozen import frozen
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.ledger import Grant, Snapshot

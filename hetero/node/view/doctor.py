@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from enum import Enum
+from tempfile import TemporaryFile
 
 from attrs import frozen
 
@@ -15,6 +16,7 @@ from hetero.model.errors import HeteroError
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.ledger.state import prepare
+from hetero.node.ledger.usage_region import SIZE
 from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.settings import Partitioned, Settings
@@ -153,11 +155,17 @@ def _limiter(api: str) -> Finding:
 
 
 def _state(node: Node) -> Finding:
+    path = node.ledger.path
     try:
-        prepare(node.ledger.path)
+        prepare(path)
+        with TemporaryFile(dir=path) as attempt:  # what a grant takes there
+            attempt.write(bytes(SIZE))
     except HeteroError as error:
         return Finding("state", Verdict.BAD, str(error))
-    return Finding("state", Verdict.OK, str(node.ledger.path))
+    except OSError as error:
+        says = f"{path} takes no grant: {error.strerror}: make room there, or set HETERO_STATE"
+        return Finding("state", Verdict.BAD, says)
+    return Finding("state", Verdict.OK, str(path))
 
 
 def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
-from attrs import frozen
+from attrs import define, field
 
-from hetero.model import Counters, Device, Enforcement, Policy, Priority, Usage
+from hetero.model import CORE, Counters, Device, Enforcement, Policy, Priority, Usage
+from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.holders import locked
-from hetero.node.ledger.ledger import Container, Grant, Snapshot, Unreadable
+from hetero.node.ledger.ledger import ALIVE, Container, Grant, Snapshot, Unreadable
 from hetero.node.ledger.usage_region import Counts, read_counts, read_slots
 from hetero.node.node import Node, inventory_of, program
 from hetero.node.view.bypass import find_bypass
@@ -84,13 +87,26 @@ class GrantView:
 
 @frozen(kw_only=True)
 class DeviceView:
-    """A device by its number in the inventory: what is held of it, by whom, and its usage now."""
+    """A device by its number in the inventory: what is held of it, by whom, and its usage now.
+
+    `open`: one of the grants holds a share of its memory and no limit of its core.
+    """
 
     number: int
     device: Device
     held: Counters
     usage: Usage
     grants: tuple[str, ...]
+    open: bool = False
+
+
+@frozen(kw_only=True)
+class GrantsView:
+    """The grants that stand, those that cannot be read, and whether all is simulated (a rack)."""
+
+    grants: tuple[GrantView, ...]
+    unreadable: tuple[Unreadable, ...]
+    simulated: str | None
 
 
 @frozen(kw_only=True)
@@ -104,62 +120,123 @@ class NodeView:
     simulated: str | None
 
 
-def observe_node(node: Node, *, seconds: float = 0) -> NodeView:
-    """Return every device, how busy it is, and who holds what; core in use over `seconds`, if any.
+@define
+class CoreMeter:
+    """Tells the share of core that grants used, from what their processes count.
 
-    What the drivers say and what stands is from the start of that time.
+    It is a mean: since a grant began, at the first sample; then over the samples of the last
+    `window` seconds, at least since the one before.
     """
+
+    node: Node
+    window: float = field(kw_only=True, default=0.0)
+    _samples: deque[tuple[float, dict[str, tuple[Counts, ...]]]] = field(init=False, factory=deque)
+
+    def sample(self, grants: Iterable[Grant]) -> dict[str, tuple[Counts, ...]]:
+        """Return what each grant counted until now; later means may begin here."""
+        now = time.monotonic()
+        counts = {entry.id: _counts(self.node, entry) for entry in grants}
+        while len(self._samples) > 1 and self._samples[1][0] <= now - self.window:
+            self._samples.popleft()
+        self._samples.append((now, counts))
+        return counts
+
+    def wait(self, seconds: float) -> None:
+        """Sample, and let so much time pass: the next sample gives the mean over it."""
+        if any(self.sample(self.node.snapshot().grants).values()):
+            time.sleep(seconds)
+
+    def used(self, entry: Grant, position: int) -> float | None:
+        """Return the mean at the last sample, in percent of a device; None where none is known."""
+        now, counts = self._samples[-1]
+        spent = counts[entry.id][position].device_ns
+        for then, before in self._samples:
+            if then < now and len(before.get(entry.id, ())) > position:
+                spent -= before[entry.id][position].device_ns
+                break
+        else:
+            then = now - self._age(entry)
+        # The counts are the tenant's own word: no device gives more than all of its time.
+        return min(max(spent / (now - then) / 1e7, 0.0), 100.0) if now > then else None
+
+    def _age(self, entry: Grant) -> float:
+        """Return the seconds since a grant began, finer than its entry says; 0: not known."""
+        with suppress(OSError):
+            began = (self.node.directory(entry.id) / ALIVE).stat().st_mtime
+            return max(time.time() - began, 0.0)
+        return 0.0
+
+
+def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
+    """Return every device, how busy it is, and who holds what; `meter` says over which time."""
     discovery = node.discover()
     snapshot = node.snapshot()
     free = inventory_of(discovery, snapshot).free()
     usages = [(device, node.registry.observe(device)) for device in discovery.devices]
-    devices = tuple(
-        DeviceView(
-            number=number,
-            device=device,
-            held={name: all_ - free[device.uuid][name] for name, all_ in device.capacity.items()},
-            usage=usage,
-            grants=tuple(
-                entry.id
-                for entry in snapshot.grants
-                if any(piece.device == device.uuid for piece in entry.allocation.pieces)
-            ),
+    devices = []
+    for number, (device, usage) in enumerate(usages):
+        here = [
+            (entry.id, piece)
+            for entry in snapshot.grants
+            for piece in entry.allocation.pieces
+            if piece.device == device.uuid
+        ]
+        left = free[device.uuid]
+        devices.append(
+            DeviceView(
+                number=number,
+                device=device,
+                held={name: all_ - left[name] for name, all_ in device.capacity.items()},
+                usage=usage,
+                grants=tuple(dict.fromkeys(identity for identity, _ in here)),
+                open=any(piece.core is None and not piece.takes.get(CORE) for _, piece in here),
+            )
         )
-        for number, (device, usage) in enumerate(usages)
-    )
     return NodeView(
-        devices=devices,
-        grants=_views(node, snapshot, usages, seconds=seconds),
+        devices=tuple(devices),
+        grants=_views(node, snapshot, usages, meter or CoreMeter(node)),
         unreadable=snapshot.unreadable,
         vendors=discovery.rows,
-        simulated=str(node.simulation.rack) if node.simulation else None,
+        simulated=_rack(node),
     )
 
 
-def observe_grants(node: Node, *, seconds: float) -> tuple[GrantView, ...]:
-    """Return the grants that stand and what they use; their core over the next `seconds`."""
-    devices = node.discover().devices
+def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
+    """Return the grants that stand and what they use.
+
+    The core in use is a mean: over the next `seconds`, or since each grant began.
+    """
+    meter = CoreMeter(node)
+    if seconds is not None:
+        meter.wait(seconds)
+    snapshot = node.snapshot()
+    # No driver is asked where there is nothing to ask it about.
+    devices = node.discover().devices if snapshot.grants else ()
     usages = [(device, node.registry.observe(device)) for device in devices]
-    return _views(node, node.snapshot(), usages, seconds=seconds)
+    return GrantsView(
+        grants=_views(node, snapshot, usages, meter),
+        unreadable=snapshot.unreadable,
+        simulated=_rack(node),
+    )
+
+
+def _rack(node: Node) -> str | None:
+    return str(node.simulation.rack) if node.simulation else None
 
 
 def _views(
-    node: Node, snapshot: Snapshot, usages: Sequence[tuple[Device, Usage]], *, seconds: float
+    node: Node, snapshot: Snapshot, usages: Sequence[tuple[Device, Usage]], meter: CoreMeter
 ) -> tuple[GrantView, ...]:
+    """Return the grants by the first of their devices, the oldest first."""
     numbers = {device.uuid: number for number, (device, _) in enumerate(usages)}
     driver = {device.uuid: usage.processes or {} for device, usage in usages}
-    began = time.monotonic()
-    before = {entry.id: _counts(node, entry) for entry in snapshot.grants}
-    if seconds and any(before.values()):
-        time.sleep(seconds)
-    elapsed = time.monotonic() - began
-    after = {entry.id: _counts(node, entry) for entry in snapshot.grants} if seconds else before
+    counts = meter.sample(snapshot.grants)
     processes = node.processes(entry.id for entry in snapshot.grants)
     inside = containers_by_space(
         {entry.id: node.directory(entry.id) / GRANT for entry in snapshot.grants if entry.share}
     )
     past = find_bypass(node, snapshot, usages)
-    return tuple(
+    views = (
         GrantView(
             id=entry.id,
             label=entry.label,
@@ -179,18 +256,23 @@ def _views(
                 _in_force(node, entry),
                 numbers,
                 driver={
-                    uuid: sum(counts.get(pid, 0) for pid in processes[entry.id])
-                    for uuid, counts in driver.items()
+                    uuid: sum(counted.get(pid, 0) for pid in processes[entry.id])
+                    for uuid, counted in driver.items()
                 },
-                before=before[entry.id],
-                after=after[entry.id],
-                nanoseconds=elapsed * 1e9 if seconds else 0,
+                counts=counts[entry.id],
+                used=partial(meter.used, entry),
                 enforcements={device.uuid: device.enforcement for device, _ in usages},
             ),
             bypass=tuple(found.pid for found in past if found.grant == entry.id),
         )
         for entry in snapshot.grants
     )
+    return tuple(sorted(views, key=_place))
+
+
+def _place(view: GrantView) -> tuple[float, str, str]:
+    numbers = [share.number for share in view.shares if share.number is not None]
+    return min(numbers, default=float("inf")), view.since, view.id
 
 
 def _running(
@@ -238,39 +320,37 @@ def _in_force(node: Node, entry: Grant) -> tuple[DeviceLimit, ...]:
 def _shares(
     entry: Grant,
     limits: tuple[DeviceLimit, ...],
-    numbers: dict[str, int],
+    numbers: Mapping[str, int],
     *,
-    driver: dict[str, int],
-    before: tuple[Counts, ...],
-    after: tuple[Counts, ...],
-    nanoseconds: float,
+    driver: Mapping[str, int],
+    counts: tuple[Counts, ...],
+    used: Callable[[int], float | None],
     enforcements: Mapping[str, Enforcement],
 ) -> tuple[Share, ...]:
     shares = []
     for position, (piece, asked, limit) in enumerate(
         zip(entry.allocation.pieces, entry.limits, limits, strict=True)
     ):
-        counted = position < min(len(before), len(after))
-        now = after[position] if counted else None
-        # Device time is only counted where it is limited.
-        limited = limit.core < CORE_FULL
-        core_used = None
-        if now and limited and nanoseconds:
-            core_used = 100 * (now.device_ns - before[position].device_ns) / nanoseconds
+        now = counts[position] if position < len(counts) else None
+        limited = limit.percent is not None
         held = driver.get(piece.device)
+        enforcement = enforcements.get(piece.device)
+        if entry.allocation.policy is Policy.OFF and enforcement is Enforcement.PRELOAD:
+            enforcement = Enforcement.NONE  # no limiter was loaded
         shares.append(
             Share(
                 device=limit.name,
                 number=numbers.get(piece.device),
                 memory=limit.memory,
-                core=limit.core * 100 / CORE_FULL if limited else None,
+                core=limit.percent,
                 rest=limited and asked.core == CORE_FULL,
                 spill=limit.spill,
                 memory_used=now.memory if now else None,
-                core_used=core_used,
+                # Device time is only counted where it is limited.
+                core_used=used(position) if now and limited else None,
                 denied=now.denied if now else None,
                 overhead=max(0, held - now.memory) if held and now else None,
-                enforcement=enforcements.get(piece.device),
+                enforcement=enforcement,
             )
         )
     return tuple(shares)

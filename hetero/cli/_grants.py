@@ -1,0 +1,119 @@
+"""The table of grants that `ps`, `inventory` and `top` show, and which grants are asked for."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import click
+
+from hetero.cli._render import (
+    UNKNOWN,
+    Part,
+    Text,
+    age,
+    core_of,
+    few,
+    memory_of,
+    table,
+)
+from hetero.model.units import MiB
+from hetero.node.ledger.ledger import Container
+from hetero.node.view.observe import GrantView, Share
+
+user_option = click.option("-u", "--user", metavar="NAME", help="Only this user's grants.")
+device_option = click.option(
+    "-d", "--device", metavar="NAME", help="Only grants of this device: a number or UUID."
+)
+
+
+def of_user(grants: Sequence[GrantView], user: str | None) -> tuple[GrantView, ...]:
+    """Return the grants of a user, all of them where none is named."""
+    return tuple(grant for grant in grants if user in (None, grant.user))
+
+
+def on_device(grants: Sequence[GrantView], device: str | None) -> tuple[GrantView, ...]:
+    """Return the grants that have some of a device, all of them where none is named."""
+
+    def named(share: Share) -> bool:
+        return device is None or device == str(share.number) or share.device.startswith(device)
+
+    return tuple(grant for grant in grants if any(map(named, grant.shares)))
+
+
+def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
+    """Return the table of who holds what, one line for each device of a grant.
+
+    `wide` adds what the driver takes on top, and the images of containers.
+    """
+    rows = [
+        _cells(grant, share, first=not at, wide=wide)
+        for grant in grants
+        for at, share in enumerate(grant.shares)
+    ]
+    made = table(
+        *("#", "grant", "name", "user", "core", "memory", "note", "driver", "policy", "age"),
+        *("pids", "container", "command"),
+        right=("#", "core", "memory", "driver", "age"),
+        elides=("name", "container", "command"),
+        optional=("name", "note", "driver", "container"),
+        drops=("driver", "age", "policy", "user", "command", "container", "pids", "name", "note"),
+    )
+    for row in rows:
+        made.add_row(*(row[name] for name in made.columns))
+    past = [
+        Text(f"process {pid} of grant {grant.id} holds memory past its limiter", "red")
+        for grant in grants
+        for pid in grant.bypass
+    ]
+    return [made, *past]
+
+
+def _cells(grant: GrantView, share: Share, *, first: bool, wide: bool) -> dict[str, Text]:
+    """Return the cells of one device of a grant; what is the grant's own only with the first."""
+    mib = None if share.overhead is None or not wide else share.overhead // MiB
+    cells = {
+        "#": UNKNOWN if share.number is None else str(share.number),
+        "core": core_of(share),
+        "memory": memory_of(share.memory_used, share.memory),
+        "driver": "" if mib is None else f"+{mib} MiB",
+    }
+    whole = {
+        "grant": grant.id,
+        "name": name_of(grant),
+        "user": grant.user,
+        "policy": grant.policy.value,
+        "age": age(grant.since),
+        "pids": few(grant.processes),
+        "container": ", ".join(container_of(one, wide=wide) for one in grant.containers),
+        "command": program_of(grant),
+    }
+    texts = {name: Text(said) for name, said in {**cells, **whole}.items()}
+    if not first:
+        texts.update({name: Text() for name in whole})
+    texts["note"] = note_of(share)
+    return texts
+
+
+def note_of(share: Share) -> Text:
+    """Return what its user should know of a share: refusals, memory that lies with the host."""
+    if share.denied:
+        return Text(f"{share.denied} refused", "alarm")
+    return Text("spills" if share.spill else "")
+
+
+def name_of(grant: GrantView) -> str:
+    """Return what people call a grant: the share it is, or the label its user gave it."""
+    return grant.share or grant.label or ""
+
+
+def program_of(grant: GrantView) -> str:
+    """Return a grant's command without the program's folder, which would leave no room for it."""
+    program, *arguments = grant.command or ("",)
+    return shlex.join([program.rpartition("/")[2], *arguments]) if program else ""
+
+
+def container_of(one: Container, *, wide: bool = False) -> str:
+    """Return a container's name, or its id where it has none; its image, too, where it is wide."""
+    name = one.name if one.name != one.id else one.id[:12]
+    return f"{name} {one.id[:12]} {one.image or ''}".rstrip() if wide else name

@@ -1,0 +1,197 @@
+"""The JSON of every command: a document with its schema's name and version, and one list `items`.
+
+docs/json.md is the reference, docs/json.schema.json the schemas. One unit a quantity: memory in
+bytes, core in percent of a card, temperature in degrees Celsius, power in watts, times in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, DeviceAllocation, Refusal
+from hetero.model.codec import to_plain
+
+if TYPE_CHECKING:
+    from hetero.container.share import Shares, ShareView
+    from hetero.kube.cluster_view import ClusterView, MemberView, PodView
+    from hetero.node.view.observe import DeviceView, GrantsView, NodeView
+    from hetero.placement import Explanation
+
+#: The version of all schemas. A new key leaves it; one that goes, or means something else, raises
+#: it.
+VERSION = 2
+
+Plain = dict[str, Any]
+
+
+def document(schema: str, items: Iterable[Any], **more: Any) -> Plain:
+    """Return the document of a command: `items` is what it lists."""
+    about = {"schema": f"hetero.{schema}", "version": VERSION}
+    return {**about, **to_plain(more), "items": to_plain(tuple(items))}
+
+
+def listing(schema: str) -> Callable[[Iterable[Any]], Plain]:
+    """Return what makes the document of a command that shows one plain list."""
+    return partial(document, schema)
+
+
+def grants(view: GrantsView, *, seconds: float | None) -> Plain:
+    """Return the document of `ps`; core in use is a mean over `seconds`, None: since it began."""
+    return document(
+        "ps",
+        view.grants,
+        simulated=view.simulated,
+        seconds=seconds,
+        unreadable=view.unreadable,
+    )
+
+
+def node(view: NodeView, *, seconds: float | None = None) -> Plain:
+    """Return the document of `inventory` and `top`."""
+    return document(
+        "node",
+        map(_device, view.devices),
+        simulated=view.simulated,
+        seconds=seconds,
+        grants=view.grants,
+        unreadable=view.unreadable,
+        vendors=view.vendors,
+    )
+
+
+def cluster(view: ClusterView) -> Plain:
+    """Return the document of `inventory --cluster` and `top --cluster`."""
+    cards = {row.device.uuid: row.device for member in view.nodes for row in member.devices}
+    return document(
+        "cluster", map(_member, view.nodes), pods=[_pod(pod, cards) for pod in view.pods]
+    )
+
+
+def fit(answer: Allocation | Refusal, cards: Mapping[str, Device]) -> Plain:
+    """Return the document of `fit`: the pieces that would be given, none with a refusal."""
+    return document("fit", _pieces(answer, cards), **_terms(answer))
+
+
+def explanation(explained: Explanation, cards: Mapping[str, Device]) -> Plain:
+    """Return the document of `fit --explain`."""
+    answer = explained.answer
+    return document("fit", _pieces(answer, cards), **_terms(answer), verdicts=explained.verdicts)
+
+
+def shares(settled: Shares) -> Plain:
+    """Return the document of `share ls`."""
+    return document("shares", map(_share, settled.shares), messages=settled.words)
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+def _percent(units: int | None, device: Device | None) -> float | None:
+    return None if units is None or device is None else 100 * units / device.of_card(CORE)
+
+
+def _device(row: DeviceView) -> Plain:
+    device, usage = row.device, row.usage
+    has, held = device.capacity, row.held
+    others = [name for name in has if name not in (CORE, MEMORY, SLOTS)]
+    return {
+        "number": row.number,
+        **{name: getattr(device, name) for name in ("uuid", "vendor", "model", "index", "health")},
+        **{name: getattr(device, name) for name in ("numa", "pci", "group", "links", "attributes")},
+        "enforcement": device.enforcement,
+        "granularity": device.granularity,
+        "core_units": device.of_card(CORE),
+        "memory": has[MEMORY],
+        "memory_card": device.of_card(MEMORY),
+        "memory_held": held[MEMORY],
+        "memory_used": usage.memory,
+        "core": _percent(has[CORE], device),
+        "core_held": _percent(held[CORE], device),
+        "core_used": None if usage.core is None else 100 * usage.core,
+        "slots": has[SLOTS],
+        "slots_held": held[SLOTS],
+        "counters": {name: {"of": has[name], "held": held[name]} for name in others},
+        "temperature": usage.temperature,
+        "power": usage.power,
+        "open": row.open,
+        "grants": row.grants,
+        "processes": None
+        if usage.processes is None
+        else [{"pid": pid, "memory": memory} for pid, memory in usage.processes.items()],
+    }
+
+
+def _member(member: MemberView) -> Plain:
+    return {
+        "name": member.name,
+        "fault": member.fault,
+        "silent": member.silent,
+        "devices": [_device(row) for row in member.devices],
+    }
+
+
+def _pod(view: PodView, cards: Mapping[str, Device]) -> Plain:
+    return {
+        **{
+            name: getattr(view, name) for name in ("namespace", "pod", "container", "node", "phase")
+        },
+        "policy": view.allocation.policy,
+        "priority": view.allocation.priority,
+        "pieces": _pieces(view.allocation, cards),
+        "shares": view.shares,
+    }
+
+
+def _pieces(answer: Allocation | Refusal, cards: Mapping[str, Device]) -> list[Plain]:
+    if isinstance(answer, Refusal):
+        return []
+    return [_piece(piece, cards.get(piece.device)) for piece in answer.pieces]
+
+
+def _piece(piece: DeviceAllocation, card: Device | None) -> Plain:
+    """Return what is given of one device; `core` None is no limit."""
+    takes = dict(piece.takes)
+    memory, core, slots = (takes.pop(name, 0) for name in (MEMORY, CORE, SLOTS))
+    return {
+        "device": piece.device,
+        "vendor": piece.vendor,
+        "template": piece.template,
+        "part": piece.part,
+        "memory": memory,
+        "core": _percent(core or None, card),
+        "slots": slots,
+        "counters": takes,
+    }
+
+
+def _terms(answer: Allocation | Refusal) -> Plain:
+    if isinstance(answer, Refusal):
+        return {"policy": None, "priority": None, "refusal": answer.sentence}
+    return {"policy": answer.policy, "priority": answer.priority, "refusal": None}
+
+
+def _share(view: ShareView) -> Plain:
+    entry = view.entry
+    limits: Sequence[Plain] = [
+        {
+            "device": piece.device,
+            "name": limit.name,
+            "memory": limit.memory,
+            "core": limit.percent,
+            "gone": piece.device in view.gone,
+        }
+        for piece, limit in zip(entry.allocation.pieces, entry.limits, strict=True)
+    ]
+    return {
+        "name": view.name,
+        "grant": entry.id,
+        "user": entry.user,
+        "since": entry.since,
+        "policy": entry.allocation.policy,
+        "priority": entry.allocation.priority,
+        "cdi": view.devices,
+        "limits": limits,
+        "containers": view.containers,
+    }

@@ -1,0 +1,25 @@
+"""Shows what others wrote, so that no terminal, log or table obeys it."""
+
+from __future__ import annotations
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    r"""Return `text` with each character that a terminal may obey as its escape: `\x1b`, `\u202e`.
+
+    Those are what `str.isprintable` refuses: control characters (C0, DEL, C1), line and paragraph
+    separators, directional overrides and other invisible formats, unassigned and private ones. A
+    byte that was no text (`surrogateescape`) is shown as that byte. What is in `keep` stays.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else _escape(ord(each)) for each in text
+    )
+
+
+def _escape(code: int) -> str:
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,565 @@
+"""The cluster as a scheduler knows it: nodes, who holds what, and what each node says to a pod.
+
+The cluster's extender and `hetero simulate` call the same functions of it. Nothing here waits, so
+a reservation is atomic: of two pods that want the last share one gets it and the other hears why
+not.
+
+Over 400 lines because everything a reservation depends on (free capacity, co-tenants, quota) is
+checked in one place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import combinations
+from typing import Protocol
+
+from attrs import define, evolve
+
+from hetero.model import FITS, Allocation, Counters, Device, Refusal, Request
+from hetero.placement.cluster import DeviceUsage, Node, Placement, Pod
+from hetero.placement.demand import Demand
+from hetero.placement.match import allocate
+from hetero.placement.place_pod import place_pod
+from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights
+from hetero.placement.price import NEVER, Lessons, Prices, Shape
+from hetero.placement.state import Cluster
+
+#: What a node is told that published no devices.
+_NO_DEVICES = "have no device"
+#: What a device says that only those hold whom the pod may not share it with.
+_APART = "shared otherwise"
+#: Shapes whose costs are kept up to date, and changes that are remembered for them.
+_MOST_ROWS, _MOST_CHANGES = 1024, 100_000
+#: So many new states of cards, and it is time to forget those no card is in any more.
+_MOST_STATES = 20_000
+
+
+class Quotas(Protocol):
+    """What namespaces may hold, as far as the cache needs to know."""
+
+    most: dict[str, dict[str, dict[str, int]]]
+    used: dict[str, Counter[str]]
+
+    def charge(self, device: Device, takes: Counters) -> Counter[str]:
+        """Return what these counters of a device are charged."""
+
+    def move(self, namespace: str, charge: Counter[str], *, times: int) -> None:
+        """Count a charge (`times` 1) or give it back (-1)."""
+
+    def over(self, namespace: str, charge: Counter[str]) -> str | None:
+        """Return which quota so much more would pass, None if none."""
+
+    def least(self, pod: Pod, kinds: Iterable[Device]) -> Counter[str]:
+        """Return the least a pod is charged on a node whose cards are of these kinds."""
+
+
+@define(eq=False)
+class _Row:
+    """What a shape costs on every node, as of a point in the list of changes."""
+
+    shape: Shape
+    costs: list[int]  # by the node's number; NEVER where it does not fit
+    #: (cost, number) of every node it fits on, the cheapest first, among what is out of date.
+    heap: list[tuple[int, int]]
+    said: dict[int, str]  # by nodes that it seemed to fit on and that cannot place it
+    upto: int
+
+
+class SchedulerCache:
+    """Nodes with their devices and the pods standing on them. One caller at a time."""
+
+    def __init__(
+        self,
+        quotas: Quotas | None = None,
+        *,
+        weights: Weights = WEIGHTS["fragmentation"],
+        demand: Demand | None = None,
+    ) -> None:
+        """Start without nodes. `quotas` and `demand` are kept by those who follow them.
+
+        `weights` choose among nodes, and among devices, where a call does not say otherwise.
+        """
+        self.quotas = quotas
+        self.weights = weights
+        self.demand = demand or Demand()
+        self._nodes: dict[str, Node] = {}
+        self._home: dict[str, str] = {}  # of a device, by UUID
+        self._faults: dict[str, str] = {}  # nodes whose inventory cannot be used, and why
+        self.standing: dict[str, Placement] = {}  # by the pod's UID
+        self._on: dict[str, set[str]] = {}  # the UIDs of those on a node
+        self._counted: set[str] = set()  # the UIDs of those that the demand counts
+        self._cluster: Cluster | None = None
+        self._kinds: dict[str, frozenset[int]] = {}  # of each node's cards
+
+    # --- what there is ------------------------------------------------------------------------
+
+    def update_node(self, node: Node, *, fault: str | None = None) -> None:
+        """Note what a node has, or why nothing of its devices can be used."""
+        name = node.name
+        for device in node.devices:
+            other = self._home.get(device.uuid, name)
+            if other != name:
+                fault = f"publish device {device.uuid}, which node {other} has"
+        if fault:
+            self._faults[name], node = fault, evolve(node, devices=())
+        else:
+            self._faults.pop(name, None)
+        was = self._nodes.get(name)
+        if was == node:
+            return
+        self._unhouse(name)
+        self._nodes[name] = node
+        self._home.update((device.uuid, name) for device in node.devices)
+        self._follow(was, node)
+
+    def remove_node(self, name: str) -> None:
+        """Note that a node is gone; what stands on it stays counted until its pods are gone."""
+        self._unhouse(name)
+        if self._nodes.pop(name, None) is not None:
+            self._cluster = None
+        self._faults.pop(name, None)
+
+    def _unhouse(self, name: str) -> None:
+        for device in self.devices(name):
+            del self._home[device.uuid]
+
+    def devices(self, name: str) -> tuple[Device, ...]:
+        """Return a node's devices."""
+        node = self._nodes.get(name)
+        return node.devices if node else ()
+
+    def free(self, name: str) -> dict[str, dict[str, int]]:
+        """Return what is left of each counter of a node's devices, by UUID."""
+        cluster = self.cluster()
+        return cluster.free(cluster.number[name])
+
+    def nodes(self) -> Iterable[str]:
+        """Return the nodes that are known."""
+        return self._nodes.keys()
+
+    # --- what arrives ---------------------------------------------------------------------------
+
+    def arrive(self, uid: str, pod: Pod, now: float) -> None:
+        """Count a pod that wants a place, once, whenever it is asked about; `now` is in seconds."""
+        if uid in self._counted:
+            return
+        self._counted.add(uid)
+        states = self.cluster().states
+        want = self._priced(None).shape(pod).want.wanted
+        if self.demand.arrive(want, pod.host(), now) or len(states) > self._most_states:
+            self._learn()
+
+    def forget(self, uid: str) -> None:
+        """Give back what a pod held that will not ask again."""
+        self._counted.discard(uid)
+        self.release(uid)
+
+    # --- what a scheduler asks ------------------------------------------------------------------
+
+    def best(
+        self, pod: Pod, offered: Container[str], *, weights: Weights | None = None
+    ) -> str | None:
+        """Return the cheapest of the offered nodes that serve the pod, the first among equals."""
+        row, nodes = self._row(pod, weights), self.cluster().nodes
+        over, heap, costs = self._over_quota(pod), row.heap, row.costs
+        passed: list[tuple[int, int]] = []
+        found = None
+        while heap and found is None:
+            cost, number = heap[0]
+            name = nodes[number].name
+            if costs[number] == cost and name in offered and self._kinds[name] not in over:
+                found = name
+                break
+            heappop(heap)
+            if costs[number] == cost:
+                passed.append((cost, number))
+        for one in passed:
+            heappush(heap, one)
+        return found
+
+    def serving(self, pod: Pod, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+        """Return those of the nodes that can serve the pod, and what each of the others says."""
+        row, number_of = self._row(pod), self.cluster().number
+        costs, over, kinds = row.costs, self._over_quota(pod), self._kinds
+        why = self._priced(None).reason
+        fits, said = list[str](), dict[str, str]()
+        for name in names:  # new strings, to be hashed: of thousands, each further pass is felt
+            number = number_of.get(name)
+            if number is None:
+                said[name] = _NO_DEVICES
+            elif costs[number] == NEVER:
+                said[name] = (
+                    self._faults.get(name) or row.said.get(number) or why(number, row.shape)
+                )
+            elif over and kinds[name] in over:
+                said[name] = over[kinds[name]]
+            else:
+                fits.append(name)
+        return fits, said
+
+    def costs(
+        self, pod: Pod, names: Iterable[str], *, weights: Weights | None = None
+    ) -> dict[str, int]:
+        """Return what the pod costs on those of the nodes that serve it; least is best."""
+        row, number_of = self._row(pod, weights), self.cluster().number
+        at = ((name, row.costs[number_of[name]]) for name in names if name in number_of)
+        return {name: cost for name, cost in at if cost < NEVER}
+
+    def reserve(
+        self,
+        uid: str,
+        pod: Pod,
+        node: str,
+        *,
+        policy: PlacementPolicy | None = None,
+        weights: Weights | None = None,
+    ) -> Placement | Refusal:
+        """Place the pod on the node, from now on, or return why that cannot be.
+
+        `policy` chooses the node's devices; without one the weights do.
+        """
+        self.release(uid)  # asked again, it may have other devices
+        answer = self._place_pod(pod, node, policy=policy, weights=weights)
+        if isinstance(answer, Refusal):
+            return answer
+        if self.quotas is not None:
+            over = self.quotas.over(pod.namespace, self._charge(answer))
+            if over:
+                return Refusal(wanted=1, verdicts={}, missing=over)
+        self._stand(uid, answer)
+        return answer
+
+    def restore(self, uid: str, placement: Placement) -> None:
+        """Count what a pod is known to hold, wherever that was decided."""
+        if self.standing.get(uid) == placement:
+            return
+        self.release(uid)
+        self._stand(uid, placement)
+
+    def _stand(self, uid: str, placement: Placement) -> None:
+        self.standing[uid] = placement
+        self._on.setdefault(placement.node, set()).add(uid)
+        self._move(placement, times=1)
+
+    def release(self, uid: str) -> None:
+        """Give back what a pod held, if it held anything."""
+        placement = self.standing.pop(uid, None)
+        if placement is not None:
+            self._on[placement.node].discard(uid)
+            self._move(placement, times=-1)
+
+    def evict(self, pod: Pod, node: str, given: Iterable[str]) -> tuple[str, ...] | None:
+        """Return the UIDs to evict so that the pod fits: the given ones and the fewest others.
+
+        None if it would not fit even without every pod of lower priority, or may not for its
+        namespace's quota, which nobody's eviction mends.
+        """
+        over = self._over_quota(pod)
+        if self._kinds.get(node) in over:
+            return None
+        victims = list(given)
+        others = sorted(
+            (
+                uid
+                for uid in self._on.get(node, ())
+                if self.standing[uid].pod.priority < pod.priority and uid not in victims
+            ),
+            key=lambda uid: (self.standing[uid].pod.priority, uid),
+        )
+        if isinstance(self._place_pod(pod, node, without=[*victims, *others]), Refusal):
+            return None
+        for size in range(2):  # none or one more is the common case, and then the least is exact
+            for some in combinations(others, size):
+                if isinstance(self._place_pod(pod, node, without=[*victims, *some]), Placement):
+                    return (*victims, *some)
+        remaining = list(others)
+        for uid in reversed(others):  # spare whom the pod can do without, the most important first
+            rest = [one for one in remaining if one != uid]
+            if isinstance(self._place_pod(pod, node, without=[*victims, *rest]), Placement):
+                remaining = rest
+        return (*victims, *remaining)
+
+    # --- from a node to a placement -------------------------------------------------------------
+
+    def _place_pod(
+        self,
+        pod: Pod,
+        node: str,
+        *,
+        policy: PlacementPolicy | None = None,
+        weights: Weights | None = None,
+        without: Iterable[str] = (),
+    ) -> Placement | Refusal:
+        if node in self._faults:
+            return Refusal(wanted=1, verdicts={}, missing=self._faults[node])
+        cluster = self.cluster()
+        number = cluster.number.get(node)
+        if number is None:
+            return Refusal(wanted=1, verdicts={node: _NO_DEVICES}, of="node")
+        prices = self._priced(weights)
+        if policy is None and not without:
+            quick = self._choose(pod, number, prices)
+            if quick is not None:
+                return quick
+        free = {uuid: dict(left) for uuid, left in cluster.free(number).items()}
+        host = dict(zip(cluster.counters, cluster.host[number], strict=True))
+        for uid in without:
+            placement = self.standing.get(uid)
+            if placement is not None and placement.node == node:
+                _give_back(placement, free, host)
+        apart = self._apart(pod, node, without)
+        devices = [device for device in cluster.nodes[number].devices if device.uuid not in apart]
+        answer = place_pod(node, devices, free, host, pod, policy=policy or prices.policy)
+        if isinstance(answer, Refusal) and answer.missing is None:
+            return evolve(answer, verdicts={**answer.verdicts, **dict.fromkeys(apart, _APART)})
+        return answer
+
+    def _choose(self, pod: Pod, number: int, prices: Prices) -> Placement | None:
+        """Return the cheapest placement of a plain pod; None where it takes a search, or is none.
+
+        The search would find it too. This is the common case, and the node's cost counts on it.
+        """
+        cluster, shape = self.cluster(), prices.shape(pod)
+        node, want = cluster.nodes[number], shape.want
+        if not _is_exact(shape, number, cluster) or prices.cost(number, shape) == NEVER:
+            return None
+        allocation = None
+        if want.wanted.request is not None:
+            cards = cluster.cards[number]
+            chosen = prices.choose(cards, want)
+            places = chosen[1] if chosen else []
+            cuts = [(node.devices[p], prices.cut(cluster.states[cards[p]], want)) for p in places]
+            allocation = allocate(
+                want.wanted.request, [(device, cut) for device, cut in cuts if cut is not None]
+            )
+        return Placement(
+            node=node.name,
+            pod=pod,
+            allocations=tuple(
+                None if one.request is None else allocation
+                for one in (*pod.sidecars, *pod.containers, *pod.init)
+            ),
+            holds=tuple(
+                DeviceUsage(device=piece.device, takes=piece.takes)
+                for piece in (allocation.pieces if allocation else ())
+            ),
+            host=pod.host(),
+        )
+
+    def _apart(self, pod: Pod, node: str, without: Iterable[str] = ()) -> set[str]:
+        """Return the node's devices that are held by others than the pod may share one with."""
+        rules = {one.key: one for request in _requests(pod) for one in request.co_tenancy}
+        if not rules:
+            return set()
+        return {
+            piece.device
+            for uid in self._on.get(node, set()).difference(without)
+            for request, allocation in _held(self.standing[uid])
+            for piece in allocation.pieces
+            for one in request.co_tenancy
+            if one.key in rules and one.value not in rules[one.key].compatible_with
+        }
+
+    # --- quotas ---------------------------------------------------------------------------------
+
+    def _charge(self, placement: Placement) -> Counter[str]:
+        """Return what a placement is charged, as far as its devices are still there."""
+        if self.quotas is None:
+            return Counter()
+        here = {device.uuid: device for device in self.devices(placement.node)}
+        charges = (
+            self.quotas.charge(here[usage.device], usage.takes)
+            for usage in placement.holds
+            if usage.device in here
+        )
+        return sum(charges, Counter())
+
+    def _over_quota(self, pod: Pod) -> dict[frozenset[int], str]:
+        """Return which quota the pod passes wherever it is placed, by the kinds of a node's cards.
+
+        Of kinds on which it may pass none there is nothing: mostly, of all.
+        """
+        over: dict[frozenset[int], str] = {}
+        if self.quotas is not None and pod.namespace in self.quotas.most:
+            cluster = self.cluster()
+            for kinds in set(self._kinds.values()):
+                devices = [cluster.kinds[kind].device for kind in kinds]
+                verdict = self.quotas.over(pod.namespace, self.quotas.least(pod, devices))
+                if verdict:
+                    over[kinds] = verdict
+        return over
+
+    # --- what follows from it ---------------------------------------------------------------------
+
+    def cluster(self) -> Cluster:
+        """Return what is left of every node, worked out anew after it could not follow a change."""
+        if self._cluster is None:
+            self._cluster = Cluster(self._nodes.values())
+            self._kinds = {name: _kinds(self._cluster, name) for name in self._nodes}
+            self._lessons = Lessons()
+            self._prices: dict[Weights, Prices] = {}
+            self._rows: dict[tuple[Weights, int], _Row] = {}
+            self._changes: list[int] = []
+            if self.quotas is not None:
+                self.quotas.used.clear()
+            for placement in self.standing.values():
+                self._move(placement, times=1)
+            self._learn()
+        return self._cluster
+
+    def _follow(self, was: Node | None, node: Node) -> None:
+        """Let the packing core know of a node's change, or have it start anew with it."""
+        cluster = self._cluster
+        if cluster is None:
+            return
+        name, kinds = node.name, len(cluster.kinds)
+        if set(node.host) - set(cluster.counters):
+            self._cluster = None
+            return
+        if was is None:
+            cluster.add(node)
+            for uid in self._on.get(name, ()):
+                self._move(self.standing[uid], times=1)
+        elif [(d.uuid, d.capacity) for d in was.devices] == [
+            (d.uuid, d.capacity) for d in node.devices
+        ]:
+            for old, new in zip(was.devices, node.devices, strict=True):
+                if old != new:  # its health, mostly
+                    cluster.replace(new)
+            cluster.update(node)
+        else:
+            self._cluster = None
+            return
+        self._changes.append(cluster.number[name])
+        self._kinds[name] = _kinds(cluster, name)
+        more = len(node.devices) >= len(self._lessons.whole_cards)
+        if len(cluster.kinds) > kinds or more:
+            self._learn()
+
+    def _learn(self) -> None:
+        """Draw the lesson of the demand, and forget what was worked out by the last one."""
+        cluster = self.cluster()
+        cluster.compact()
+        self._priced(None).learn(self.demand)
+        for prices in self._prices.values():
+            prices.forget()
+        self._rows.clear()
+        self._changes.clear()
+        self._most_states = 2 * len(cluster.states) + _MOST_STATES
+
+    def _priced(self, weights: Weights | None) -> Prices:
+        cluster, chosen = self.cluster(), weights or self.weights
+        found = self._prices.get(chosen)
+        if found is None:
+            found = self._prices[chosen] = Prices(cluster, chosen, self._lessons)
+        return found
+
+    def _move(self, placement: Placement, *, times: int) -> None:
+        cluster = self._cluster
+        if cluster is None or placement.node not in self._nodes:
+            return
+        self._changes.append(cluster.move(placement, times=times))
+        if self.quotas is not None:
+            self.quotas.move(placement.pod.namespace, self._charge(placement), times=times)
+
+    def _row(self, pod: Pod, weights: Weights | None = None) -> _Row:
+        """Return what the pod costs everywhere, with the changes since it was last asked."""
+        prices = self._priced(weights)
+        if len(self._changes) > _MOST_CHANGES:
+            self._rows.clear()
+            self._changes.clear()
+        shape = prices.shape(pod)
+        key = (prices.weights, shape.number)
+        row = self._rows.pop(key, None)
+        if row is None:
+            row = self._new_row(shape, prices)
+            if len(self._rows) >= _MOST_ROWS:
+                del self._rows[next(iter(self._rows))]
+        elif row.upto < len(self._changes):
+            costs, heap = row.costs, row.heap
+            costs += [NEVER] * (len(self.cluster().nodes) - len(costs))
+            for number in set(self._changes[row.upto :]):
+                cost = self._cost(number, row, prices)
+                if cost != costs[number]:
+                    costs[number] = cost
+                    if cost < NEVER:
+                        heappush(heap, (cost, number))
+            if len(heap) > 4 * len(costs):
+                row.heap = _heap(costs)
+        row.upto = len(self._changes)
+        self._rows[key] = row  # last used last
+        return row
+
+    def _new_row(self, shape: Shape, prices: Prices) -> _Row:
+        row = _Row(shape, [], [], {}, 0)
+        row.costs = [self._cost(number, row, prices) for number in range(len(self.cluster().nodes))]
+        row.heap = _heap(row.costs)
+        return row
+
+    def _cost(self, number: int, row: _Row, prices: Prices) -> int:
+        """Return what the row's shape costs on a node; NEVER, and why, where it has no place."""
+        cost = prices.cost(number, row.shape)
+        row.said.pop(number, None)
+        if cost < NEVER:
+            cluster = self.cluster()
+            if not _is_exact(row.shape, number, cluster):  # so far it may fit
+                answer = self._place_pod(row.shape.pod, cluster.nodes[number].name)
+                if isinstance(answer, Refusal):
+                    row.said[number] = _verdict(answer)
+                    return NEVER
+        return cost
+
+
+def _heap(costs: list[int]) -> list[tuple[int, int]]:
+    made = [(cost, number) for number, cost in enumerate(costs) if cost < NEVER]
+    heapify(made)
+    return made
+
+
+def _is_exact(shape: Shape, number: int, cluster: Cluster) -> bool:
+    """Return whether a node that its cards' states say serves the shape surely does."""
+    return shape.exact and (number not in cluster.mixed or shape.want.wanted.request is None)
+
+
+def _kinds(cluster: Cluster, node: str) -> frozenset[int]:
+    """Return the kinds of a node's cards."""
+    cards = cluster.cards[cluster.number[node]]
+    return frozenset(cluster.states[card].kind.number for card in cards)
+
+
+def _verdict(refusal: Refusal) -> str:
+    """Return in a few words why a node does not serve."""
+    reasons = set(refusal.verdicts.values())
+    if refusal.missing is None and len(reasons) == 1 and FITS not in reasons:
+        return reasons.pop()
+    return f"cannot place it ({refusal.sentence})"
+
+
+def _give_back(placement: Placement, free: dict[str, dict[str, int]], host: dict[str, int]) -> None:
+    """Add what a placement holds to what is left of its node."""
+    for usage in placement.holds:
+        left = free.get(usage.device, {})
+        for name, amount in usage.takes.items():
+            if name in left:
+                left[name] += amount
+    for name, amount in placement.host.items():
+        if name in host:
+            host[name] += amount
+
+
+def _held(placement: Placement) -> Iterator[tuple[Request, Allocation]]:
+    """Yield what each container of a placement asked, and what it was given."""
+    pod = placement.pod
+    everyone = (*pod.sidecars, *pod.containers, *pod.init)
+    for container, allocation in zip(everyone, placement.allocations, strict=True):
+        if container.request is not None and allocation is not None:
+            yield container.request, allocation
+
+
+def _requests(pod: Pod) -> Iterator[Request]:
+    for container in (*pod.sidecars, *pod.containers, *pod.init):
+        if container.request is not None:
+            yield container.request

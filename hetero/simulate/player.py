@@ -1,0 +1,80 @@
+"""Puts pods on the scheduler's own cache, by our prices or by a published policy's choice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hetero.model import Refusal
+from hetero.model.errors import BadInput
+from hetero.placement.cache import SchedulerCache
+from hetero.placement.cluster import Node, Pod
+from hetero.placement.placement_policy import WEIGHTS, weights
+from hetero.simulate.baselines import SCORES, Baseline, Mix, Room, demand
+
+
+class Player:
+    """A cluster under one placement policy; pods come and go as kube-scheduler would ask."""
+
+    def __init__(
+        self, placement: str, nodes: Iterable[Node], pods: Iterable[Pod], seed: int
+    ) -> None:
+        """Start with everything free; `pods` are the workload's, which some baselines are told."""
+        known = placement not in SCORES
+        self.cache = SchedulerCache(weights=weights(placement) if known else WEIGHTS["first"])
+        for node in nodes:
+            self.cache.update_node(node)
+        self._names = frozenset(self.cache.nodes())
+        self.cluster = self.cache.cluster()
+        declared = list(pods)
+        self._baseline = None if known else Baseline(placement, self.cluster, declared, seed)
+        self._mix: tuple[Mix, Room] | None = None
+        try:
+            room = Room(self.cluster)
+            self._mix = Mix([demand(pod, card=room.card) for pod in declared], room), room
+        except BadInput:
+            pass  # the measure is defined for equal cards and plain pods only
+
+    def place(self, uid: str, pod: Pod, now: float) -> bool:
+        """Do as filter and bind do for a pod, at `now` in seconds; return whether it fits."""
+        policy = None
+        if self._baseline is None:
+            self.cache.arrive(uid, pod, now)
+            node = self.cache.best(pod, self._names)
+        else:
+            chosen = self._baseline.choose(pod)
+            node, policy = chosen or (None, None)
+        if node is None or isinstance(self.cache.reserve(uid, pod, node, policy=policy), Refusal):
+            return False
+        self._note(node, pod, times=1)
+        return True
+
+    def end(self, uid: str) -> None:
+        """Do as is done when a pod is gone."""
+        placement = self.cache.standing.get(uid)
+        self.cache.forget(uid)
+        if placement is not None:
+            self._note(placement.node, placement.pod, times=-1)
+
+    def _note(self, node: str, pod: Pod, *, times: int) -> None:
+        if self._baseline is not None:
+            self._baseline.note(self.cluster.number[node], pod, times=times)
+
+    def reason(self, pod: Pod) -> str:
+        """Return why most nodes refuse the pod."""
+        _, said = self.cache.serving(pod, self._names)
+        counts = Counter(said.values())
+        return min(counts, key=lambda reason: (-counts[reason], reason), default="")
+
+    def left(self) -> int:
+        """Return the thousandths of cards that are left."""
+        return sum(self.cluster.free_milli)
+
+    def useless(self) -> float | None:
+        """Return how many of them a typical pod has no use for; None where cards differ."""
+        if self._mix is None:
+            return None
+        mix, room = self._mix
+        for number in range(len(self.cluster.nodes)):
+            room.read(number)
+        return mix.lost(room)

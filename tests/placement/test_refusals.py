@@ -1,0 +1,143 @@
+"""A refusal says with numbers what lacks, the true reason first, and one function makes it."""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+
+from hetero.model import CORE, MEMORY, SLOTS, Ask, Inventory, Refusal, Request, Shortage, codec
+from hetero.model.units import GiB, MiB, format_memories
+from hetero.placement import explain, fit
+from hetero.placement.node_reason import Said, node_reason
+from hetero.plugin.testing import rack
+
+
+def lack(counter: str, asked: int, free: int, of: int) -> Said:
+    return f"lack {counter}", Shortage(counter=counter, asked=asked, free=free, of=of)
+
+
+MEMORY_6, MEMORY_2 = (lack(MEMORY, 24 * GiB, free * GiB, 32 * GiB) for free in (6, 2))
+
+
+def test_a_node_that_lacks_memory_says_so_although_most_of_its_counters_lack() -> None:
+    slots = lack(SLOTS, 1, 0, 10)
+
+    assert ("lack memory on one device", MEMORY_6[1]) == node_reason(
+        [MEMORY_2, slots, MEMORY_6], wanted=1
+    )
+
+
+def test_numbers_are_those_of_the_last_device_that_is_needed() -> None:
+    said = [("fits", None), MEMORY_2, MEMORY_6]
+
+    assert ("lack memory on 2 devices", MEMORY_6[1]) == node_reason(said, wanted=2)
+    assert ("lack memory on 3 devices", MEMORY_2[1]) == node_reason(said, wanted=3)
+    assert ("fits", None) == node_reason(said, wanted=1)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (["unhealthy (ill)", "lack core", "not chosen"], "lack core on one device"),
+        (["not chosen", "not chosen", "too small"], "too small"),
+        (["not empty", "too small"], "lack a whole device"),
+        (["fits"], "have too few devices"),
+        ([], "have no device"),
+    ],
+)
+def test_what_is_short_comes_before_what_will_never_be_there(said: list[str], reason: str) -> None:
+    wanted = 2 if said == ["fits"] else 1
+
+    assert reason == node_reason([(one, None) for one in said], wanted=wanted)[0]
+
+
+def test_the_sentence_over_nodes_has_the_most_common_reason_first() -> None:
+    refusal = Refusal(
+        wanted=1,
+        verdicts={},
+        counts={"lack a whole device": 9, "have no device": 40, "lack memory on one device": 31},
+        of="node",
+        shortages={"lack memory on one device": MEMORY_6[1]} if MEMORY_6[1] else {},
+    )
+
+    assert (
+        "0 of 80 nodes: 31 lack memory on one device (24 GiB wanted, largest free 6), "
+        "9 lack a whole device, 40 have no device"
+    ) == refusal.sentence
+    assert refusal == codec.loads(codec.dumps(refusal), Refusal, source="test")
+
+
+def test_devices_of_several_vendors_do_not_add_up_and_the_sentence_says_so() -> None:
+    makers = ("ascend", "ascend", "hygon", "hygon", "metax", "metax", "mthreads")
+    devices = tuple(
+        evolve(device, vendor=vendor)
+        for device, vendor in zip(rack(*[GiB] * len(makers)), makers, strict=True)
+    )
+    answer = fit(Inventory(devices), Request(asks=(Ask(),) * 3))
+
+    assert isinstance(answer, Refusal)
+    sentence = "3 devices of one vendor needed; most here: 2 (ascend, hygon, metax)"
+    assert sentence == answer.sentence
+
+
+def test_devices_of_several_numa_nodes_do_not_add_up_either() -> None:
+    devices = tuple(evolve(one, numa=place // 2) for place, one in enumerate(rack(*[GiB] * 4)))
+    answer = fit(Inventory(devices), Request(asks=(Ask(),) * 3, numa=True))
+
+    assert isinstance(answer, Refusal)
+    assert (
+        "3 devices of one vendor on one NUMA node needed; most here: 2 "
+        "(memory on NUMA node 0, memory on NUMA node 1)"
+    ) == answer.sentence
+
+
+def test_each_device_explains_itself_with_numbers() -> None:
+    inventory = Inventory(rack(16 * GiB, 140 * GiB))
+    taken = fit(inventory, Request(asks=(Ask(memory=120 * GiB, core=80),)))
+    assert not isinstance(taken, Refusal)
+    held = evolve(inventory, standing=(taken,))
+
+    def said(ask: Ask) -> list[str]:
+        verdicts = explain(held, Request(asks=(ask,))).verdicts
+        return [one.sentence.replace(" memory-", " ") for one in verdicts]
+
+    small, large = (device.short_model for device in inventory.devices)
+    assert [
+        f"0 {small}: fits, would have 8 GiB memory and 50 core left (taken)",
+        f"1 {large}: 20 of 100 core free, 50 asked",
+    ] == said(Ask(memory=8 * GiB, core=50))
+    assert f"1 {large}: 20 of 140 GiB memory free, 24 GiB asked" == said(Ask(memory=24 * GiB))[1]
+    assert f"0 {small}: 16 of 16 GiB memory free, 24 GiB asked" == said(Ask(memory=24 * GiB))[0]
+
+
+def test_a_core_without_a_limit_has_no_number_to_lack() -> None:
+    inventory = Inventory(rack(16 * GiB))
+    taken = fit(inventory, Request(asks=(Ask(memory=GiB, core=99),)))
+    assert not isinstance(taken, Refusal)
+    rest = fit(evolve(inventory, standing=(taken,)), Request(asks=(Ask(memory=GiB, core=1),)))
+    assert not isinstance(rest, Refusal)
+    full = evolve(inventory, standing=(taken, rest))
+    answer = fit(full, Request(asks=(Ask(memory=GiB),)))
+
+    assert isinstance(answer, Refusal)
+    assert "0 of 1 device: 1 lack core" == answer.sentence
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "shown"),
+    [
+        (24 * GiB, 6 * GiB, ("24 GiB", "6")),
+        (24 * GiB, 24 * GiB - 1, ("24 GiB", "23.9")),
+        (3000 * MiB, 500 * MiB, ("3 GiB", "0.4")),
+        (GiB + 1, GiB, ("1.1 GiB", "1")),
+        (500, 0, ("500 B", "0")),
+    ],
+)
+def test_what_is_asked_is_rounded_up_and_what_is_free_down(
+    asked: int, free: int, shown: tuple[str, str]
+) -> None:
+    assert shown == format_memories(asked, free)
+
+
+def test_core_is_said_in_percent_of_the_card_whatever_its_units() -> None:
+    assert "50 % wanted, largest free 25" == Shortage(counter=CORE, asked=4, free=2, of=8).largest
