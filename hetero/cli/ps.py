@@ -57,6 +57,8 @@ def command(
     processes of the grant, where it says so: contexts, the code of kernels.
     """
     node = Node.here()
+    if node.unseen and not as_json:
+        click.echo(f"hetero: {node.unseen}", err=True)
 
     def query() -> GrantsView:
         view = observe_grants(node, seconds=seconds)

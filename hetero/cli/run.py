@@ -31,8 +31,12 @@ def command(*, command: tuple[str, ...], label: str | None, quiet: bool, **flags
       hetero run --device 0:mem=3276Mi,core=10 --device 1:mem=8192Mi,core=50 -- ./job
     """
 
+    def warn(says: str) -> None:
+        if not quiet:
+            click.echo(f"hetero: {says}", err=True)
+
     def tell(grant: Grant) -> None:
         for line in () if quiet else limits(grant):
             click.echo(f"hetero: {line}", err=True)
 
-    run(request_from(**flags), command=command, label=label, tell=tell)
+    run(request_from(**flags), command=command, label=label, tell=tell, warn=warn)

@@ -41,8 +41,8 @@ def command() -> None:
 def _install(runtime: str | None, prefix: Path, *, yes: bool) -> None:
     """Register the runtime, after showing what that changes."""
     changes = installation(prefix=prefix, real=runtime, environ=os.environ)
-    _ask(changes, yes=yes)
-    if any(change.path.name == "daemon.json" for change in changes):
+    change(changes, yes=yes)
+    if any(each.path.name == "daemon.json" for each in changes):
         click.echo("docker reads its settings anew: systemctl reload docker")
 
 
@@ -52,15 +52,17 @@ def _install(runtime: str | None, prefix: Path, *, yes: bool) -> None:
 def _uninstall(prefix: Path, *, yes: bool) -> None:
     """Put everything back; refused while a container holds a grant."""
     expect_unused(Node.here())
-    _ask(removal(prefix=prefix), yes=yes)
+    change(removal(prefix=prefix), yes=yes)
 
 
-def _ask(changes: list[Change], *, yes: bool) -> None:
+def change(changes: list[Change], *, yes: bool) -> bool:
+    """Show the changes, ask, and make them; return whether there were any."""
     if not changes:
         click.echo("nothing to change")
-        return
-    for change in changes:
-        click.echo(change.diff())
+        return False
+    for each in changes:
+        click.echo(each.diff())
     if not yes:
         click.confirm("Change this?", abort=True)
     apply(changes)
+    return True

@@ -1,6 +1,6 @@
 """Says what goes into a container: its grant, the limiter, and the driver where nobody brings it.
 
-Only the usage region and the time slices can be written from inside; they hold no limit. The
+Only the usage region and the grant's own pages can be written from inside; they hold no limit. The
 limiter gets in by /etc/ld.so.preload, which no process of the container can lose, and never by
 LD_PRELOAD: a hook of another vendor's that runs with more rights would inherit it.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from hetero.container.cdi import Specs
 from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.model import Edits, Mount
-from hetero.node.ledger.grant_dir import GRANT, PRELOAD, TENANT, USAGE, replace
+from hetero.node.ledger.grant_dir import GRANT, PRELOAD, USAGE, board_of, page_name, replace
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 
@@ -51,11 +51,12 @@ def confine(
     # Without a limiter nothing reads it; it still says whose the container is.
     mounts.append(Mount(str(directory / GRANT), f"{PLACE}/grant"))
     if limiters:
-        time_slices = (f"{TENANT}/time_slice.{position}" for position in range(len(grant.limits)))
-        mounts += (
-            Mount(str(path), f"{PLACE}/{path.name}", writable=True)
-            for path in (directory / name for name in (USAGE, *time_slices))
-        )
+        mounts.append(Mount(str(directory / USAGE), f"{PLACE}/usage", writable=True))
+        for position, limit in enumerate(grant.limits):
+            page = directory / page_name(position)
+            board = board_of(node.ledger.boards, limit.name)
+            mounts.append(Mount(str(page), f"{PLACE}/page.{position}", writable=True))
+            mounts.append(Mount(str(board), f"{PLACE}/board.{position}"))
     return Edits(env=env, mounts=tuple(dict.fromkeys([*mounts, *limiters])), device_nodes=nodes)
 
 

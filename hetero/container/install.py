@@ -1,4 +1,4 @@
-"""Registers the OCI runtime `hetero` with docker and podman, and takes it out again."""
+"""Registers the OCI runtime `hetero` with docker and podman, and heterod with systemd."""
 
 from __future__ import annotations
 
@@ -23,8 +23,63 @@ NAME = "hetero"
 _WRAPPER = "usr/local/bin/hetero-runtime"
 _PODMAN = "etc/containers/containers.conf.d/hetero.conf"
 _DOCKER = "etc/docker/daemon.json"
+_UNITS = "etc/systemd/system"
 #: What of our environment the runtime needs: engines start it with one of their own.
 _PASSED = ("HETERO_STATE", "HETERO_CONFIG", "HETERO_RACK")
+
+
+#: systemd holds the socket, so that no connection is lost while heterod is started again. The
+#: ledger's directory outlives the service: programs have its files mapped. Drivers are asked in the
+#: service, so devices, /sys and what drivers load stay within its reach.
+_SOCKET_UNIT = """\
+[Unit]
+Description=Socket of heterod, which shares this machine's accelerators among its users
+
+[Socket]
+ListenStream=/run/hetero/heterod.sock
+SocketMode=0666
+DirectoryMode=0755
+Backlog=256
+RemoveOnStop=yes
+
+[Install]
+WantedBy=sockets.target
+"""
+_SERVICE_UNIT = """\
+[Unit]
+Description=heterod, which shares this machine's accelerators among its users
+Requires=heterod.socket
+After=heterod.socket
+
+[Service]
+ExecStart={command}
+{environment}\
+Restart=always
+RestartSec=1
+RuntimeDirectory=hetero
+RuntimeDirectoryMode=0755
+RuntimeDirectoryPreserve=yes
+StateDirectory=hetero
+LimitNOFILE=4096
+TasksMax=128
+NoNewPrivileges=yes
+ProtectSystem=full
+ProtectHome=read-only
+ProtectHostname=yes
+ProtectClock=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+RestrictAddressFamilies=AF_UNIX AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+
+[Install]
+WantedBy=multi-user.target
+Also=heterod.socket
+"""
 
 
 @frozen
@@ -85,6 +140,35 @@ def removal(*, prefix: Path) -> list[Change]:
                 after = _document(remaining)
             changes.append(Change(docker, before, after))
     return [change for change in changes if change.before != change.after]
+
+
+def service_installation(*, prefix: Path, environ: Mapping[str, str]) -> list[Change]:
+    """Return the changes that have systemd run heterod on the machine whose root is `prefix`."""
+    settings = "".join(
+        f"Environment={_quoted(f'{name}={_absolute(environ[name])}')}\n"
+        for name in _PASSED
+        if environ.get(name)
+    )
+    command = " ".join(map(_quoted, (sys.executable, "-Im", "hetero.cli", "daemon")))
+    service = _SERVICE_UNIT.format(command=command, environment=settings)
+    if environ.get("HETERO_STATE"):
+        raise BadInput("HETERO_STATE is set: heterod as a service keeps its ledger in /run/hetero")
+    units = {"heterod.socket": _SOCKET_UNIT, "heterod.service": service}
+    changes = [_change(prefix / _UNITS / name, text) for name, text in units.items()]
+    return [change for change in changes if change.before != change.after]
+
+
+def service_removal(*, prefix: Path) -> list[Change]:
+    """Return the changes that put back what `service_installation` changed."""
+    names = ("heterod.socket", "heterod.service")
+    changes = [_change(prefix / _UNITS / name, None) for name in names]
+    return [change for change in changes if change.before is not None]
+
+
+def _quoted(word: str) -> str:
+    """Return a word as systemd.syntax(7) reads it back, with specifiers as text."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
 
 
 def apply(changes: list[Change]) -> None:

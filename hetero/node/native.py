@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hetero.model.errors import HeteroError, NotFound
-from hetero.node.ledger import grant_file, usage_region
+from hetero.node.ledger import board, grant_file, usage_region
 
 
 def native() -> ModuleType:
@@ -38,7 +38,11 @@ def limiter(api: str) -> Path:
 
 def _expect_layouts(theirs: Mapping[str, int]) -> None:
     """Raise `HeteroError` unless limiters and node agree on the files that they share."""
-    ours = {"grant": grant_file.VERSION, "region": usage_region.VERSION}
+    ours = {
+        "grant": grant_file.VERSION,
+        "region": usage_region.VERSION,
+        "board": board.VERSION,
+    }
     for name, version in ours.items():
         if theirs.get(name) != version:
             from importlib.metadata import version as installed  # takes long to import

@@ -1,4 +1,8 @@
-"""The node: brings what the vendors discover and what stands in the ledger together."""
+"""The node: brings what the vendors discover and what stands in the ledger together.
+
+Over 400 lines because an admission is one transaction: whoever changes a step of it must see what
+undoes the others.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,16 @@ from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.model.names import did_you_mean
 from hetero.node import slices
+from hetero.node.daemon_client import DaemonClient, client_of
 from hetero.node.grant_names import one_of
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import DeviceLimit, limit_of
 from hetero.node.ledger.holders import end, holders
 from hetero.node.ledger.ledger import ALIVE, Container, Grant, GrantHandle, Ledger, Snapshot
-from hetero.node.ledger.state import check
+from hetero.node.ledger.state import check, is_roots
 from hetero.node.native import limiter
 from hetero.node.place import SYSTEM, persistent_directory, state_directory
+from hetero.node.quota import User, expect_within
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
@@ -43,15 +49,16 @@ class Admission:
 class Node:
     """One machine as one user sees it.
 
-    `system` is root's ledger where this user has one of its own: what root gave out counts here
-    too. What other users gave out does not, since nobody but them can see it; on a machine with
-    several users, root's ledger is the one that promises anything to all of them.
+    `daemon` is heterod where it serves root's ledger to this user: then `ledger` is that one, which
+    this user reads. Elsewhere each user has a ledger, and `system` is root's: what root gave out
+    counts here too, what other users gave out is not seen.
     """
 
     registry: Registry
     ledger: Ledger
     settings: Settings = field(factory=Settings)
     system: Ledger | None = None
+    daemon: DaemonClient | None = None
     simulation: Simulation | None = None
     environ: Mapping[str, str] = field(factory=dict, repr=False)
 
@@ -62,23 +69,44 @@ class Node:
         Its devices are simulated where the program entered a simulation (simulation.py).
         """
         simulated = entered(environ)
-        own = state_directory(environ, uid=os.geteuid())
-        check(own)
-        # Simulated grants never mix with real ones, nor those of two racks.
-        state = own / simulated.name if simulated else own
-        check(state)
-        shared = SYSTEM / simulated.name if simulated else SYSTEM
-        persistent = persistent_directory(environ, uid=os.geteuid())
+
+        def within(directory: Path) -> Path:
+            # Simulated grants never mix with real ones, nor those of two racks.
+            return directory / simulated.name if simulated else directory
+
+        uid = os.geteuid()
+        own = state_directory(environ, uid=uid)
+        machine = own if environ.get("HETERO_STATE") else SYSTEM
+        daemon = _daemon_of(machine, within(machine))
+        state, shared = within(machine if daemon else own), within(SYSTEM)
+        persistent = None if daemon else persistent_directory(environ, uid=uid)
+        if daemon is None:
+            check(own)
+            check(state)
         return cls(
             registry=Registry(),
-            ledger=Ledger(
-                state,
-                persistent=persistent / simulated.name if persistent and simulated else persistent,
-            ),
+            ledger=Ledger(state, persistent=within(persistent) if persistent else None),
             settings=load_settings(environ),
-            system=Ledger(shared) if shared != state and os.geteuid() != 0 else None,
+            system=Ledger(shared) if shared != state and uid != 0 else None,
+            daemon=daemon,
             simulation=simulated,
             environ=dict(environ),
+        )
+
+    @property
+    def unseen(self) -> str | None:
+        """Say that other users' grants are not seen, where that is so.
+
+        A ledger in $HETERO_STATE is private on purpose.
+        """
+        if self.environ.get("HETERO_STATE") or self.daemon:
+            return None
+        client = client_of(self.ledger.path)  # root's: it writes the ledger by itself
+        if client and client.answers():
+            return None
+        return (
+            "grants that other users made are not seen: `hetero install`, as root, gives this "
+            "machine one ledger for all"
         )
 
     def discover(self) -> Discovery:
@@ -92,11 +120,17 @@ class Node:
         return self.with_system(self.ledger.snapshot())
 
     def fit(self, request: Request) -> Allocation | Refusal:
-        """Return what the request would get now, without taking it."""
+        """Return what the request would get now, without taking it.
+
+        Raises `Refused` where the devices could give it and the user's quota does not.
+        """
         discovery = self._discover_for(request)
         snapshot = self.snapshot()
         expect_readable(snapshot)
-        return fit(inventory_of(discovery, snapshot), request)
+        answer = fit(inventory_of(discovery, snapshot), request)
+        if isinstance(answer, Allocation):
+            self.expect_within_quota(answer, snapshot, devices_of(discovery))
+        return answer
 
     def explain(self, request: Request) -> Explanation:
         """Return what `fit` would, with what every device says to it."""
@@ -132,14 +166,18 @@ class Node:
         label: str | None = None,
         container: Container | None = None,
         share: str | None = None,
+        asker: User | None = None,
     ) -> Admission:
         """Take what the request asks, for this process, for a container or as a share.
 
-        Raises `Refused` with the reason; then, as after any error, nothing was taken.
+        `asker` is the user it is for where that is not this process's. Raises `Refused` with the
+        reason; then, as after any error, nothing was taken.
         """
+        if self.daemon:
+            return self._asked_for(self.daemon, request, command=command, label=label)
         # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.
         discovery = self._discover_for(request)
-        devices = {device.uuid: device for device in discovery.devices}
+        devices = devices_of(discovery)
         with self.ledger.admission() as own:
             _expect_new(own, container=container, share=share)
             snapshot = self.with_system(own)
@@ -148,6 +186,7 @@ class Node:
             answer = fit(inventory_of(discovery, snapshot), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
+            self.expect_within_quota(answer, snapshot, devices, asker)
             try:
                 limiters = self.limiters(answer, discovery.vendors)
                 inside = container is not None or share is not None
@@ -161,7 +200,8 @@ class Node:
                         allocation=answer,
                         limits=self.limits_of(answer, devices),
                         command=tuple(command),
-                        user=user(),
+                        user=asker.name if asker else user(),
+                        uid=asker.uid if asker else None,
                         since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                         label=label,
                         container=container,
@@ -175,6 +215,36 @@ class Node:
         handle = evolve(handle, mounts=edits.mounts, sliced=sliced)
         return Admission(handle=handle, edits=edits, limiters=limiters)
 
+    def _asked_for(
+        self,
+        daemon: DaemonClient,
+        request: Request,
+        *,
+        command: Sequence[str],
+        label: str | None,
+    ) -> Admission:
+        """Take it from heterod; the limiters are those that this user's programs can read."""
+        answer, descriptor = daemon.admit(request, command=command, label=label)
+        try:
+            assert answer.grant is not None  # noqa: S101 - `admit` saw to it
+            limiters = self.limiters(answer.grant.allocation, self.registry.declarations())
+            path = self.ledger.directory(answer.grant.id)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        handle = GrantHandle(
+            answer.grant, path, descriptor, mounts=answer.edits.mounts, sliced=answer.sliced
+        )
+        return Admission(handle=handle, edits=answer.edits, limiters=limiters)
+
+    def abort(self, handle: GrantHandle) -> None:
+        """End a grant that was admitted and never handed over."""
+        if self.daemon:
+            os.close(handle.descriptor)
+            self.daemon.sweep()
+        else:
+            self.ledger.abort(handle)
+
     def enforce(
         self, allocation: Allocation, devices: Mapping[str, Device], *, container: bool = False
     ) -> Edits:
@@ -183,6 +253,8 @@ class Node:
 
     def sweep(self) -> tuple[str, ...]:
         """Destroy the slices that no standing grant holds; return a sentence about each failure."""
+        if self.daemon:
+            return self.daemon.sweep()
         discovery = self.discover()
         with self.ledger.admission() as own:
             return self.reconcile(discovery, self.with_system(own))
@@ -204,7 +276,11 @@ class Node:
         """
         snapshot = self.ledger.snapshot()
         identity = one_of(snapshot, name, system=self.system)
+        owner = None
         for entry in snapshot.grants:
+            if entry.id == identity:
+                owner = entry.uid
+                self.expect_own(entry)
             if entry.id == identity and entry.share:
                 raise Refused(
                     f"grant {identity} is the share {entry.share}: "
@@ -217,18 +293,48 @@ class Node:
                 f"grant {identity} is in use by {self._who(identity)}: it is free when they end; "
                 f"`hetero release --force {identity}` ends them"
             )
-        self.ledger.unpin(identity)
+        if self.daemon is None:
+            self.ledger.unpin(identity)
         for _ in range(3):  # a process may start another while we end it
-            end(self._files(identity), grace=grace)
+            end(self._files(identity), grace=grace, owner=owner)
             holding = self.processes([identity])[identity]
             if holding == (os.getpid(),):
                 return f"grant {identity} is free when the program that asked ends"
             broken_share = self.ledger.is_share(identity) and not holding
             if broken_share or not self.ledger.stands(identity):
-                with self.ledger.admission():  # sweeps it
-                    self.ledger.drop(identity)
+                self._drop(identity)
                 return f"released grant {identity}"
         raise Refused(f"grant {identity} is still in use by {self._who(identity)}")
+
+    def expect_within_quota(
+        self,
+        allocation: Allocation,
+        snapshot: Snapshot,
+        devices: Mapping[str, Device],
+        asker: User | None = None,
+    ) -> None:
+        """Raise `Refused` if `allocation`, beside `snapshot`, is more than the asker may hold."""
+        if asker is None and self.daemon:
+            asker = User.of(os.geteuid())
+        if asker:
+            expect_within(self.settings, asker, snapshot.grants, allocation, devices)
+
+    def expect_own(self, entry: Grant, asker: User | None = None) -> None:
+        """Raise `Refused` unless the asker may change a grant: in heterod's ledger, its user."""
+        if asker is None and self.daemon:
+            asker = User.of(os.geteuid())
+        if asker and asker.uid != 0 and not asker.owns(entry):
+            whose = entry.user if entry.uid else "root"
+            raise Refused(
+                f"grant {entry.id} is {whose}'s: {whose} or root can change or release it"
+            )
+
+    def _drop(self, identity: str) -> None:
+        if self.daemon:
+            self.daemon.sweep()
+            return
+        with self.ledger.admission():  # sweeps it
+            self.ledger.drop(identity)
 
     def processes(self, identities: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """Return the processes that hold each grant, as far as this user can see."""
@@ -316,6 +422,13 @@ def _expect_models(wanted: Selector, devices: Sequence[Device]) -> None:
         raise NotFound(f"no model {said} here (here: {', '.join(models)}){meant}")
 
 
+def _daemon_of(machine: Path, ledger: Path) -> DaemonClient | None:
+    """Return heterod as a plain user meets it: by its socket, in a ledger that is root's."""
+    if os.geteuid() == 0 or not is_roots(machine) or not is_roots(ledger):
+        return None
+    return client_of(ledger)
+
+
 def _expect_new(snapshot: Snapshot, *, container: Container | None, share: str | None) -> None:
     """Raise `Refused` when the container or the share has a grant already."""
     for entry in snapshot.grants:
@@ -359,6 +472,11 @@ def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
             for variable in vendor.visible
         }
     )
+
+
+def devices_of(discovery: Discovery) -> dict[str, Device]:
+    """Return the devices by their UUIDs."""
+    return {device.uuid: device for device in discovery.devices}
 
 
 def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:

@@ -27,27 +27,32 @@ from hetero.node.ledger import grant_file as grant_file
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.ledger import Grant, Ledger, Snapshot
-from hetero.node.node import Node, expect_readable, inventory_of
+from hetero.node.node import Node, devices_of, expect_readable, inventory_of
+from hetero.node.quota import User
 from hetero.node.slices import resizing
 
 #: After a limit is lowered: the time an allocation that read the old one may still be on its way.
 _SETTLING = 0.005
 
 
-def resize(node: Node, name: str, ask: Ask) -> Grant:
+def resize(node: Node, name: str, ask: Ask, *, asker: User | None = None) -> Grant:
     """Give a grant the memory and core `ask` names; what it leaves out stays as it is.
 
-    `name` is the start of the grant's id, or its label.
-    `ask.device` names one of the grant's devices; none means all of them. Raises `Refused` when
-    the change does not fit, or when more memory is in use than it would leave.
+    `name` is the start of the grant's id, or its label. `ask.device` names one of the grant's
+    devices; none means all of them. `asker` is the user it is for where that is not this process's.
+    Raises `Refused` when the change does not fit, when more memory is in use than it would leave,
+    and when the grant is another user's.
     """
+    if node.daemon:
+        return node.daemon.resize(name, ask)
     discovery = node.discover()
-    devices = {device.uuid: device for device in discovery.devices}
+    devices = devices_of(discovery)
     with node.ledger.admission() as own:
         identity = one_of(own, name, system=node.system)
+        entry = next(entry for entry in own.grants if entry.id == identity)
+        node.expect_own(entry, asker)
         snapshot = node.with_system(own)
         expect_readable(snapshot)
-        entry = next(entry for entry in own.grants if entry.id == identity)
         others = Snapshot(grants=tuple(other for other in snapshot.grants if other is not entry))
         free = inventory_of(discovery, others).free()
         chosen = _chosen(entry, ask.device, discovery.devices)
@@ -58,6 +63,7 @@ def resize(node: Node, name: str, ask: Ask) -> Grant:
             for piece in entry.allocation.pieces
         )
         allocation = evolve(entry.allocation, pieces=pieces)
+        node.expect_within_quota(allocation, others, devices, asker)
         changed = evolve(entry, allocation=allocation, limits=node.limits_of(allocation, devices))
         try:
             with _slices_resized(node, entry, allocation, devices):

@@ -22,12 +22,16 @@ def run(
     command: tuple[str, ...],
     label: str | None = None,
     tell: Callable[[Grant], None],
+    warn: Callable[[str], None],
 ) -> NoReturn:
     """Take what the request asks and become `command`, which holds the grant until it ends.
 
-    `tell` is called with the grant before that. Raises `HeteroError`; then nothing is held.
+    `warn` is called with what the user should know of this machine's ledger, `tell` with the grant
+    before it is handed over. Raises `HeteroError`; then nothing is held.
     """
     node = Node.here()
+    if node.unseen:
+        warn(node.unseen)
     handle, environment = node.admit(request, command=command, label=label)
     try:
         if handle.sliced:
@@ -38,7 +42,7 @@ def run(
             tell(handle.grant)
         _become(command, environment)
     except BaseException:
-        node.ledger.abort(handle)
+        node.abort(handle)
         raise
 
 

@@ -10,11 +10,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve
+from attrs import evolve, field
 
 from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Fractional, Templated
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
+from hetero.model.units import parse_memory
 
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
 DEFAULT = Path("/etc/hetero/node.toml")
@@ -27,6 +28,22 @@ class Partitioned(str, Enum):
     NONE = "none"  # not given out
     SINGLE = "single"  # given out where all cards of their vendor are partitioned alike
     MIXED = "mixed"  # given out by their parts, beside cards that are shared
+
+
+@frozen(kw_only=True)
+class Quota:
+    """The most that may be held of this machine: bytes over all cards, percent of a card, grants.
+
+    None is no limit.
+    """
+
+    memory: int | None = None
+    core: int | None = None
+    grants: int | None = None
+
+
+#: What a user may hold where the settings say nothing: it bounds the ledger's directory.
+_EACH = Quota(grants=64)
 
 
 @frozen(kw_only=True)
@@ -44,6 +61,15 @@ class Settings:
 
     [count]
     context = true      # the driver's memory for a program counts against its grant; else not
+
+    [quota]             # what each user but root may hold of the machine's ledger (heterod)
+    memory = "40Gi"     # over all cards
+    core = 100          # percent of a card, over all cards; no core limit counts as 100
+    grants = 16         # 64 unless set
+    [quota.users.alice] # what this user may hold, in place of the above
+    memory = "80Gi"
+    [quota.groups.lab]  # what the members of a group may hold together
+    core = 300
     """
 
     memory_scale: Decimal = Decimal(1)
@@ -52,6 +78,9 @@ class Settings:
     exclude: tuple[str | int, ...] = ()
     partitioned: Partitioned = Partitioned.MIXED
     context: bool = False
+    quota: Quota = _EACH
+    user_quotas: Mapping[str, Quota] = field(factory=dict)
+    group_quotas: Mapping[str, Quota] = field(factory=dict)
 
     def offered(self, devices: Iterable[Device], *, ours: AbstractSet[str]) -> tuple[Device, ...]:
         """Return what this node gives out of its devices; our own limiter shares those of `ours`.
@@ -142,11 +171,14 @@ def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> S
 def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> Settings:
     """Return `base` with what the document says instead. Raises `BadInput`."""
     was = base or Settings()
-    _expect(document, known=("scale", "cards", "count"))
-    scale, cards, count = (_table(document, name) for name in ("scale", "cards", "count"))
+    _expect(document, known=("scale", "cards", "count", "quota"))
+    scale, cards, count, quota = (
+        _table(document, name) for name in ("scale", "cards", "count", "quota")
+    )
     _expect(scale, known=("memory", "core"))
     _expect(cards, known=("max_sharers", "exclude", "partitioned"))
     _expect(count, known=("context",))
+    _expect(quota, known=("memory", "core", "grants", "users", "groups"))
     context = count.get("context", was.context)
     if not isinstance(context, bool):
         raise BadInput(f"count.context {context!r} is not true or false")
@@ -157,7 +189,37 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
         exclude=_names(cards.get("exclude", was.exclude)),
         partitioned=_partitioned_cards(cards.get("partitioned", was.partitioned)),
         context=context,
+        quota=_quota(quota, was.quota, said="quota"),
+        user_quotas=_quotas(quota, "users", was.user_quotas),
+        group_quotas=_quotas(quota, "groups", was.group_quotas),
     )
+
+
+def _quotas(table: Mapping[str, Any], kind: str, was: Mapping[str, Quota]) -> Mapping[str, Quota]:
+    """Return the quotas of the users or groups that a table names, over what was set before."""
+    said = _table(table, kind)
+    none = _EACH if kind == "users" else Quota()
+    made = dict(was)
+    for name in said:
+        one = _table(said, name)
+        _expect(one, known=("memory", "core", "grants"))
+        made[name] = _quota(one, none, said=f"quota.{kind}.{name}")
+    return made
+
+
+def _quota(table: Mapping[str, Any], was: Quota, *, said: str) -> Quota:
+    memory = table.get("memory")
+    if memory is not None and not isinstance(memory, str):
+        raise BadInput(f'{said}.memory {memory!r} is not a size: write "40Gi"')
+    counts: dict[str, int | None] = {"core": was.core, "grants": was.grants}
+    for name in counts:
+        value = table.get(name, counts[name])
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or value < 0
+        ):
+            raise BadInput(f"{said}.{name} {value!r} is not a whole number, 0 or more")
+        counts[name] = value
+    return Quota(memory=was.memory if memory is None else parse_memory(memory), **counts)
 
 
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -172,7 +234,8 @@ def _expect(table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
         if key not in known:
             raise BadInput(
                 f"unknown key {key!r}: there is [scale] with memory and core, [cards] with "
-                "max_sharers, exclude and partitioned, [count] with context, nothing else"
+                "max_sharers, exclude and partitioned, [count] with context, [quota] with memory, "
+                "core, grants, users and groups, nothing else"
             )
 
 

@@ -4,8 +4,8 @@
  *   GRANT_DIR/grant      this struct; written by the node, mapped read-only by every process of the tenant.
  *                        The node changes a limit in place, so a mapped reader sees it at once.
  *   GRANT_DIR/usage      the region (region.h); read-write for the tenant, holds usage and nothing else.
- *   GRANT_DIR/time_slice.<i>  the time slice file of device i: a hard link to the one file all tenants of that physical
- *                        device share. Its bytes are only ever locked (timeshare/time_slice.h), never read.
+ *   GRANT_DIR/board.<i>  the directory that all tenants of device i read (timeshare/pages.h); read-only for them.
+ *   GRANT_DIR/page.<i>   what the grant says of itself there; read-write for the tenant.
  *
  * The limiter looks for the grant at /etc/hetero/grant (a container's read-only mount), which no environment can
  * override, then at $HETERO_GRANT (the path of the grant file; `hetero run`). Neither: not limited, pass through.

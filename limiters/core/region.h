@@ -9,8 +9,8 @@
  *
  * The kernel knows which processes live: a slot is live exactly while its process holds an open-file-description
  * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted.
- * Bytes past the slots lock other things: slots + 1 + 32 * i is device i's time slice lock, for a grant without time
- * slice files (timeshare/time_slice.h).
+ * Bytes past the slots lock other things: from slots + 1 + 32 * i on, what processes of the grant agree on about device
+ * i's time slices (timeshare/time_slice.h).
  */
 #ifndef HETERO_REGION_H
 #define HETERO_REGION_H
@@ -37,7 +37,7 @@ struct hetero_region_device {
     _Atomic uint64_t gpu_ns;    /* device time charged, only ever growing */
     _Atomic int64_t balance_ns; /* device time this grant may still use; negative is debt */
     _Atomic uint64_t stamp_ns;  /* CLOCK_MONOTONIC up to which the balance has grown; 0 is never */
-    uint64_t reserved;
+    _Atomic int64_t kept_ns;    /* of the balance, what neighbours in debt kept the grant from */
 }; /* 64 bytes */
 
 struct hetero_region_slot {

@@ -5,19 +5,28 @@
 
 #include "../core/tenant.h"
 
-static void spend(const struct account *account, struct hetero_region_device *from, const struct time_slice *time_slice,
+static void spend(const struct account *account, struct hetero_region_device *from, struct time_slice *time_slice,
                   uint64_t now, uint64_t spent_ns)
 {
-    budget_settle(from, account->asked_ns, now, terms_core(account->terms), spent_ns);
+    uint32_t core = terms_core(account->terms);
+    int64_t least = budget_balance(from, account->asked_ns, now, core);
+    budget_settle(from, account->asked_ns, now, core, spent_ns);
     /* An elastic grant does not pay back what nobody else wanted: it owes one time slice at most, and what it took
-     * while another waited. */
+     * while another waited, or ran beside it. */
+    least = least < -BUDGET_TIME_SLICE_NS ? least : -BUDGET_TIME_SLICE_NS;
     if (terms_policy(account->terms) == HETERO_POLICY_ELASTIC &&
-        atomic_load_explicit(&from->balance_ns, memory_order_relaxed) < -BUDGET_TIME_SLICE_NS &&
-        !time_slice_wanted(time_slice))
-        atomic_store_explicit(&from->balance_ns, -BUDGET_TIME_SLICE_NS, memory_order_relaxed);
+        atomic_load_explicit(&from->balance_ns, memory_order_relaxed) < least && !time_slice_wanted(time_slice) &&
+        time_slice_beside(time_slice) == 0)
+        atomic_store_explicit(&from->balance_ns, least, memory_order_relaxed);
 }
 
-void account_spend(struct account *account, const struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
+void account_keep(struct account *account, uint64_t ns)
+{
+    budget_keep(account->shared, ns, terms_core(account->terms));
+    budget_keep(&account->own, ns, terms_core(account->terms));
+}
+
+void account_spend(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
                    uint32_t launches)
 {
     spend(account, account->shared, time_slice, now, spent_ns);

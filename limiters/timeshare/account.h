@@ -19,8 +19,11 @@ struct account {
  * grant's share by more than could have been owed. */
 int64_t account_balance(const struct account *account, uint64_t now);
 
+/* While a neighbour was busy outside of its time slices for so long, launchers wanted the device. */
+void account_keep(struct account *account, uint64_t ns);
+
 /* The device was used for `spent_ns` until now, and `launches` have been made since the start. */
-void account_spend(struct account *account, const struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
+void account_spend(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
                    uint32_t launches);
 
 #endif

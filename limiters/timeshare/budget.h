@@ -1,8 +1,9 @@
 /* The arithmetic of a share: a balance of device time that grows at the share's rate of wall time and is spent by use.
  *
  * Debt is carried without bound: what one time slice runs over is taken off the next, and the error of the long run
- * goes to zero. Credit is not saved up: a grant that did not ask is owed one time slice at most, while one that asked
- * and was kept waiting by its neighbours keeps what it is owed (up to a second).
+ * goes to zero. Credit is not saved up: a grant that did not ask is owed one time slice at most. One that asked and was
+ * kept waiting keeps what it is owed: up to a second, which fades, of what hand-overs take; in full, up to half a
+ * minute, of what a neighbour took outside of its time slices (`kept_ns`).
  */
 #ifndef HETERO_BUDGET_H
 #define HETERO_BUDGET_H
@@ -15,20 +16,36 @@
  * card's clocks) is then paid once for a longer time. */
 #define BUDGET_TIME_SLICE_NS INT64_C(10000000)
 
-/* The most that anybody is owed; and in how long what is owed beyond a time slice fades: long against the 20 to 50 ms
- * after which neighbours run again, short against what a person would call unfair. */
+/* The most that anybody is owed, without and with what neighbours took; and in how long what is owed beyond a time
+ * slice fades: long against the 20 to 50 ms after which neighbours run again, short against what a person would call
+ * unfair. */
 #define BUDGET_ARREARS_NS INT64_C(1000000000)
+#define BUDGET_KEPT_NS    INT64_C(30000000000)
 #define BUDGET_FADE_NS    INT64_C(2000000000)
 
 /* The account is in memory that the tenant can write: no balance is beyond what can come of use. */
 #define BUDGET_DEBT_NS INT64_C(3600000000000)
 
+static inline int64_t budget_between(int64_t least, int64_t value, int64_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
+/* What of the balance does not fade, and the most that the balance can be. */
+static inline int64_t budget_kept(const struct hetero_region_device *account)
+{
+    return budget_between(0, atomic_load_explicit(&account->kept_ns, memory_order_relaxed), BUDGET_KEPT_NS);
+}
+
+static inline int64_t budget_most(const struct hetero_region_device *account)
+{
+    return budget_between(BUDGET_ARREARS_NS, budget_kept(account) + BUDGET_TIME_SLICE_NS, BUDGET_KEPT_NS);
+}
+
 static inline int64_t budget_read(const struct hetero_region_device *account)
 {
     int64_t balance = atomic_load_explicit(&account->balance_ns, memory_order_relaxed);
-    if (balance > BUDGET_ARREARS_NS)
-        return BUDGET_ARREARS_NS;
-    return balance < -BUDGET_DEBT_NS ? -BUDGET_DEBT_NS : balance;
+    return budget_between(-BUDGET_DEBT_NS, balance, budget_most(account));
 }
 
 static inline int64_t budget_share(uint64_t elapsed_ns, uint32_t core)
@@ -59,10 +76,18 @@ static inline int64_t budget_balance(const struct hetero_region_device *account,
     }
     /* Hand-overs take some of the device's time. Where the shares add up to all of it, everybody would be owed ever
      * more, and the balances would not tell which grant is owed most; so what is owed beyond a time slice fades. */
-    if (balance > BUDGET_TIME_SLICE_NS)
-        balance -= (int64_t)((double)(balance - BUDGET_TIME_SLICE_NS) * budget_faded(now - since));
+    int64_t lasting = budget_kept(account) + BUDGET_TIME_SLICE_NS, most = budget_most(account);
+    if (balance > lasting)
+        balance -= (int64_t)((double)(balance - lasting) * budget_faded(now - since));
     balance += budget_share(now - since, core);
-    return balance < BUDGET_ARREARS_NS ? balance : BUDGET_ARREARS_NS;
+    return balance < most ? balance : most;
+}
+
+/* A neighbour was busy outside of its time slices for so long, while we asked: our share of that does not fade. */
+static inline void budget_keep(struct hetero_region_device *account, uint64_t ns, uint32_t core)
+{
+    int64_t kept = budget_kept(account) + budget_share(ns, core);
+    atomic_store_explicit(&account->kept_ns, budget_between(0, kept, BUDGET_KEPT_NS), memory_order_relaxed);
 }
 
 /* Bring the account up to `now`, then spend `spent_ns`. The caller holds the device's time slice. */
@@ -70,7 +95,9 @@ static inline void budget_settle(struct hetero_region_device *account, uint64_t 
                                  uint64_t spent_ns)
 {
     int64_t balance = budget_balance(account, asked, now, core) - (int64_t)spent_ns;
+    int64_t kept = budget_between(0, budget_kept(account), balance > 0 ? balance : 0);
     atomic_store_explicit(&account->balance_ns, balance, memory_order_relaxed);
+    atomic_store_explicit(&account->kept_ns, kept, memory_order_relaxed);
     atomic_store_explicit(&account->stamp_ns, now, memory_order_relaxed);
     atomic_fetch_add_explicit(&account->gpu_ns, spent_ns, memory_order_relaxed);
 }

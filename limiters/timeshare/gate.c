@@ -15,9 +15,13 @@
 #define FENCE_EVERY_NS MS
 #define STRIDE_MOST    64u
 
+/* A launch that takes longer than this is in flight alone, and so is the first, of which that is not known: a time
+ * slice is overrun by what is in flight, and the next launch comes in less than a hundredth of this. */
+#define LONG_NS (20 * MS)
+
 /* Beside a grant of high priority, which may have to wait for all of it: one fence after a tenth of that, or after one
  * kernel that is longer. The cost is the time that the device then waits for launchers. */
-#define IN_FLIGHT_LOW_LATENCY      1u
+#define IN_FLIGHT_ONE              1u
 #define FENCE_EVERY_LOW_LATENCY_NS (MS / 10)
 
 /* A launcher waits awake for so long when the gate is about to be open, and one of high priority at first: its governor
@@ -40,6 +44,7 @@ void gate_make(struct gate *gate, const struct engine *engine, const struct hete
     gate->thread = thread;
     gate->owner = owner;
     gate->stride = 1;
+    atomic_store(&gate->long_kernels, true);
     pthread_mutex_init(&gate->lock, NULL);
 }
 
@@ -62,7 +67,9 @@ static void unlock(struct gate *gate)
 
 static uint32_t most_in_flight(struct gate *gate)
 {
-    return atomic_load_explicit(&gate->low_latency, memory_order_relaxed) ? IN_FLIGHT_LOW_LATENCY : IN_FLIGHT;
+    bool one = atomic_load_explicit(&gate->low_latency, memory_order_relaxed) ||
+               atomic_load_explicit(&gate->long_kernels, memory_order_relaxed);
+    return one ? IN_FLIGHT_ONE : IN_FLIGHT;
 }
 
 static void pop_fence(struct gate *gate)
@@ -77,8 +84,15 @@ static void pop_fence(struct gate *gate)
 
 static void pop_passed(struct gate *gate)
 {
-    while (gate->backlog > 0 && gate->engine->passed(gate->fences[gate->oldest].fence))
+    uint64_t asked = gate->asked_ns, now = gate->engine->now();
+    while (gate->backlog > 0 && gate->engine->passed(gate->fences[gate->oldest].fence)) {
+        uint64_t set = gate->fences[gate->oldest].set_ns, popped = atomic_load(&gate->popped_ns);
+        uint64_t since = set > popped ? set : popped; /* until `asked` at least it had not passed */
+        atomic_store_explicit(&gate->long_kernels, asked > since + LONG_NS, memory_order_relaxed);
+        atomic_store(&gate->popped_ns, now);
         pop_fence(gate);
+    }
+    gate->asked_ns = now;
 }
 
 /* Wait until less is in flight. */
@@ -132,6 +146,7 @@ static void set_fence(struct gate *gate, struct tracked_stream *stream)
         if (fence != NULL && gate->engine->set(fence, stream->key.stream)) {
             unsigned at = (gate->oldest + gate->backlog) % GATE_FENCES;
             gate->fences[at].fence = fence;
+            gate->fences[at].set_ns = gate->engine->now();
             gate->fences[at].stream = stream;
             gate->fences[at].generation = stream->generation;
             atomic_fetch_add(&gate->backlog, 1);

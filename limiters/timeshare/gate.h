@@ -28,14 +28,16 @@ struct gate {
     void *(*thread)(void *owner); /* what opens and closes the gate */
     void *owner;
 
-    _Atomic uint32_t state;    /* futex: GATE_*; written by the thread */
-    _Atomic uint32_t waiting;  /* futex: launchers at the closed gate */
-    _Atomic uint64_t traffic;  /* launches let in since the start << 32 | launchers between enter and leave */
-    _Atomic uint64_t first_ns; /* when the time slice's first launch came; 0: not yet */
-    _Atomic uint32_t backlog;  /* fences set and not yet passed */
-    _Atomic uint32_t stride;   /* launches between two fences */
-    _Atomic uint32_t fenced;   /* the launch count at the last fence */
-    _Atomic bool low_latency;  /* a high-priority grant may want the device at any time; written by the thread */
+    _Atomic uint32_t state;     /* futex: GATE_*; written by the thread */
+    _Atomic uint32_t waiting;   /* futex: launchers at the closed gate */
+    _Atomic uint64_t traffic;   /* launches let in since the start << 32 | launchers between enter and leave */
+    _Atomic uint64_t first_ns;  /* when the time slice's first launch came; 0: not yet */
+    _Atomic uint32_t backlog;   /* fences set and not yet passed */
+    _Atomic uint32_t stride;    /* launches between two fences */
+    _Atomic uint32_t fenced;    /* the launch count at the last fence */
+    _Atomic uint64_t popped_ns; /* when a fence was last seen to have passed */
+    _Atomic bool long_kernels;  /* one fence stands for much, or that is not known yet */
+    _Atomic bool low_latency;   /* a high-priority grant may want the device at any time; written by the thread */
 
     pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now, pause and power */
     bool started;
@@ -43,10 +45,12 @@ struct gate {
     struct tracked_streams streams;
     struct {
         void *fence;
+        uint64_t set_ns;
         struct tracked_stream *stream;
         unsigned generation;
     } fences[GATE_FENCES];
     unsigned oldest;
+    uint64_t asked_ns; /* when it was last asked whether fences have passed */
     uint64_t timed_ns; /* a moment of this time slice; 0: there was no fence in it yet */
     uint32_t passed;   /* fences that passed since then */
 };

@@ -1,4 +1,7 @@
-/* The governor's thread (governor.h): waits out debt, takes the time slice, opens the gate, closes it and charges. */
+/* The governor's thread (governor.h): waits out debt, takes the time slice, opens the gate, closes it and charges.
+ *
+ * Over 400 lines because what is in flight is charged at every step of that.
+ */
 #include "governor.h"
 
 #include "budget.h"
@@ -14,10 +17,6 @@
 #define TICK_NS             (MS / 2)
 #define TICK_LOW_LATENCY_NS (MS / 10)
 
-/* While a low-priority neighbour drains into a high-priority time slice, both run, and each is charged half of the
- * time: the driver gives contexts time slices of one length. What its kernels take beyond this is not ours. */
-#define YIELD_NS (10 * MS)
-
 /* With nothing in flight for so long the time slice ends. Shorter gaps are charged: a program that launches one small
  * kernel after the other keeps the device from others as a long kernel does. */
 #define GAP_NS      MS
@@ -27,19 +26,24 @@
 #define WAKE_NS (10 * MS)
 
 /* A time slice is given up after so long even if its work is not done. A kernel that waits for one of another process
- * (a collective) would otherwise wait for ever when both want the same device. */
-#define DRAIN_NS (100 * MS)
+ * (a collective) would otherwise wait for ever when both want the same device. One that waits for a launch of its own
+ * grant, which it keeps in debt, has a time slice after RESCUE_NS. */
+#define DRAIN_NS  (100 * MS)
+#define RESCUE_NS (30 * 1000 * MS)
+
+/* A time slice that is held idle while others want it is charged for so long: then they no longer wait for it. */
+#define IDLE_NS (100 * MS)
 
 /* How often a governor that waits out its debt looks whether others run: that tells their power from ours. After a
  * rest longer than the second it does not know who ran meanwhile. */
 #define WATCH_NS     (2 * MS)
 #define UNWATCHED_NS (100 * MS)
 
-/* The device was ours from `from` to `to`; or, when the process was stopped meanwhile (a signal, a debugger, a paused
- * container), for as long as its co-tenants waited for it. */
+/* The device was ours from `from` to `to`, or a part of it was: where others have work in flight, too, the driver gives
+ * contexts turns of one length. */
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
-    uint64_t ran_ns = to - from < TIME_SLICE_PATIENCE_NS ? to - from : TIME_SLICE_PATIENCE_NS;
+    uint64_t ran_ns = (to - from) / (1 + time_slice_beside(&governor->time_slice));
     power_ran(&governor->power, from, from + ran_ns, true);
     uint64_t waived_ns = governor->waived_ns < ran_ns ? governor->waived_ns : ran_ns;
     governor->waived_ns -= waived_ns;
@@ -48,6 +52,44 @@ static void charge(struct governor *governor, uint64_t from, uint64_t to)
     if (switching > 0 && time_slice_wanted_by_siblings(&governor->time_slice))
         charged_ns += charged_ns / switching;
     account_spend(&governor->account, &governor->time_slice, to, charged_ns, gate_launches(&governor->gate));
+}
+
+/* Whether the device has work of ours, or is about to; said to all. */
+static bool in_flight(struct governor *governor)
+{
+    bool is = gate_inside(&governor->gate) || !gate_settled(&governor->gate);
+    time_slice_busy(&governor->time_slice, is);
+    return is;
+}
+
+/* Charge time at whose end nothing is in flight. Looks are milliseconds apart, unless the process was stopped: then
+ * nobody knows when the work was done, and co-tenants waited for it no longer than this. */
+static void charge_last(struct governor *governor, uint64_t from, uint64_t to)
+{
+    charge(governor, to - from < IDLE_NS ? from : to - IDLE_NS, to);
+}
+
+/* Charge what an ended time slice left in flight, for as long as it is. */
+static void trail(struct governor *governor)
+{
+    if (governor->trails_ns == 0)
+        return;
+    uint64_t now = governor->engine->now();
+    bool trails = in_flight(governor);
+    if (trails)
+        charge(governor, governor->trails_ns, now);
+    else
+        charge_last(governor, governor->trails_ns, now);
+    governor->trails_ns = trails ? now : 0;
+}
+
+/* We want the device. What a neighbour that is in debt keeps us from is owed in full. */
+static void look_at_neighbours(struct governor *governor)
+{
+    uint64_t now = governor->engine->now(), since = governor->looked_ns;
+    governor->looked_ns = now;
+    if (since != 0 && now - since < IDLE_NS && time_slice_overrun(&governor->time_slice))
+        account_keep(&governor->account, now - since);
 }
 
 static int64_t balance(const struct governor *governor)
@@ -93,6 +135,7 @@ static void rest(struct governor *governor, uint64_t ns)
         uint64_t since = now;
         governor->engine->pause(until - now < WATCH_NS ? until - now : WATCH_NS);
         now = governor->engine->now();
+        trail(governor);
         if (time_slice_held(&governor->time_slice))
             power_ran(&governor->power, since, now, false);
     }
@@ -100,15 +143,26 @@ static void rest(struct governor *governor, uint64_t ns)
 
 /* Hand-overs lose device time, and where the shares add up to all of the device somebody has to lose it: everybody
  * alike, if the grant that is owed most runs. High priority runs whatever it is owed. */
-static bool owed_less(const struct governor *governor)
+static bool owed_less(struct governor *governor)
 {
     return terms_priority(governor->terms) == HETERO_PRIORITY_LOW && time_slice_owed_more(&governor->time_slice);
 }
 
-/* The time slice is about to be ours: a launcher that would have to be woken first is 50 to 200 us late. */
-static void make_ready(void *governor)
+/* While the time slice is waited for. Once it is about to be ours, launchers get ready: one that would have to be woken
+ * first is 50 to 200 us late. */
+static void look(void *governor_, bool soon)
 {
-    gate_set(&((struct governor *)governor)->gate, GATE_READY);
+    struct governor *governor = governor_;
+    trail(governor);
+    look_at_neighbours(governor);
+    if (soon && atomic_load(&governor->gate.state) != GATE_READY)
+        gate_set(&governor->gate, GATE_READY);
+}
+
+/* Whether a kernel of ours may wait for a launch that our debt holds back, which that kernel makes. */
+static bool must_be_rescued(const struct governor *governor)
+{
+    return governor->trails_ns != 0 && governor->engine->now() - governor->began_ns > RESCUE_NS;
 }
 
 /* Get the time slice with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
@@ -116,6 +170,8 @@ static void make_ready(void *governor)
 static bool obtain(struct governor *governor, bool *borrowed)
 {
     const struct hetero_grant_device *terms = governor->terms;
+    uint64_t solvent_ns = 0; /* since when it is out of debt */
+    bool rescued = false;
     *borrowed = false;
     for (;;) {
         if (!terms_limit_core(terms) || atomic_load(&gates_retired))
@@ -124,7 +180,15 @@ static bool obtain(struct governor *governor, bool *borrowed)
         uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
         time_slice_owe(&governor->time_slice, owed);
         time_slice_waits(&governor->time_slice, true);
-        if (wait_ns == 0 && !(owed_less(governor) && time_slice_held(&governor->time_slice)))
+        uint64_t now = governor->engine->now();
+        rescued = wait_ns > 0 && must_be_rescued(governor);
+        solvent_ns = wait_ns > 0 ? 0 : solvent_ns == 0 ? now : solvent_ns;
+        bool defers = wait_ns == 0 && now - solvent_ns < TIME_SLICE_DEFERS_NS;
+        if (wait_ns == 0)
+            look_at_neighbours(governor);
+        else
+            governor->looked_ns = 0;
+        if (rescued || (wait_ns == 0 && !(defers && owed_less(governor) && time_slice_held(&governor->time_slice))))
             break;
         if (wait_ns == 0) {
             wait_ns = MS;
@@ -137,9 +201,10 @@ static bool obtain(struct governor *governor, bool *borrowed)
         rest(governor, wait_ns < most ? wait_ns : most);
     }
     uint64_t since = governor->engine->now();
-    time_slice_take(&governor->time_slice, terms_priority(terms) == HETERO_PRIORITY_HIGH, make_ready, governor);
+    time_slice_take(&governor->time_slice, terms_priority(terms) == HETERO_PRIORITY_HIGH,
+                    &(struct time_slice_waiter){.look = look, .owner = governor});
     power_ran(&governor->power, since, governor->engine->now(), false);
-    if (terms_limit_core(terms) && balance(governor) >= 0)
+    if (terms_limit_core(terms) && (rescued || balance(governor) >= 0))
         return true;
     gate_set(&governor->gate, GATE_CLOSED);
     time_slice_give(&governor->time_slice);
@@ -149,7 +214,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
 /* How one time slice goes. */
 struct course {
     bool borrowed;      /* obtained in debt */
-    bool beside;        /* it began while a low-priority neighbour drained */
+    bool beside;        /* others had work in flight meanwhile */
     uint32_t before;    /* launches when the gate opened */
     uint32_t seen;      /* launches at the last look */
     uint64_t opened;    /* when the gate opened */
@@ -158,6 +223,7 @@ struct course {
     uint64_t own_until; /* until then nobody else may have the device */
     uint64_t gap;       /* with nothing in flight for so long it ends */
     uint64_t closed;    /* when the gate closed */
+    uint64_t looked;    /* when it was last looked what is in flight */
 };
 
 /* How long this time slice is when others want theirs and nothing more is owed. It varies, because samples of power at
@@ -189,7 +255,7 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
         return true;
     /* Neighbours that are all owed something would otherwise drift apart, one time slice after the other. */
     bool enough = owed <= 0 || now >= own_until + BUDGET_TIME_SLICE_NS || owed_less(governor);
-    return enough && time_slice_wanted(time_slice);
+    return enough && (time_slice_wanted(time_slice) || time_slice_held(time_slice));
 }
 
 /* Sleep until the next look. */
@@ -215,13 +281,21 @@ static bool has_begun(struct governor *governor, struct course *course, uint64_t
     }
     if (course->charged != 0)
         return true;
-    if (time_slice_drains(&governor->time_slice) && now - first < YIELD_NS) {
-        course->beside = true;
-        return false;
-    }
-    course->charged = course->busy = course->beside ? now - (now - first) / 2 : first;
+    course->charged = governor->trails_ns != 0 ? governor->trails_ns : first;
+    course->busy = first;
+    course->looked = now;
+    governor->trails_ns = 0;
     course->own_until = course->charged + (course->borrowed ? 0 : time_slice_length(governor));
     return true;
+}
+
+/* After a stop of the process: whether the device has done something since, so that nobody knows when it had done all.
+ */
+static bool has_moved(struct governor *governor, uint64_t since)
+{
+    governor->engine->pause(MS / 2); /* a fence that passes at once shows a little later */
+    in_flight(governor);
+    return atomic_load(&governor->gate.popped_ns) >= since;
 }
 
 /* Let launches run until the time slice has to end; charge as it goes, so that a kill costs one tick. */
@@ -230,12 +304,19 @@ static void let_run(struct governor *governor, struct course *course)
     for (bool ends = false; !ends;) {
         tick(governor, course);
         uint64_t now = governor->engine->now();
+        look_at_neighbours(governor);
         if (!has_begun(governor, course, now, &ends))
             continue;
         uint32_t count = gate_launches(&governor->gate);
-        if (count != course->seen || gate_inside(&governor->gate) || !gate_settled(&governor->gate))
+        bool busy = count != course->seen || in_flight(governor);
+        time_slice_busy(&governor->time_slice, busy);
+        if (now - course->looked > IDLE_NS && has_moved(governor, course->looked))
+            course->charged = now - IDLE_NS;
+        if (busy)
             course->busy = now;
         course->seen = count;
+        course->looked = now;
+        course->beside = course->beside || time_slice_beside(&governor->time_slice) > 0;
         if (course->busy > course->charged) {
             charge(governor, course->charged, course->busy);
             course->charged = course->busy;
@@ -244,22 +325,26 @@ static void let_run(struct governor *governor, struct course *course)
     }
 }
 
-/* Wait for what is in flight. False: it took too long. */
-static bool drain(struct governor *governor, uint64_t closed)
+/* Wait for what is in flight, and charge it. False: it took too long. */
+static bool drain(struct governor *governor, struct course *course)
 {
     const struct engine *engine = governor->engine;
     bool drained = false, advertised = false;
-    while (!drained && engine->now() - closed < DRAIN_NS && !atomic_load(&gates_retired)) {
-        drained = !gate_inside(&governor->gate) && gate_settled(&governor->gate);
+    while (!drained && engine->now() - course->closed < DRAIN_NS && !atomic_load(&gates_retired)) {
+        drained = !in_flight(governor);
+        look_at_neighbours(governor);
         if (!advertised && atomic_load(&governor->gate.backlog) <= 1) {
             time_slice_ends(&governor->time_slice);
             advertised = true;
         }
-        if (!drained) {
-            /* The end of a short wait is found to a few microseconds, for programs of small kernels. */
-            uint64_t waited = engine->now() - closed;
-            engine->pause(waited < 24 * US ? 3 * US : waited > 240 * US ? 30 * US : waited / 8);
+        uint64_t now = engine->now(), waited = now - course->closed;
+        if (!drained && course->charged != 0 && now - course->charged > TICK_NS) {
+            charge(governor, course->charged, now);
+            course->charged = now;
         }
+        /* The end of a short wait is found to a few microseconds, for programs of small kernels. */
+        if (!drained)
+            engine->pause(waited < 24 * US ? 3 * US : waited > 240 * US ? 30 * US : waited / 8);
     }
     if (!drained)
         log_line(LOG_INFO, "governor: a time slice was given up with work in flight");
@@ -275,13 +360,17 @@ static void settle(struct governor *governor, struct course *course, bool yields
         /* The charge rate of a power-limited program was fitted to its time slices, pauses and all. */
         governor->waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
     }
+    bool wanted = time_slice_wanted(&governor->time_slice);
     if (course->charged == 0) /* no launch came, or it has just come */
-        course->charged = first != 0 ? first : now;
-    else if (course->busy + course->gap <= course->closed && !time_slice_wanted(&governor->time_slice))
+        course->charged = first != 0 ? first : wanted ? course->opened : now;
+    else if (course->charged + course->gap <= course->closed && !wanted)
         course->charged = now; /* the gap at the end is charged only if it kept somebody waiting */
-    if (yields)
-        course->charged += (now - course->charged) / 2;
-    charge(governor, course->charged, now);
+    if (drained)
+        charge_last(governor, course->charged, now);
+    else
+        charge(governor, course->charged, now);
+    trail(governor);
+    governor->trails_ns = drained ? 0 : now;
     gate_forget_timing(&governor->gate);
 }
 
@@ -295,13 +384,14 @@ static void run(struct governor *governor, bool borrowed)
         .seen = before,
         .opened = governor->engine->now(),
     };
+    governor->began_ns = course.opened;
     atomic_store(&governor->gate.first_ns, 0);
     gate_set(&governor->gate, GATE_OPEN);
     let_run(governor, &course);
     gate_set(&governor->gate, GATE_CLOSED);
     bool yields = time_slice_yields(&governor->time_slice);
     course.closed = governor->engine->now();
-    bool drained = drain(governor, course.closed);
+    bool drained = drain(governor, &course);
     settle(governor, &course, yields, drained);
 }
 
@@ -314,7 +404,8 @@ void governor_round(struct governor *governor)
         governor->pace = (struct pace){0}; /* time slices of another length lose something else */
     }
     look_at_power(governor);
-    time_slice_announce(&governor->time_slice, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
+    if (terms_priority(governor->terms) == HETERO_PRIORITY_HIGH)
+        time_slice_announce(&governor->time_slice);
     time_slice_want(&governor->time_slice, true);
     bool obtained = obtain(governor, &borrowed);
     time_slice_want(&governor->time_slice, false);
@@ -340,13 +431,12 @@ void governor_begin(struct governor *governor)
 static void idle(struct governor *governor)
 {
     uint64_t since = governor->engine->now();
+    governor->looked_ns = 0;
     time_slice_owe(&governor->time_slice, 0);
     time_slice_waits(&governor->time_slice, false);
-    for (bool long_since = false; atomic_load(&governor->gate.waiting) == 0 && !atomic_load(&gates_retired);
-         long_since = true) {
-        if (long_since) /* the others need not keep little in flight for us */
-            time_slice_announce(&governor->time_slice, false);
-        futex_sleep(&governor->gate.waiting, 0, UINT64_C(1000) * MS);
+    while (atomic_load(&governor->gate.waiting) == 0 && !atomic_load(&gates_retired)) {
+        futex_sleep(&governor->gate.waiting, 0, governor->trails_ns != 0 ? WATCH_NS : UINT64_C(1000) * MS);
+        trail(governor);
     }
     uint64_t now = governor->engine->now();
     governor->account.asked_ns = now; /* what grew meanwhile was not asked for */

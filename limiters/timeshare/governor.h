@@ -2,8 +2,9 @@
  *
  * A share s is exclusive time slices on the device whose wall time adds up to s of the time. Launches run freely while
  * the gate is open; a thread of ours opens and closes it, waits for what was launched, and charges the wall time of the
- * time slice, which is the device's time as long as the time slice is exclusive. The thread starts at the first launch
- * that is limited.
+ * time slice, which is the device's time as long as the time slice is exclusive. What takes too long to wait for is
+ * charged until it is done, as a part of the wall time where others have work in flight, too. The thread starts at the
+ * first launch that is limited.
  */
 #ifndef HETERO_GOVERNOR_H
 #define HETERO_GOVERNOR_H
@@ -32,6 +33,9 @@ struct governor {
     struct pace pace;
     uint32_t paced_at;  /* the charge rate when `pace` began, unity or more */
     uint64_t waived_ns; /* of what was not charged yet */
+    uint64_t trails_ns; /* work of an ended time slice is in flight, and charged up to then; 0: none is */
+    uint64_t began_ns;  /* when the last time slice did */
+    uint64_t looked_ns; /* when it was last asked whether neighbours keep us from the device; 0: we did not want it */
     uint64_t rng;
 };
 

@@ -1,8 +1,10 @@
-/* The time slice's locks (time_slice.h). A lock that fails is logged and taken to be held: time slices keep tenants
- * from slowing each other down, and a broken lock must not stop a program whose share is still kept by its own budget.
+/* Takes and gives time slices (time_slice.h). What fails is logged and goes on: time slices keep tenants from slowing
+ * each other down, and a broken file must not stop a program whose share is still kept by its own budget.
  *
- * Waiting for a lock in the kernel has no time limit, and waking up takes 50 to 200 us in which the device is idle. So
- * waiters poll: seldom, and often once the time slice is about to be free.
+ * Waiters poll: seldom, and often once the time slice is about to be free. Waking up takes 50 to 200 us in which the
+ * device is idle.
+ *
+ * Over 400 lines because each step of taking a time slice is about siblings and neighbours at once.
  */
 #include "time_slice.h"
 
@@ -11,14 +13,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 /* The bytes. */
-enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, ENDS = 13, WANT = 14, WAITED = 15 };
+enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3 };
 
 /* How long one has waited, in steps that each are 1.7 times the one before: up to twenty seconds. */
 #define WAIT_STEP_NS INT64_C(10000000)
@@ -34,106 +36,8 @@ enum { RUN_LOW = 0, WAIT_LOW = 1, CLAIM = 2, HIGH = 3, RUN_HIGH = 4, OWED = 5, E
 /* A waiter that has not come by then was killed, or gets no processor. */
 #define COME_NS INT64_C(2000000)
 
-static bool lock_in(int file, int start, int count, short type)
-{
-    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = count};
-    int result;
-    do
-        result = fcntl(file, F_OFD_SETLK, &range);
-    while (result < 0 && errno == EINTR);
-    if (result < 0 && errno != EAGAIN && errno != EACCES)
-        log_line(LOG_ERROR, "time slice: lock: %s", strerror(errno));
-    return result == 0;
-}
-
-static bool lock(const struct time_slice *time_slice, int byte, int count, short type)
-{
-    return lock_in(time_slice->file, time_slice->at + byte, count, type);
-}
-
-static bool taken_in(int file, int start, int count)
-{
-    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = count};
-    return file >= 0 && fcntl(file, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
-}
-
-static bool taken(const struct time_slice *time_slice, int byte, int count)
-{
-    return taken_in(time_slice->file, time_slice->at + byte, count);
-}
-
-void time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device)
-{
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/usage", directory);
-    time_slice->own_file = open(path, O_RDWR | O_CLOEXEC);
-    time_slice->own_at = HETERO_REGION_LOCK_TIME_SLICE(device);
-    int error = errno;
-    snprintf(path, sizeof path, "%s/time_slice.%u", directory, device);
-    time_slice->file = open(path, O_RDWR | O_CLOEXEC);
-    time_slice->at = 0;
-    if (time_slice->file < 0) {
-        time_slice->file = time_slice->own_file;
-        time_slice->at = time_slice->own_at;
-    }
-    if (time_slice->file < 0)
-        log_line(LOG_ERROR, "time slice %s and usage: %s", path, strerror(error));
-}
-
-void time_slice_close(struct time_slice *time_slice)
-{
-    if (time_slice->own_file >= 0 && time_slice->own_file != time_slice->file)
-        close(time_slice->own_file);
-    if (time_slice->file >= 0)
-        close(time_slice->file);
-    time_slice->file = time_slice->own_file = -1;
-}
-
-void time_slice_want(const struct time_slice *time_slice, bool want)
-{
-    if (time_slice->own_file >= 0)
-        lock_in(time_slice->own_file, time_slice->own_at + WANT, 1, want ? F_RDLCK : F_UNLCK);
-}
-
-bool time_slice_wanted_by_siblings(const struct time_slice *time_slice)
-{
-    return taken_in(time_slice->own_file, time_slice->own_at + WANT, 1);
-}
-
-void time_slice_announce(struct time_slice *time_slice, bool high)
-{
-    if (time_slice->file >= 0 && high != time_slice->announced)
-        time_slice->announced = lock(time_slice, HIGH, 1, high ? F_RDLCK : F_UNLCK) && high;
-}
-
-/* Have so many of `most` bytes from `start` locked; `advertised` is how many are. */
-static void advertise(int file, int start, unsigned most, unsigned *advertised, unsigned count)
-{
-    if (file < 0 || count == *advertised)
-        return;
-    if (count > *advertised)
-        lock_in(file, start, (int)count, F_RDLCK);
-    else
-        lock_in(file, start + (int)count, (int)(most - count), F_UNLCK);
-    *advertised = count;
-}
-
-static bool advertised_more(int file, int start, unsigned most, unsigned advertised)
-{
-    return advertised < most && taken_in(file, start + (int)advertised, (int)(most - advertised));
-}
-
-void time_slice_owe(struct time_slice *time_slice, int64_t ns)
-{
-    int64_t steps = ns < 0 ? 0 : ns / TIME_SLICE_STEP_NS;
-    advertise(time_slice->file, time_slice->at + OWED, TIME_SLICE_STEPS, &time_slice->owed,
-              steps < TIME_SLICE_STEPS ? (unsigned)steps : TIME_SLICE_STEPS);
-}
-
-bool time_slice_owed_more(const struct time_slice *time_slice)
-{
-    return advertised_more(time_slice->file, time_slice->at + OWED, TIME_SLICE_STEPS, time_slice->owed);
-}
+/* One that enters has decided by then, or gets no processor. */
+#define ENTERS_NS INT64_C(1000000)
 
 static int64_t now_ns(void)
 {
@@ -142,13 +46,81 @@ static int64_t now_ns(void)
     return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
 }
 
+static void sleep_ns(long ns)
+{
+    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
+/* --------------------------------------------------------------------------------------------------------- siblings */
+
+static bool lock(const struct time_slice *time_slice, int byte, int count, short type)
+{
+    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = time_slice->at + byte, .l_len = count};
+    int result;
+    do
+        result = fcntl(time_slice->siblings.number, F_OFD_SETLK, &range);
+    while (result < 0 && errno == EINTR);
+    if (result < 0 && errno != EAGAIN && errno != EACCES)
+        log_line(LOG_ERROR, "time slice: lock: %s", strerror(errno));
+    return result == 0;
+}
+
+static bool taken(const struct time_slice *time_slice, int byte, int count)
+{
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = time_slice->at + byte, .l_len = count};
+    return time_slice->siblings.number >= 0 && fcntl(time_slice->siblings.number, F_OFD_GETLK, &range) == 0 &&
+           range.l_type != F_UNLCK;
+}
+
+void time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device)
+{
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/usage", directory);
+    time_slice->siblings.number = open(path, O_RDWR | O_CLOEXEC);
+    time_slice->at = HETERO_REGION_LOCK_TIME_SLICE(device);
+    if (time_slice->siblings.number < 0)
+        log_line(LOG_ERROR, "time slice: %s: %s", path, strerror(errno));
+    pages_open(&time_slice->pages, directory, device);
+}
+
+void time_slice_close(struct time_slice *time_slice)
+{
+    if (time_slice->siblings.number >= 0)
+        close(time_slice->siblings.number);
+    time_slice->siblings.number = -1;
+    pages_close(&time_slice->pages);
+}
+
+void time_slice_want(const struct time_slice *time_slice, bool want)
+{
+    if (time_slice->siblings.number >= 0)
+        lock(time_slice, WANT, 1, want ? F_RDLCK : F_UNLCK);
+}
+
+static void queue(const struct time_slice *time_slice, bool waits)
+{
+    if (time_slice->siblings.number >= 0)
+        lock(time_slice, QUEUE, 1, waits ? F_RDLCK : F_UNLCK);
+}
+
+bool time_slice_wanted_by_siblings(const struct time_slice *time_slice)
+{
+    return taken(time_slice, WANT, 1);
+}
+
 static void advertise_wait(struct time_slice *time_slice)
 {
     int64_t waited_ns = time_slice->waits_ns == 0 ? 0 : now_ns() - time_slice->waits_ns;
-    unsigned steps = 0;
+    unsigned steps = 0, before = time_slice->waited;
     for (int64_t step_ns = WAIT_STEP_NS; steps < WAIT_STEPS && waited_ns >= step_ns; step_ns += step_ns / 3 * 2)
         steps++;
-    advertise(time_slice->own_file, time_slice->own_at + WAITED, WAIT_STEPS, &time_slice->waited, steps);
+    if (time_slice->siblings.number < 0 || steps == before)
+        return;
+    if (steps > before)
+        lock(time_slice, WAITED, (int)steps, F_RDLCK);
+    else
+        lock(time_slice, WAITED + (int)steps, (int)(WAIT_STEPS - steps), F_UNLCK);
+    time_slice->waited = steps;
 }
 
 void time_slice_waits(struct time_slice *time_slice, bool waits)
@@ -160,16 +132,191 @@ void time_slice_waits(struct time_slice *time_slice, bool waits)
     advertise_wait(time_slice);
 }
 
-static void sleep_ns(long ns)
+static bool take_lead(struct time_slice *time_slice)
 {
-    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+    time_slice->leads = time_slice->leads || time_slice->siblings.number < 0 || lock(time_slice, LEAD, 1, F_WRLCK);
+    return time_slice->leads;
+}
+
+static void leave_lead(struct time_slice *time_slice)
+{
+    if (time_slice->leads && time_slice->siblings.number >= 0)
+        lock(time_slice, LEAD, 1, F_UNLCK);
+    time_slice->leads = false;
+}
+
+/* ------------------------------------------------------------------------------------------------------- neighbours */
+
+static struct pages *glance(struct time_slice *time_slice)
+{
+    pages_glance(&time_slice->pages, now_ns());
+    return &time_slice->pages;
+}
+
+static bool is_high(const struct neighbour *neighbour)
+{
+    return neighbour->row.priority == HETERO_PRIORITY_HIGH;
+}
+
+static bool runs(const struct neighbour *neighbour)
+{
+    return neighbour->state >= PAGE_RUNS;
+}
+
+/* Asks, and comes when it can. */
+static bool waits(const struct pages *pages, const struct neighbour *neighbour)
+{
+    return (neighbour->state == PAGE_WANTS && pages->looked_ns >= neighbour->absent_until_ns) ||
+           neighbour->state == PAGE_ENTERS;
+}
+
+static bool claims(const struct pages *pages, const struct neighbour *neighbour)
+{
+    return is_high(neighbour) && (runs(neighbour) || waits(pages, neighbour));
+}
+
+/* Whether a neighbour keeps us, of this priority, from running. */
+static bool in_the_way(const struct pages *pages, const struct neighbour *neighbour, bool high)
+{
+    return is_high(neighbour) == high ? runs(neighbour) : !high && claims(pages, neighbour);
+}
+
+#define ANY(time_slice, condition)                                                                                     \
+    const struct pages *pages = glance(time_slice);                                                                    \
+    for (const struct neighbour *it = pages->neighbours; it < pages->neighbours + pages->count; it++)                  \
+        if (condition)                                                                                                 \
+            return true;                                                                                               \
+    return false
+
+void time_slice_announce(struct time_slice *time_slice)
+{
+    pages_say_recent(&time_slice->pages);
+}
+
+void time_slice_owe(struct time_slice *time_slice, int64_t ns)
+{
+    int64_t steps = ns < 0 ? 0 : ns / TIME_SLICE_STEP_NS;
+    time_slice->owed = steps < TIME_SLICE_STEPS ? (unsigned)steps : TIME_SLICE_STEPS;
+    pages_say_owed(&time_slice->pages, time_slice->owed);
+}
+
+bool time_slice_owed_more(struct time_slice *time_slice)
+{
+    unsigned owed = time_slice->owed;
+    ANY(time_slice, owed < TIME_SLICE_STEPS && it->owed > owed);
+}
+
+bool time_slice_held(struct time_slice *time_slice)
+{
+    if (taken(time_slice, LEAD, 1))
+        return true;
+    ANY(time_slice, runs(it));
+}
+
+bool time_slice_claimed(struct time_slice *time_slice)
+{
+    ANY(time_slice, claims(pages, it));
+}
+
+bool time_slice_yields(struct time_slice *time_slice)
+{
+    return time_slice->ours && !time_slice->high && time_slice_claimed(time_slice);
+}
+
+bool time_slice_wanted(struct time_slice *time_slice)
+{
+    if (taken(time_slice, QUEUE, 1))
+        return true;
+    ANY(time_slice, claims(pages, it) || waits(pages, it));
+}
+
+bool time_slice_beside_high(struct time_slice *time_slice)
+{
+    ANY(time_slice, is_high(it) && it->recent);
+}
+
+bool time_slice_overrun(struct time_slice *time_slice)
+{
+    ANY(time_slice, it->overruns);
+}
+
+unsigned time_slice_beside(struct time_slice *time_slice)
+{
+    return pages_beside(glance(time_slice));
+}
+
+void time_slice_busy(struct time_slice *time_slice, bool busy)
+{
+    pages_say_busy(glance(time_slice), busy);
+}
+
+/* ------------------------------------------------------------------------------------------------- taking and giving
+ */
+
+/* Whether a neighbour keeps us from running. */
+static bool is_kept(struct time_slice *time_slice)
+{
+    ANY(time_slice, in_the_way(pages, it, time_slice->high));
+}
+
+/* Of two that enter: who is owed more, and then who is first on the board. */
+static bool goes_first(const struct time_slice *time_slice, unsigned n)
+{
+    unsigned theirs = time_slice->pages.neighbours[n].owed;
+    return theirs != time_slice->owed ? theirs > time_slice->owed : n < time_slice->pages.place;
+}
+
+/* With our page saying that we enter: 1 if we may run, 0 if another does or goes first, -1 if another is deciding. */
+static int decide(const struct time_slice *time_slice)
+{
+    const struct pages *pages = &time_slice->pages;
+    int decided = 1;
+    for (unsigned n = 0; n < pages->count; n++) {
+        const struct neighbour *neighbour = &pages->neighbours[n];
+        if (in_the_way(pages, neighbour, time_slice->high))
+            return 0;
+        if (neighbour->state != PAGE_ENTERS || is_high(neighbour) != time_slice->high)
+            continue;
+        if (goes_first(time_slice, n))
+            return 0;
+        decided = -1;
+    }
+    return decided;
+}
+
+/* Take the time slice if it can be had at once; otherwise say that we want it. */
+static bool seize(struct time_slice *time_slice)
+{
+    struct pages *pages = &time_slice->pages;
+    int64_t since = now_ns(), now = since;
+    if (!take_lead(time_slice))
+        return false;
+    pages_look(pages, now);
+    int decided = decide(time_slice);
+    if (decided != 0) {
+        pages_say(pages, PAGE_ENTERS);
+        for (decided = -1; decided < 0 && now - since < ENTERS_NS; now = now_ns()) {
+            __sync_synchronize();
+            pages_look(pages, now);
+            decided = decide(time_slice);
+            if (decided < 0)
+                sleep_ns(LOOK_ENDS_NS);
+        }
+    }
+    pages_say(pages, decided == 0 ? PAGE_WANTS : PAGE_RUNS);
+    if (decided == 0)
+        leave_lead(time_slice);
+    return decided != 0;
 }
 
 /* Whether a sibling that has waited longer is to go first, and comes. */
 static bool defers(struct time_slice *time_slice)
 {
-    bool behind = advertised_more(time_slice->own_file, time_slice->own_at + WAITED, WAIT_STEPS, time_slice->waited);
-    if (!behind || (time_slice->high ? taken(time_slice, RUN_HIGH, 1) : time_slice_held(time_slice))) {
+    unsigned waited = time_slice->waited;
+    bool behind = waited < WAIT_STEPS && taken(time_slice, WAITED + (int)waited, (int)(WAIT_STEPS - waited));
+    if (behind)
+        pages_look(&time_slice->pages, now_ns()); /* what is known may be a moment old */
+    if (!behind || taken(time_slice, LEAD, 1) || is_kept(time_slice)) {
         time_slice->deferring_ns = 0;
         return false;
     }
@@ -178,128 +325,93 @@ static bool defers(struct time_slice *time_slice)
     return now_ns() - time_slice->deferring_ns < COME_NS;
 }
 
-/* Unlock what the owner of a time slice has locked, all of it or a part. */
-static void unlock_run(const struct time_slice *time_slice)
+/* Whether whoever is in the way says that it is about to be out of it. */
+static bool is_ending(const struct time_slice *time_slice)
 {
-    lock(time_slice, time_slice->high ? CLAIM : ENDS, 1, F_UNLCK);
-    lock(time_slice, time_slice->high ? RUN_HIGH : RUN_LOW, 1, F_UNLCK);
+    const struct pages *pages = &time_slice->pages;
+    bool ends = false;
+    for (unsigned n = 0; n < pages->count; n++)
+        if (in_the_way(pages, &pages->neighbours[n], time_slice->high)) {
+            if (pages->neighbours[n].state != PAGE_ENDS)
+                return false;
+            ends = true;
+        }
+    return ends;
 }
 
-/* Take the time slice if it can be had at once. */
-static bool seize(const struct time_slice *time_slice)
-{
-    if (time_slice->high)
-        return lock(time_slice, CLAIM, 1, F_RDLCK) && lock(time_slice, RUN_HIGH, 1, F_WRLCK);
-    /* Locking RUN_LOW for a moment only would look like draining to a grant of high priority that runs. */
-    if (taken(time_slice, CLAIM, 1) || !lock(time_slice, RUN_LOW, 1, F_WRLCK))
-        return false;
-    if (!taken(time_slice, CLAIM, 1))
-        return true;
-    unlock_run(time_slice);
-    return false;
-}
-
-static bool wait_for(struct time_slice *time_slice, void (*soon)(void *owner), void *owner)
+static bool wait_for(struct time_slice *time_slice, const struct time_slice_waiter *waiter)
 {
     int64_t since = now_ns(), now = since, ends_since = 0;
     for (; now - since < TIME_SLICE_PATIENCE_NS; now = now_ns()) {
         advertise_wait(time_slice);
         if (!defers(time_slice) && seize(time_slice))
             return true;
-        bool ends = taken(time_slice, ENDS, 1);
-        if (!ends) {
-            ends_since = 0;
-        } else if (ends_since == 0) {
-            ends_since = now;
-            if (soon != NULL)
-                soon(owner);
-        }
+        glance(time_slice);
+        bool ends = is_ending(time_slice);
+        ends_since = !ends ? 0 : ends_since == 0 ? now : ends_since;
+        if (waiter != NULL)
+            waiter->look(waiter->owner, ends);
         if (ends && now - ends_since < ENDS_MOST_NS)
             sleep_ns(LOOK_ENDS_NS);
         else
-            sleep_ns(taken(time_slice, CLAIM, 1) ? LOOK_HIGH_NS : LOOK_NS);
+            sleep_ns(time_slice_claimed(time_slice) ? LOOK_HIGH_NS : LOOK_NS);
     }
     log_line(LOG_INFO, "time slice: not given up for %d ms: running beside its holder",
              (int)(TIME_SLICE_PATIENCE_NS / 1000000));
     return false;
 }
 
-void time_slice_take(struct time_slice *time_slice, bool high, void (*soon)(void *owner), void *owner)
+void time_slice_take(struct time_slice *time_slice, bool high, const struct time_slice_waiter *waiter)
 {
-    if (time_slice->file < 0)
-        return;
     time_slice->high = high;
     time_slice->deferring_ns = 0;
+    time_slice->pages.asks = true;
     time_slice->ours = (time_slice->late || !defers(time_slice)) && seize(time_slice);
     if (!time_slice->ours && !time_slice->late) {
-        if (!high)
-            lock(time_slice, WAIT_LOW, 1, F_RDLCK);
-        time_slice->ours = wait_for(time_slice, soon, owner);
-        if (!high)
-            lock(time_slice, WAIT_LOW, 1, F_UNLCK);
+        queue(time_slice, true);
+        time_slice->ours = wait_for(time_slice, waiter);
+        queue(time_slice, false);
     }
     time_slice->late = !time_slice->ours;
+    if (time_slice->late)
+        pages_hush(&time_slice->pages);
 }
 
 bool time_slice_try(struct time_slice *time_slice, bool high)
 {
-    if (time_slice->file < 0)
-        return true;
     time_slice->high = high;
     if (time_slice_wanted(time_slice) || time_slice_held(time_slice) || defers(time_slice))
         return false;
     time_slice->ours = seize(time_slice);
     time_slice->late = time_slice->late && !time_slice->ours;
     if (!time_slice->ours)
-        unlock_run(time_slice); /* of high priority, the claim: nobody is to yield to one that does not wait */
+        pages_hush(&time_slice->pages); /* nobody is to yield to one that does not wait */
+    time_slice->pages.asks = time_slice->ours;
     return time_slice->ours;
 }
 
-void time_slice_ends(const struct time_slice *time_slice)
+void time_slice_ends(struct time_slice *time_slice)
 {
     if (time_slice->ours && !time_slice->high)
-        lock(time_slice, ENDS, 1, F_WRLCK);
+        pages_say(&time_slice->pages, PAGE_ENDS);
 }
 
 void time_slice_give(struct time_slice *time_slice)
 {
-    if (time_slice->file < 0)
-        return;
     bool wanted = time_slice->ours && time_slice_wanted(time_slice);
-    unlock_run(time_slice);
-    time_slice->ours = false;
+    if (time_slice->ours)
+        pages_say(&time_slice->pages, PAGE_IDLE);
+    leave_lead(time_slice);
+    time_slice->ours = time_slice->pages.asks = false;
     time_slice->deferring_ns = 0;
     /* A new request of ours would overtake a waiter, which looks only now and then. */
-    for (int64_t since = now_ns(); wanted && !time_slice_held(time_slice) && now_ns() - since < COME_NS;)
+    int64_t since = now_ns(), now = since;
+    for (; wanted && now - since < COME_NS; now = now_ns()) {
+        pages_look(&time_slice->pages, now);
+        if (time_slice_held(time_slice))
+            return;
         sleep_ns(LOOK_ENDS_NS);
-}
-
-bool time_slice_held(const struct time_slice *time_slice)
-{
-    return taken(time_slice, RUN_LOW, 1) || taken(time_slice, RUN_HIGH, 1);
-}
-
-bool time_slice_drains(const struct time_slice *time_slice)
-{
-    return time_slice->high && taken(time_slice, RUN_LOW, 1);
-}
-
-bool time_slice_yields(const struct time_slice *time_slice)
-{
-    return time_slice->ours && !time_slice->high && taken(time_slice, CLAIM, 1);
-}
-
-bool time_slice_wanted(const struct time_slice *time_slice)
-{
-    return taken(time_slice, WAIT_LOW, 1) || taken(time_slice, CLAIM, 1);
-}
-
-bool time_slice_claimed(const struct time_slice *time_slice)
-{
-    return taken(time_slice, CLAIM, 1);
-}
-
-bool time_slice_beside_high(const struct time_slice *time_slice)
-{
-    return taken(time_slice, HIGH, 1);
+    }
+    if (wanted)
+        pages_note_absent(&time_slice->pages, now);
 }

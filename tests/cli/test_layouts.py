@@ -11,10 +11,14 @@ import hetero_limiters
 import hetero_simulator
 import pytest
 
-from hetero.node.ledger import grant_file, usage_region
+from hetero.node.ledger import board, grant_file, usage_region
 from tests.cli.conftest import Run
 
-OURS = {"grant": grant_file.VERSION, "region": usage_region.VERSION}
+OURS = {
+    "grant": grant_file.VERSION,
+    "region": usage_region.VERSION,
+    "board": board.VERSION,
+}
 
 
 @pytest.fixture
@@ -22,7 +26,7 @@ def environ(environ: dict[str, str]) -> dict[str, str]:
     return {**environ, "HETERO_RACK": "one"}
 
 
-@pytest.fixture(params=["grant", "region"])
+@pytest.fixture(params=["grant", "region", "board"])
 def mismatch(request: pytest.FixtureRequest, environ: dict[str, str], tmp_path: Path) -> str:
     """Install limiters of a later layout beside this node; return what is to be said of them."""
     name: str = request.param

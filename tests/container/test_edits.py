@@ -103,7 +103,8 @@ def test_the_limiter_gets_in_by_files_only(node: Node, tmp_path: Path) -> None:
         Mount(str(tmp_path / "liblimit.so"), "/etc/hetero/liblimit.so"),
         Mount(f"{handle.path}/tenant/grant", "/etc/hetero/grant"),
         Mount(f"{handle.path}/tenant/usage", "/etc/hetero/usage", writable=True),
-        Mount(f"{handle.path}/tenant/time_slice.0", "/etc/hetero/time_slice.0", writable=True),
+        Mount(f"{handle.path}/tenant/page.0", "/etc/hetero/page.0", writable=True),
+        Mount(str(node.ledger.boards / "memory-0"), "/etc/hetero/board.0"),
         Mount(f"{handle.path}/tenant/ld.so.preload", "/etc/ld.so.preload"),
     } == set(edits.mounts)
     said = (handle.path / "tenant/ld.so.preload").read_text()

@@ -61,7 +61,7 @@ def test_what_was_unpinned_stands_while_a_process_uses_it(limited: Node, tmp_pat
     assert [] == ids(limited)
 
 
-def test_a_containers_user_may_write_the_usage_and_the_time_slices_alone(
+def test_a_containers_user_may_write_the_usage_and_its_own_page_alone(
     limited: Node, tmp_path: Path
 ) -> None:
     given = pinned(limited, tmp_path)
@@ -74,7 +74,8 @@ def test_a_containers_user_may_write_the_usage_and_the_time_slices_alone(
     assert {
         "/etc/hetero/grant": (False, 0o644),
         "/etc/hetero/usage": (True, 0o666),
-        "/etc/hetero/time_slice.0": (True, 0o666),
+        "/etc/hetero/page.0": (True, 0o666),
+        "/etc/hetero/board.0": (False, 0o755),
     } == modes
 
 

@@ -93,7 +93,7 @@ def test_a_container_that_asks_nothing_is_left_as_it_is(bundle: Path) -> None:
 def test_what_the_engine_brought_stays_and_an_earlier_start_leaves_nothing(bundle: Path) -> None:
     brought = [
         {"destination": "/usr/lib64/libcuda.so.1", "source": "/theirs"},
-        {"destination": "/etc/hetero/time_slice.7", "source": "/earlier"},
+        {"destination": "/etc/hetero/page.7", "source": "/earlier"},
         {"destination": "/proc", "type": "proc", "source": "proc"},
     ]
     write(bundle, asked="0:mem=1Gi", mounts=brought)
@@ -103,7 +103,7 @@ def test_what_the_engine_brought_stays_and_an_earlier_start_leaves_nothing(bundl
 
     mounts = {mount["destination"]: mount["source"] for mount in read(bundle)["mounts"]}
     assert ("/theirs", "proc") == (mounts["/usr/lib64/libcuda.so.1"], mounts["/proc"])
-    assert "/etc/hetero/time_slice.7" not in mounts
+    assert "/etc/hetero/page.7" not in mounts
     assert sorted(once) == sorted(mount["destination"] for mount in read(bundle)["mounts"])
 
 

@@ -141,11 +141,13 @@ def _stored(storage: Path) -> list[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _engines() -> None:
-    missing = [name for name in ("podman", "runc", "ctr", "busybox") if shutil.which(name) is None]
+    needed = ("podman", "runc", "ctr", "busybox", "dockerd")
+    missing = [name for name in needed if shutil.which(name) is None]
     if os.geteuid() != 0 or missing:
         lacks = f"; not installed: {', '.join(missing)}" if missing else ""
         pytest.skip(
-            f"needs root{lacks} (.ci/packages podman runc containerd busybox-static installs them)"
+            f"needs root{lacks} (.ci/packages podman runc containerd docker.io busybox-static "
+            "installs them)"
         )
 
 

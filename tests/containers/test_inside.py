@@ -96,7 +96,7 @@ def test_nothing_that_limits_can_be_written_from_inside(podman: Podman, granted:
     )
 
     # They hold what is used and who has the time slice; the limits are in `grant`.
-    assert ["hetero/time_slice.0", "hetero/usage"] == said.split()
+    assert ["hetero/page.0", "hetero/usage"] == said.split()
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,8 @@ def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() -> None:
             assert {
                 "/etc/hetero/grant": True,
                 "/etc/hetero/usage": False,
-                "/etc/hetero/time_slice.0": False,
+                "/etc/hetero/page.0": False,
+                "/etc/hetero/board.0": True,
                 "/etc/hetero/libhetero-cuda.so": True,
                 "/etc/ld.so.preload": True,
             } == {path: mount.read_only for path, mount in paths.items()}

@@ -65,7 +65,7 @@ static void work_and_rest(uint32_t draws_mw, double took_ms[2])
 {
     static const struct tenant BURSTS = {
         .kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .batch = 500, .rest_ns = 2000 * MS};
-    machine_begin(directory, 1);
+    machine_begin(1);
     for (unsigned t = 0; t < 2; t++) {
         struct tenant *tenant = add(t, &BURSTS, 50);
         tenant->draws_mw = draws_mw;

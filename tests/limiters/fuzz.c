@@ -46,31 +46,6 @@ static void read_grant(const uint8_t *bytes, size_t size)
     free(grant);
 }
 
-static char tenants_directory[] = "/tmp/hetero-fuzz-XXXXXX";
-
-static void remove_directory(void)
-{
-    char file[sizeof tenants_directory + sizeof "/time_slice.0"];
-    snprintf(file, sizeof file, "%s/time_slice.0", tenants_directory);
-    unlink(file);
-    rmdir(tenants_directory);
-}
-
-/* Where the file is whose bytes tenants lock. */
-static const char *directory(void)
-{
-    static bool made;
-    if (!made) {
-        char file[sizeof tenants_directory + sizeof "/time_slice.0"];
-        made = mkdtemp(tenants_directory) != NULL && atexit(remove_directory) == 0;
-        snprintf(file, sizeof file, "%s/time_slice.0", tenants_directory);
-        int opened = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        REQUIRE(made && opened >= 0);
-        close(opened);
-    }
-    return tenants_directory;
-}
-
 /* A region of its own in memory, which nobody else has. */
 static struct region *fresh_region(void)
 {
@@ -158,7 +133,7 @@ static void live(const uint8_t *bytes, size_t size)
     neighbour.terms = (struct hetero_grant_device){.core = 8000};
     neighbour.account = &neighbours;
     neighbours = (struct hetero_region_device){0};
-    machine_begin(directory(), 1);
+    machine_begin(1);
     tenant_start(&tenant);
     tenant_start(&neighbour);
     uint64_t end_ns = machine_now() + SECONDS_RUN * 10ULL * TENTH_NS;

@@ -237,7 +237,9 @@ static void tiny_kernels_are_fenced_now_and_then_however_late_the_device_says_th
             sim.in_flight = 1000;
             sim.seen_ns = late * US;
             govern(5000, 300 * MS);
-            printf("%llu us late: %llu fences\n", (unsigned long long)late, (unsigned long long)sim.fences);
+            printf("%llu us late: %llu fences, %llu launches, %llu charged\n", (unsigned long long)late,
+                   (unsigned long long)sim.fences, (unsigned long long)sim.launched,
+                   (unsigned long long)account.gpu_ns);
             EXPECT_NEAR(55, 10, (double)sim.launched / (double)sim.fences);
             exit(0);
         }

@@ -3,6 +3,8 @@
  * Three tenants reserve memory in one region and take time slices on one device, as fast as they can; this program
  * kills one after the other at a random moment and then goes for the lock and the time slice itself: kill_test COUNT
  */
+#include "machine/grants.h"
+
 #include "../../limiters/core/ledger.h"
 #include "../../limiters/timeshare/time_slice.h"
 
@@ -39,7 +41,7 @@ static long now_us(void)
     return time.tv_sec * 1000000 + time.tv_nsec / 1000;
 }
 
-static pid_t tenant(unsigned seed)
+static pid_t tenant(unsigned victim, unsigned seed)
 {
     pid_t child = fork();
     if (child != 0)
@@ -48,11 +50,11 @@ static pid_t tenant(unsigned seed)
     struct time_slice time_slice = {0};
     if (!region_open(region, path))
         _exit(2);
-    time_slice_open(&time_slice, directory, 0);
+    time_slice_open(&time_slice, grant_directory(1 + victim, 3000, HETERO_PRIORITY_LOW), 0);
     for (;;) {
         uint64_t bytes = (uint64_t)rand_r(&seed) % 600;
         bool granted = ledger_reserve(region, 0, bytes, LIMIT) == LEDGER_GRANTED;
-        time_slice_take(&time_slice, rand_r(&seed) % 4 == 0, NULL, NULL);
+        time_slice_take(&time_slice, false, NULL);
         time_slice_give(&time_slice);
         if (granted)
             ledger_release(region, 0, bytes);
@@ -75,24 +77,25 @@ int main(int count, char **arguments)
     snprintf(path, sizeof path, "%s/usage", directory);
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     REQUIRE(file >= 0 && ftruncate(file, sizeof(struct hetero_region)) == 0 && region_open(&region, path));
-    time_slice_open(&time_slice, directory, 0);
+    for (unsigned t = 0; t <= TENANTS; t++)
+        grant_directory(t, 2500, HETERO_PRIORITY_LOW);
+    time_slice_open(&time_slice, grant_directory(0, 2500, HETERO_PRIORITY_LOW), 0);
     pid_t tenants[TENANTS];
     for (unsigned t = 0; t < TENANTS; t++)
-        tenants[t] = tenant(t);
+        tenants[t] = tenant(t, t);
     for (int kill_ = 0; kill_ < kills; kill_++) {
         unsigned victim = (unsigned)rand_r(&seed) % TENANTS;
         usleep((useconds_t)rand_r(&seed) % 400);
         REQUIRE(kill(tenants[victim], SIGKILL) == 0 && waitpid(tenants[victim], NULL, 0) == tenants[victim]);
         long since = now_us();
         REQUIRE(ledger_used(&region, 0) <= LIMIT);
-        bool high = kill_ % 2 == 0;
-        time_slice_take(&time_slice, high, NULL, NULL);
+        time_slice_take(&time_slice, false, NULL);
         waits[kill_] = (int)(now_us() - since);
-        struct flock run = {
-            .l_type = F_WRLCK, .l_start = time_slice.at + (high ? 4 : 0), .l_len = 1};    /* time_slice.h */
-        REQUIRE(fcntl(time_slice.file, F_OFD_GETLK, &run) == 0 && run.l_type == F_UNLCK); /* nobody else's */
+        REQUIRE(time_slice.ours);
+        usleep(100);
+        REQUIRE(!time_slice_held(&time_slice)); /* nobody else has it */
         time_slice_give(&time_slice);
-        tenants[victim] = tenant((unsigned)kill_ + TENANTS);
+        tenants[victim] = tenant(victim, (unsigned)kill_ + TENANTS);
     }
     for (unsigned t = 0; t < TENANTS; t++) {
         kill(tenants[t], SIGKILL);

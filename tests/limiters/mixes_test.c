@@ -15,7 +15,7 @@ static void mix(uint64_t seed)
     unsigned count = 0, first[4] = {0}, percent[3], left = 90, grants;
     uint64_t rng = seed, launched[TENANTS], since_ns[TENANTS], done_ns[TENANTS];
     double waited_ms[TENANTS] = {0};
-    machine_begin(directory, seed);
+    machine_begin(seed);
     grants = 1 + roll(&rng, 3);
     for (unsigned g = 0; g < grants; g++) {
         percent[g] = 5 + roll(&rng, left - (grants - 1 - g) * 5 - 4);
@@ -64,7 +64,6 @@ static void mix(uint64_t seed)
 
 static void whoever_shares_a_card_has_its_share_and_none_of_its_processes_starves(void)
 {
-    usage_file();
     for (uint64_t seed = 11; seed <= 22; seed++)
         mix(seed);
 }

@@ -20,11 +20,10 @@ static const struct tenant MIXED = {
 static void what_a_pause_costs_a_program_is_made_good(void)
 {
     static const struct tenant *const programs[] = {&COLD_DECODER, &COLD_LOOP};
-    usage_file();
     for (unsigned p = 0; p < 2; p++)
         for (unsigned percent = 30; percent <= 60; percent += 30)
             for (unsigned others = 0; others < 2; others++) {
-                machine_begin(directory, 1);
+                machine_begin(1);
                 double native = alone(programs[p]);
                 add(0, programs[p], percent);
                 add(1, &GRAPHS, 90 - percent);
@@ -41,9 +40,8 @@ static void what_a_pause_costs_is_lost_to_all_alike(void)
 
 static void a_program_whose_launches_are_of_all_sizes_is_given_nothing(void)
 {
-    usage_file();
     for (unsigned percent = 30; percent <= 60; percent += 30) {
-        machine_begin(directory, 1);
+        machine_begin(1);
         add(0, &MIXED, percent);
         together(1);
         EXPECT_NEAR(percent, 0.5, tenant_got(&tenants[0], 2, RUN_S));

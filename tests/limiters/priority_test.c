@@ -31,7 +31,6 @@ static void a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer
 static void shares_beside_high_priority_are_shares(void)
 {
     static const unsigned percents[][2] = {{60, 30}, {50, 50}, {90, 10}, {10, 90}};
-    usage_file();
     for (unsigned p = 0; p < 4; p++) {
         double native = alone(&KERNELS), natives = alone(&GRAPHS);
         add(0, &KERNELS, percents[p][0])->terms.priority = HETERO_PRIORITY_HIGH;

@@ -45,7 +45,7 @@ static void what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_f
     begin();
     double native = alone(&KERNELS), sum_ms = 0, most_ms = 0;
     for (unsigned moment = 0; moment < 50; moment++) {
-        machine_begin(directory, 1);
+        machine_begin(1);
         add(0, &KERNELS, 50)->terms.policy = HETERO_POLICY_ELASTIC;
         add(1, &KERNELS, 50)->from_ns = 4 * SECOND + moment * 700 * US;
         tenant_start(&tenants[0]);
@@ -66,9 +66,8 @@ static void what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_f
 static void a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more(void)
 {
     static const unsigned percents[][2] = {{50, 50}, {10, 90}, {90, 10}, {60, 30}};
-    usage_file();
     for (unsigned p = 0; p < 4; p++) {
-        machine_begin(directory, 1);
+        machine_begin(1);
         add(0, &KERNELS, percents[p][0])->lies = true;
         add(1, &GRAPHS, percents[p][1]);
         together(2);

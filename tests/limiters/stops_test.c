@@ -61,9 +61,8 @@ static void a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms(void
 /* SIGSTOP, a debugger, a paused container: at whatever point of its time slice. */
 static void a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_again(void)
 {
-    usage_file();
     for (unsigned moment = 0; moment < 12; moment++) {
-        machine_begin(directory, 1);
+        machine_begin(1);
         add(0, &KERNELS, 50)->terms.priority = moment % 4 == 0 ? HETERO_PRIORITY_HIGH : HETERO_PRIORITY_LOW;
         add(1, &KERNELS, 50);
         tenant_start(&tenants[0]);
@@ -87,9 +86,8 @@ static void a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_a
 static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
 {
     static const uint32_t priorities[] = {HETERO_PRIORITY_LOW, HETERO_PRIORITY_HIGH};
-    usage_file();
     for (unsigned p = 0; p < 2; p++) {
-        machine_begin(directory, 1);
+        machine_begin(1);
         add(0, &KERNELS, 10)->terms.priority = priorities[p];
         add(1, &KERNELS, 90)->terms.priority = priorities[p];
         tenant_start(&tenants[0]);

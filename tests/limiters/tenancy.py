@@ -60,6 +60,35 @@ def packed_grant(terms: Sequence[Terms], magic: bytes = b"HTGRANT1", version: in
     return (head + devices).ljust(2112, b"\0")
 
 
+def packed_row(identity: str, inode: int, terms: Terms) -> bytes:
+    words = (terms.core, POLICIES[terms.policy], int(terms.high), 0)
+    return struct.pack("<48sQ4I3Q", identity.encode(), inode, *words, 0, 0, 0)
+
+
+def packed_board(rows: Sequence[bytes], generation: int) -> bytes:
+    head = struct.pack("<8sIIQQ", b"HTBOARD1", 1, len(rows), generation, 0)
+    return (head + b"".join(rows)).ljust(12320, b"\0")
+
+
+def _page(board: Path, identity: str) -> Path:
+    board.mkdir(exist_ok=True)
+    (board / identity).write_bytes(struct.pack("<8sI", b"HTPAGE01", 1).ljust(4096, b"\0"))
+    return board / identity
+
+
+def _add_row(directory: Path, identity: str, terms: Terms) -> None:
+    """Add a grant to a device's board in place: programs map it."""
+    path, row = (
+        directory / "board",
+        packed_row(identity, (directory / identity).stat().st_ino, terms),
+    )
+    before = path.read_bytes() if path.exists() else packed_board((), 0)
+    _, _, count, generation, _ = struct.unpack_from("<8sIIQQ", before)
+    rows = [before[32 + 96 * each :][:96] for each in range(count)]
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.write(packed_board([*rows, row], generation + 2))
+
+
 @attrs.frozen
 class Rack:
     """Simulated cards, and the files that the tenants of one card share."""
@@ -72,8 +101,6 @@ class Rack:
         kernel = "[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n"
         card = f"[device]\nvendor = nvidia\nmodel = {model}\nmemory = 1024 MiB\n{more}\nuuid = "
         text = "".join(f"{card}{UUIDS[each]}\n" for each in range(cards)) + kernel
-        for each in range(cards):
-            (directory / f"time_slice.{UUIDS[each]}").touch()
         return cls(directory, Machine(directory, text))
 
     def grant(self, *terms: Terms, name: str = "grant", time_slices: bool = True) -> "Grant":
@@ -83,9 +110,10 @@ class Rack:
         (directory / "usage").write_bytes(bytes(REGION_BYTES))
         for index, each in enumerate(terms):
             if time_slices:
-                (directory / f"time_slice.{index}").hardlink_to(
-                    self.directory / f"time_slice.{each.uuid}"
-                )
+                board = self.directory / f"board.{each.uuid}"
+                (directory / f"page.{index}").hardlink_to(_page(board, name))
+                (directory / f"board.{index}").symlink_to(board)
+                _add_row(board, name, each)
         return Grant(self, directory)
 
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":

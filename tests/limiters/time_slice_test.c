@@ -1,5 +1,6 @@
-/* The locks of the time slice, with real processes. */
+/* Who has the time slice, with real processes and files. */
 #include "machine/check.h"
+#include "machine/grants.h"
 
 #include "../../limiters/timeshare/time_slice.h"
 
@@ -10,63 +11,88 @@
 #include <sys/wait.h>
 #include <time.h>
 
-static void a_stopped_holder_of_the_slice_is_waited_for_once(void)
+static struct time_slice opened(unsigned grant, uint32_t priority)
 {
-    usage_file();
-    static struct time_slice time_slice;
-    time_slice_open(&time_slice, directory, 0);
+    struct time_slice time_slice = {0};
+    time_slice_open(&time_slice, grant_directory(grant, 3000, priority), 0);
+    return time_slice;
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+/* Another process takes the time slice and stops. */
+static pid_t stopped_holder(unsigned grant)
+{
     int ready[2];
     EXPECT(0, pipe(ready));
+    const char *theirs = grant_directory(grant, 3000, HETERO_PRIORITY_LOW);
     pid_t child = fork();
     if (child == 0) {
-        struct time_slice theirs = {0};
-        time_slice_open(&theirs, directory, 0);
-        time_slice_take(&theirs, false, NULL, NULL);
+        struct time_slice time_slice = {0};
+        time_slice_open(&time_slice, theirs, 0);
+        time_slice_take(&time_slice, false, NULL);
         if (write(ready[1], "", 1) == 1)
             raise(SIGSTOP);
         _exit(1);
     }
     char said;
     EXPECT(1, read(ready[0], &said, 1));
-    time_t before = time(NULL);
+    return child;
+}
+
+static void a_stopped_holder_of_the_slice_is_waited_for_once(void)
+{
+    struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW);
+    pid_t child = stopped_holder(1);
+    int64_t before = now_ms();
     for (int round = 0; round < 100; round++) {
-        time_slice_take(&time_slice, false, NULL, NULL);
-        EXPECT(true, time_slice_held(&time_slice));
+        time_slice_take(&time_slice, false, NULL);
         time_slice_give(&time_slice);
     }
-    EXPECT(true, time(NULL) - before <= 5);
-
+    printf("a hundred time slices beside one that is stopped: %lld ms\n", (long long)(now_ms() - before));
+    EXPECT(true, now_ms() - before <= 3 * TIME_SLICE_PATIENCE_NS / 1000000);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     EXPECT(true, time_slice_try(&time_slice, false));
-    if (fork() == 0) {
-        struct time_slice theirs = {0};
-        time_slice_open(&theirs, directory, 0);
-        _exit(time_slice_held(&theirs) ? 0 : 1);
-    }
-    int status;
-    wait(&status);
-    EXPECT(0, status);
 }
 
-/* One of each priority may run, because those of high priority do not wait until the others have drained. */
+static void who_was_killed_in_its_time_slice_does_not_hold_it(void)
+{
+    struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW);
+    pid_t child = stopped_holder(1);
+    EXPECT(true, time_slice_held(&time_slice));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    usleep(1000);
+    EXPECT(false, time_slice_held(&time_slice));
+    EXPECT(true, time_slice_try(&time_slice, false));
+}
+
+/* One of each priority may run, because those of high priority do not wait until the others have drained; and of two
+ * processes of one grant, one. */
 static void the_slice_is_one_tenants_of_a_priority_at_a_time(void)
 {
-    enum { TENANTS = 4, ROUNDS = 300 };
-    usage_file();
+    enum { TENANTS = 6, ROUNDS = 300 };
     _Atomic int *running = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (unsigned g = 0; g < 4; g++)
+        grant_directory(g, 2500, g % 2);
     for (int t = 0; t < TENANTS; t++) {
         if (fork() != 0)
             continue;
-        struct time_slice time_slice = {0};
-        time_slice_open(&time_slice, directory, 0);
+        bool high = t % 2 == 1;
+        struct time_slice time_slice = opened((unsigned)t % 4, high);
         for (int round = 0; round < ROUNDS; round++) {
-            bool high = t % 2 == 0;
-            time_slice_take(&time_slice, high, NULL, NULL);
-            if (atomic_fetch_add(&running[high], 1) != 0)
+            time_slice_take(&time_slice, high, NULL);
+            if (time_slice.ours && atomic_fetch_add(&running[high], 1) != 0)
                 _exit(1);
             usleep(10);
-            atomic_fetch_sub(&running[high], 1);
+            if (time_slice.ours)
+                atomic_fetch_sub(&running[high], 1);
             time_slice_give(&time_slice);
         }
         _exit(0);
@@ -79,20 +105,18 @@ static void the_slice_is_one_tenants_of_a_priority_at_a_time(void)
 
 static void one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_slice(void)
 {
-    usage_file();
-    static struct time_slice high, low;
-    time_slice_open(&high, directory, 0);
-    time_slice_open(&low, directory, 0);
-    time_slice_take(&low, false, NULL, NULL);
+    struct time_slice high = opened(0, HETERO_PRIORITY_HIGH), low = opened(1, HETERO_PRIORITY_LOW);
+    time_slice_take(&low, false, NULL);
     EXPECT(false, time_slice_claimed(&low));
     EXPECT(true, time_slice_held(&high));
-    time_slice_take(&high, true, NULL, NULL);
+    time_slice_take(&high, true, NULL);
+    usleep(100);
     EXPECT(true, time_slice_claimed(&low));
-    EXPECT(true, time_slice_drains(&high));
+    EXPECT(true, time_slice_yields(&low));
     time_slice_give(&low);
-    EXPECT(false, time_slice_drains(&high));
     EXPECT(false, time_slice_try(&low, false));
     time_slice_give(&high);
+    usleep(100);
     EXPECT(true, time_slice_try(&low, false));
     EXPECT(false, time_slice_try(&high, true)); /* borrowed time is nobody's claim */
     time_slice_give(&low);
@@ -100,32 +124,78 @@ static void one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_
     time_slice_close(&high);
 }
 
-static void who_is_owed_less_hears_of_who_is_owed_more(void)
+static void who_is_owed_less_hears_of_who_is_owed_more_and_asks(void)
 {
-    usage_file();
-    static struct time_slice one, other;
-    time_slice_open(&one, directory, 0);
-    time_slice_open(&other, directory, 0);
+    struct time_slice one = opened(0, HETERO_PRIORITY_LOW), other = opened(1, HETERO_PRIORITY_LOW);
     time_slice_owe(&one, 3 * TIME_SLICE_STEP_NS);
-    EXPECT(false, time_slice_owed_more(&one));
+    usleep(100);
+    EXPECT(false, time_slice_owed_more(&other));
+    time_slice_take(&one, false, NULL);
+    usleep(100);
     EXPECT(true, time_slice_owed_more(&other));
     time_slice_owe(&other, 3 * TIME_SLICE_STEP_NS + 1);
     EXPECT(false, time_slice_owed_more(&other));
-    time_slice_owe(&other, 1000 * TIME_SLICE_STEP_NS);
-    EXPECT(true, time_slice_owed_more(&one));
-    EXPECT(false, time_slice_owed_more(&other));
-    time_slice_owe(&other, -1000 * TIME_SLICE_STEP_NS);
-    EXPECT(false, time_slice_owed_more(&one));
+    time_slice_owe(&one, 1000 * TIME_SLICE_STEP_NS);
+    usleep(100);
+    EXPECT(true, time_slice_owed_more(&other));
     time_slice_close(&one); /* as a kill does */
+    usleep(100);
     EXPECT(false, time_slice_owed_more(&other));
     time_slice_close(&other);
 }
 
+/* A page that another tenant holds, for ever: it is opened without waiting for it. */
+static void a_lease_on_a_page_keeps_nobody(void)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/page.0", grant_directory(0, 3000, HETERO_PRIORITY_LOW));
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    signal(SIGIO, SIG_IGN);
+    EXPECT(0, fcntl(file, F_SETLEASE, F_RDLCK));
+    int64_t before = now_ms();
+    struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW);
+    time_slice_take(&time_slice, false, NULL);
+    printf("opened beside a lease in %lld ms\n", (long long)(now_ms() - before));
+    EXPECT(true, now_ms() - before < 1000);
+    EXPECT(true, time_slice.pages.own == NULL);
+    EXPECT(0, fcntl(file, F_SETLEASE, F_UNLCK));
+    time_slice_give(&time_slice);
+    usleep(150000);
+    time_slice_take(&time_slice, false, NULL);
+    EXPECT(true, time_slice.pages.own != NULL);
+}
+
+/* Whatever lies where a neighbour's page was. */
+static void a_page_that_is_short_or_torn_or_another_is_silent(void)
+{
+    static const char *const commands[] = {"truncate -s 0 %s", "head -c 4096 /dev/urandom > %s", "rm %s; mkdir %s",
+                                           "rm -r %s; ln -s /dev/zero %s"};
+    struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW), other = opened(1, HETERO_PRIORITY_LOW);
+    time_slice_take(&other, false, NULL);
+    usleep(100);
+    EXPECT(true, time_slice_held(&time_slice));
+    other.pages.own = NULL; /* it must not touch what is truncated */
+    for (unsigned c = 0; c < sizeof commands / sizeof *commands; c++) {
+        char command[256], page[128];
+        snprintf(page, sizeof page, "%s/device/1", grants_root);
+        snprintf(command, sizeof command, commands[c], page, page);
+        EXPECT(0, system(command));
+        for (int look = 0; look < 3; look++) {
+            usleep(110000);
+            EXPECT(false, time_slice_held(&time_slice));
+        }
+    }
+    EXPECT(true, time_slice_try(&time_slice, false));
+}
+
 static const struct test tests[] = {
     TEST(a_stopped_holder_of_the_slice_is_waited_for_once),
+    TEST(who_was_killed_in_its_time_slice_does_not_hold_it),
     TEST(the_slice_is_one_tenants_of_a_priority_at_a_time),
     TEST(one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_slice),
-    TEST(who_is_owed_less_hears_of_who_is_owed_more),
+    TEST(who_is_owed_less_hears_of_who_is_owed_more_and_asks),
+    TEST(a_lease_on_a_page_keeps_nobody),
+    TEST(a_page_that_is_short_or_torn_or_another_is_silent),
 };
 
 int main(int count, char **arguments)

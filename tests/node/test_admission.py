@@ -77,14 +77,15 @@ def test_a_request_over_several_devices_takes_all_or_nothing(make_node: MakeNode
 def test_a_failure_on_the_third_device_gives_back_the_first_two(make_node: MakeNode) -> None:
     node = make_node(16 * GiB, 16 * GiB, 16 * GiB)
     drop(admit(node, request(memory=GiB)))
-    blocked = node.ledger.path / "time_slices" / "memory-2"
-    blocked.mkdir()
+    blocked = node.ledger.boards / "memory-2"
+    blocked.touch()
 
-    with pytest.raises(HeteroError, match="Is a directory"):
+    with pytest.raises(HeteroError, match="Not a directory"):
         admit(node, request(memory=GiB, count=3))
 
     assert [] == os.listdir(node.ledger.path / "grants")
-    blocked.rmdir()
+    assert {"board"} >= {page.name for page in node.ledger.boards.glob("*/*")}
+    blocked.unlink()
     admit(node, request(memory=16 * GiB, count=3))
 
 

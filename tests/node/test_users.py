@@ -75,7 +75,8 @@ def test_a_plain_user_counts_what_root_gave_out_and_cannot_touch_it(
                 os.open(handle.path / name, os.O_RDWR)
         for path in (
             handle.path / "tenant/usage",
-            handle.path / "tenant/time_slice.0",
+            handle.path / "tenant/page.0",
+            root.ledger.boards / "memory-0/board",
             root.ledger.path / "lock",
         ):
             with pytest.raises(PermissionError):

@@ -1,4 +1,4 @@
-"""Writes the files of a grant that its programs see: the limits, the usage region, the time slices.
+"""Writes the files of a grant that its programs see: the limits, the usage region, its pages.
 
 They lie in a directory of their own that only the grant's user can enter. Programs of other users
 reach them where the node put them into a container, which is why the files themselves are open.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from hetero.model import Allocation
 from hetero.node.ledger import grant_file, usage_region
+from hetero.node.ledger.board import make_page
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.state import make
 
@@ -27,21 +29,58 @@ def write_tenant(
     *,
     allocation: Allocation,
     limits: Sequence[DeviceLimit],
-    time_slices: Path,
+    boards: Path,
+    uid: int | None = None,
 ) -> None:
-    """Write what the limiter reads into a new grant's directory; `time_slices` has the devices'."""
+    """Write what the limiter reads into a new grant's directory; `boards` has the devices'.
+
+    `uid` is whose programs enter it where that is not the user who writes it.
+    """
     make(directory / TENANT, mode=0o700)
+    if uid is not None:
+        _admit(directory / TENANT, uid)
     contents = grant_file.pack(
         identity, limits, policy=allocation.policy, priority=allocation.priority
     )
     write(directory / GRANT, contents, mode=0o644)
     write(directory / USAGE, bytes(usage_region.SIZE), mode=0o666)
     for position, limit in enumerate(limits):
-        slice_path = time_slices / quote(limit.name, safe="")
-        descriptor = create(slice_path, mode=0o666)
-        os.fchmod(descriptor, 0o666)  # whatever the umask
-        os.close(descriptor)
-        os.link(slice_path, directory / TENANT / f"time_slice.{position}")
+        board = board_of(boards, limit.name)
+        os.link(make_page(board, identity), directory / page_name(position))
+        (directory / board_name(position)).symlink_to(board)
+
+
+def board_of(boards: Path, device: str) -> Path:
+    """Return the directory that all tenants of a device read."""
+    return boards / quote(device, safe="")
+
+
+def board_name(position: int) -> str:
+    """Return what a grant's directory has for the board of its device at `position`."""
+    return f"{TENANT}/board.{position}"
+
+
+def page_name(position: int) -> str:
+    """Return what a grant's directory has for its own page on its device at `position`."""
+    return f"{TENANT}/page.{position}"
+
+
+def _admit(directory: Path, uid: int) -> None:
+    """Let one more user enter a directory, and change nothing of it.
+
+    Its group would let in others, and an owner could put other files in the place of these.
+    """
+    # acl(5); the layout is linux/posix_acl_xattr.h's: a version, then tag, permissions and id.
+    owner, user, group, mask, other, nobody = 0x01, 0x02, 0x04, 0x10, 0x20, 0xFFFFFFFF
+    entries = (owner, 7, nobody), (user, 5, uid), (group, 0, nobody), (mask, 5, nobody)
+    packed = b"".join(struct.pack("<HHI", *each) for each in (*entries, (other, 0, nobody)))
+    os.setxattr(directory, "system.posix_acl_access", struct.pack("<I", 2) + packed)
+
+
+def cut_back(path: Path, size: int) -> None:
+    """Cut a file that a user's programs may write to the size it was made with."""
+    if path.stat().st_size > size:
+        os.truncate(path, size)
 
 
 def create(path: Path, *, mode: int) -> int:

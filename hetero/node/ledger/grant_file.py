@@ -29,7 +29,7 @@ _MEMORY_AT, _CORE_AT, _FLAGS_AT = 64, 72, 84
 
 _POLICIES = {Policy.FIXED: 0, Policy.ELASTIC: 1, Policy.OFF: 2}
 _SPILL, _CONTEXT = 1, 2
-_PRIORITIES = {Priority.LOW: 0, Priority.HIGH: 1}
+PRIORITIES = {Priority.LOW: 0, Priority.HIGH: 1}
 
 
 @frozen(kw_only=True)
@@ -80,13 +80,14 @@ def pack(
         name = limit.name.encode()
         if len(name) > 63:
             raise BadInput(f"device {limit.name}: a UUID has at most 63 bytes")
-        words = (limit.core, _policy(limit, policy), _PRIORITIES[priority], _flags(limit))
+        words = (limit.core, policy_of(limit, policy), PRIORITIES[priority], _flags(limit))
         entries.append(ENTRY.pack(name, limit.memory, *words))
     header = HEADER.pack(MAGIC, VERSION, len(limits), identity.encode())
     return (header + b"".join(entries)).ljust(SIZE, b"\0")
 
 
-def _policy(limit: DeviceLimit, policy: Policy) -> int:
+def policy_of(limit: DeviceLimit, policy: Policy) -> int:
+    """Return how the policy of a grant with this limit is written."""
     return _POLICIES[Policy.ELASTIC if limit.rest else policy]
 
 
@@ -130,7 +131,7 @@ def store_limits(path: Path, limits: Iterable[DeviceLimit], *, policy: Policy) -
         with mmap.mmap(descriptor, SIZE) as mapped:
             for position, limit in enumerate(limits):
                 entry = HEADER.size + position * ENTRY.size
-                core = limit.core | _policy(limit, policy) << 32  # little-endian neighbours
+                core = limit.core | policy_of(limit, policy) << 32  # little-endian neighbours
                 ctypes.c_uint64.from_buffer(mapped, entry + _MEMORY_AT).value = limit.memory
                 ctypes.c_uint64.from_buffer(mapped, entry + _CORE_AT).value = core
                 ctypes.c_uint32.from_buffer(mapped, entry + _FLAGS_AT).value = _flags(limit)

@@ -74,21 +74,35 @@ def _held(pid: int, wanted: Collection[_File]) -> set[_File]:
     return held.intersection(wanted)
 
 
-def end(files: Iterable[Path], *, grace: float) -> None:
+def _user_of(pid: int) -> int:
+    """Return the real user of a process, which decides who may signal it."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    raise ProcessLookupError
+
+
+def end(files: Iterable[Path], *, grace: float, owner: int | None = None) -> None:
     """Ask the files' holders to end, then make them: SIGTERM, and SIGKILL after `grace` seconds.
+
+    Of an `owner` only the processes are: the others got an open file from it, as a service does
+    whose client sends it one.
 
     A pidfd stands for the process itself: one that let go meanwhile, or took over the number of
     one that did, is left alone. So is this process, which ends by itself.
     """
     name, paths = "", tuple(files)
-    processes = []
+    processes, spared = [], set[int]()
     try:
         for pid in holders({name: paths})[name]:
             if pid == os.getpid():
                 continue
-            with suppress(ProcessLookupError):
-                processes.append((pid, os.pidfd_open(pid)))
-        still = holders({name: paths})[name]
+            with suppress(ProcessLookupError, FileNotFoundError):
+                process = os.pidfd_open(pid)
+                processes.append((pid, process))
+                if owner is not None and _user_of(pid) != owner:
+                    spared.add(pid)
+        still = set(holders({name: paths})[name]) - spared
         waiting = [process for pid, process in processes if pid in still]
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in waiting:

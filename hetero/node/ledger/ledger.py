@@ -6,7 +6,7 @@ beside it must undo or finish each of them.
     lock                    locked by whoever admits, changes or sweeps
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
-    grants/<id>/tenant/           what the limiter maps; time_slices/<device> is shared
+    grants/<id>/tenant/           what the limiter maps; boards/<device> is shared (board.py)
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
     grants/<id>/edits.json        what the vendors said of a share (container/share.py)
@@ -29,7 +29,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,8 +38,18 @@ from attrs import evolve, field
 from hetero.model import Allocation, Edits, Mount, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.frozen import frozen
-from hetero.node.ledger import grant_file
-from hetero.node.ledger.grant_dir import GRANT, USAGE, create, replace, write, write_tenant
+from hetero.node.ledger import grant_file, usage_region
+from hetero.node.ledger.board import Row, remove_pages, sweep_pages, write_board
+from hetero.node.ledger.grant_dir import (
+    GRANT,
+    USAGE,
+    board_of,
+    create,
+    cut_back,
+    replace,
+    write,
+    write_tenant,
+)
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.locks import is_held, lock, try_lock
 from hetero.node.ledger.residual_share import with_rest
@@ -71,7 +81,8 @@ class Grant:
     `limits` is what the grant file says, one for each of the allocation's pieces, but for the core
     of one without a limit beside others that have one (residual_share.py). `container` is the one
     it was made for, `share` its name where it stands for any container. Where a grant is pinned,
-    `owner` says by what and for whom, and `edits` what its container was given.
+    `owner` says by what and for whom, and `edits` what its container was given. `uid` is the user
+    whose it is, where another wrote it down (heterod).
     """
 
     id: str
@@ -85,6 +96,7 @@ class Grant:
     share: str | None = None
     owner: Mapping[str, str] = field(factory=dict)
     edits: Edits = field(factory=Edits)
+    uid: int | None = None
 
 
 @frozen(kw_only=True)
@@ -138,6 +150,11 @@ class Ledger:
     def _grants(self) -> Path:
         return self.path / "grants"
 
+    @property
+    def boards(self) -> Path:
+        """Where the directories of devices are that their tenants read."""
+        return self.path / "boards"
+
     def directory(self, identity: str) -> Path:
         """Return the directory of a grant."""
         return self._grants / identity
@@ -158,7 +175,9 @@ class Ledger:
         Raises `HeteroError` when somebody else holds it for too long, or it cannot be written.
         """
         prepare(self.path)
-        with self._open_lock() as descriptor:
+        with ExitStack() as opened:
+            with self._in_a_line():
+                descriptor = opened.enter_context(self._open_lock())
             if not lock(descriptor, within=self.patience):
                 raise HeteroError(
                     f"the ledger {self.path} was busy for {self.patience:.0f} s: another hetero "
@@ -175,11 +194,14 @@ class Ledger:
         try:
             if grant.share:
                 self._record(grant)
-        except OSError as error:
+            self._enforce([*self._read(but=grant.id).grants, grant])
+        except (OSError, HeteroError) as error:
             os.close(descriptor)
-            self._remove(grant.id)
-            raise HeteroError(f"share {grant.share}: {error.strerror}") from None
-        self._enforce([*self._read(but=grant.id).grants, grant])
+            self.drop(grant.id)
+            if isinstance(error, HeteroError):
+                raise
+            what = f"share {grant.share}" if grant.share else f"the ledger {self.path}"
+            raise HeteroError(f"{what}: {error.strerror}") from None
         return GrantHandle(grant, self.directory(grant.id), descriptor)
 
     def pin(self, grant: Grant, *, beside: Sequence[Grant]) -> None:
@@ -188,7 +210,12 @@ class Ledger:
         `beside` is what the admission found. A kubelet waits meanwhile: nothing is read again.
         """
         os.close(self._build(grant))
-        self._enforce((*beside, grant))
+        try:
+            with self._in_a_line():
+                self._enforce((*beside, grant))
+        except HeteroError:
+            self._remove(grant.id)
+            raise
 
     def pin_again(self, identity: str) -> None:
         """Pin a grant that stands, though it had been unpinned; within `admission`."""
@@ -237,7 +264,8 @@ class Ledger:
                 grant.id,
                 allocation=grant.allocation,
                 limits=grant.limits,
-                time_slices=self.path / "time_slices",
+                boards=self.boards,
+                uid=grant.uid,
             )
             if grant.owner:
                 write(draft / PINNED, b"", mode=0o600)
@@ -252,6 +280,7 @@ class Ledger:
             if descriptor >= 0:
                 os.close(descriptor)
             shutil.rmtree(draft, ignore_errors=True)
+            remove_pages(self.boards, grant.id)
             if isinstance(error, OSError):
                 raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
             raise
@@ -378,11 +407,20 @@ class Ledger:
             elif not self.stands(name):
                 self._remove(name)
         snapshot = self._read(self._restore())
+        self._cut_back(entry for entry in snapshot.grants if entry.uid is not None)
+        sweep_pages(self.boards, self._names())
         self._enforce(snapshot.grants)
         return snapshot
 
+    def _cut_back(self, grants: Iterable[Grant]) -> None:
+        """Undo what users' programs did to fill the directory: it is everybody's."""
+        for entry in grants:
+            for name, size in ((ALIVE, 0), (USAGE, usage_region.SIZE)):
+                with suppress(OSError):  # it ended meanwhile
+                    cut_back(self.directory(entry.id) / name, size)
+
     def _enforce(self, grants: Sequence[Grant]) -> None:
-        """Have every grant file say what its entry and its neighbours' come to."""
+        """Have every grant file and board say what the entries come to."""
         held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in grants})
         for entry in grants:
             path, limits = self.directory(entry.id) / GRANT, held[entry.id]
@@ -391,6 +429,18 @@ class Ledger:
             with suppress(OSError, ValueError):
                 if path.read_bytes() != right:
                     grant_file.store_limits(path, limits, policy=terms.policy)
+        rows: dict[str, list[Row]] = {board.name: [] for board in self.boards.glob("*")}
+        for entry in grants:
+            for limit in held[entry.id]:
+                row = Row(
+                    id=entry.id,
+                    core=limit.core,
+                    policy=grant_file.policy_of(limit, entry.allocation.policy),
+                    priority=grant_file.PRIORITIES[entry.allocation.priority],
+                )
+                rows.setdefault(board_of(self.boards, limit.name).name, []).append(row)
+        for name, found in rows.items():
+            write_board(self.boards / name, found)
 
     def _expect_this_boot(self) -> None:
         """Start afresh in a state directory that outlived a boot: whoever held its grants is gone.
@@ -422,6 +472,7 @@ class Ledger:
         out = self._grants / f".{identity}"
         with suppress(FileNotFoundError):
             self.directory(identity).rename(out)
+        remove_pages(self.boards, identity)
         shutil.rmtree(out, ignore_errors=True)
 
     def _new_id(self) -> str:

@@ -11,6 +11,15 @@ from pathlib import Path
 from hetero.model.errors import HeteroError
 
 
+def is_roots(path: Path) -> bool:
+    """Return whether `path` is a directory that only root writes, so that what is in it is true."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not found.st_mode & 0o022
+
+
 def check(path: Path) -> None:
     """Raise `HeteroError` unless `path` is absent or a directory only this user writes."""
     try:
@@ -49,8 +58,8 @@ def prepare(path: Path) -> None:
         check(path)
         if not os.access(path, os.W_OK):  # a read-only file system, for root as well
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        for part in ("grants", "time_slices"):
-            make(path / part, mode=mode)
+        make(path / "grants", mode=mode)
+        make(path / "boards", mode=0o700)  # others reach into it by mounts alone
     except OSError as error:
         raise HeteroError(
             f"state directory {path}: {error.strerror}: "

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from hetero.model import Device, Enforcement, Whole
 from hetero.model.errors import HeteroError
+from hetero.node.daemon_client import client_of
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.ledger.state import prepare
@@ -52,6 +53,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *map(_device, discovery.devices),
         *_limiters(node, discovery),
         _state(node),
+        *_daemon(node),
         *_ledger(node),
         *_slices(node, discovery),
         *_bypass(node, discovery),
@@ -154,12 +156,25 @@ def _limiter(api: str) -> Finding:
     return Finding(subject, Verdict.OK, f"{path} loads")
 
 
+def _daemon(node: Node) -> Iterator[Finding]:
+    """Yield whether users share one ledger; nothing for a ledger that is private on purpose."""
+    client = node.daemon or client_of(node.ledger.path)
+    if client and not client.answers():
+        says = f"does not answer at {client.path}: users get nothing until it is started"
+        yield Finding("heterod", Verdict.BAD, says)
+    elif client:
+        yield Finding("heterod", Verdict.OK, f"all users share {client.path.parent}")
+    elif node.unseen:
+        yield Finding("heterod", Verdict.NOTE, node.unseen)
+
+
 def _state(node: Node) -> Finding:
     path = node.ledger.path
     try:
-        prepare(path)
-        with TemporaryFile(dir=path) as attempt:  # what a grant takes there
-            attempt.write(bytes(SIZE))
+        if node.daemon is None:
+            prepare(path)
+            with TemporaryFile(dir=path) as attempt:  # what a grant takes there
+                attempt.write(bytes(SIZE))
     except HeteroError as error:
         return Finding("state", Verdict.BAD, str(error))
     except OSError as error:

@@ -42,8 +42,7 @@ static inline struct tenant *add(unsigned number, const struct tenant *like, uns
 
 static inline void begin(void)
 {
-    usage_file();
-    machine_begin(directory, 1);
+    machine_begin(1);
 }
 
 static inline void together(unsigned count)
@@ -57,11 +56,11 @@ static inline void together(unsigned count)
 static inline double alone(const struct tenant *like)
 {
     struct tenant *tenant = add(TENANTS - 1, like, 100);
-    machine_begin(directory, 1);
+    machine_begin(1);
     tenant_start(tenant);
     EXPECT(true, machine_run(RUN_S * SECOND));
     machine_end();
-    machine_begin(directory, 1);
+    machine_begin(1);
     return (double)tenant->launched;
 }
 

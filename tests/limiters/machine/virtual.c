@@ -2,8 +2,13 @@
  * because all of it moves one clock. */
 /* The system's own, by their own names. */
 #undef clock_gettime
+#undef close
 #undef fcntl
+#undef mmap
+#undef munmap
 #undef nanosleep
+#undef open
+#undef pread
 #undef pthread_create
 #undef syscall
 
@@ -21,6 +26,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <ucontext.h>
@@ -28,7 +35,11 @@
 
 #define NEVER UINT64_MAX
 
-enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 32 * TENANTS, FENCES = 32 * TENANTS };
+enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 32 * TENANTS, FENCES = 32 * TENANTS, OPEN = 16 * TENANTS };
+
+/* Descriptors of files that only this machine has begin here, and their paths so: /virtual/GRANT/NAME. */
+#define FIRST_FILE (1 << 20)
+#define ROOT       "/virtual/"
 
 /* A task that does so much at one point in time never lets it pass. */
 #define STEPS_MOST 100000u
@@ -55,15 +66,24 @@ static struct {
     struct tenant *runs;             /* whose time slice it is */
     unsigned tenant_count;
     uint64_t rng;
-    const char *directory;
+    struct file {
+        ino_t inode;
+        void *bytes;
+        size_t size;
+    } files[1 + 2 * TENANTS]; /* the board, and of each grant the page and the usage */
+    const struct file *open[OPEN];
+    const struct hetero_region_device *grants[TENANTS]; /* what tells grants apart */
+    unsigned grant_count;
+    struct hetero_board board;
+    struct hetero_page pages[TENANTS];
     double drawn, filtered; /* milliwatt: on average of this millisecond, and what a sample would be */
     struct power_reading power;
     struct task *task; /* the one that runs; NULL: the caller of machine_run */
     ucontext_t caller;
     struct {
+        const struct file *of;
         int file, byte;
         short type;
-        struct tenant *tenant;
     } lock[LOCKS];
     struct fence {
         uint64_t at_ns;        /* of its tenant's work */
@@ -168,6 +188,11 @@ uint64_t machine_now(void)
 
 int virtual_clock_gettime(clockid_t clock, struct timespec *time);
 int virtual_nanosleep(const struct timespec *time, struct timespec *left);
+int virtual_open(const char *path, int flags, ...);
+int virtual_close(int number);
+void *virtual_mmap(void *address, size_t size, int protection, int flags, int number, off_t offset);
+int virtual_munmap(void *address, size_t size);
+ssize_t virtual_pread(int number, void *bytes, size_t size, off_t offset);
 int virtual_fcntl(int file, int command, ...);
 long virtual_syscall(long number, ...);
 int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
@@ -212,6 +237,8 @@ int virtual_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, 
     return 0;
 }
 
+static int status_of(int number, struct stat *found);
+
 static long wait_for_word(const _Atomic uint32_t *word, uint32_t value, const struct timespec *timeout)
 {
     if (atomic_load(word) != value)
@@ -240,6 +267,12 @@ long virtual_syscall(long number, ...)
 {
     va_list arguments;
     va_start(arguments, number);
+    if (number == SYS_fstat) {
+        int file = va_arg(arguments, int);
+        struct stat *found = va_arg(arguments, struct stat *);
+        va_end(arguments);
+        return status_of(file, found);
+    }
     _Atomic uint32_t *word = va_arg(arguments, _Atomic uint32_t *);
     int operation = va_arg(arguments, int);
     uint32_t value = va_arg(arguments, uint32_t);
@@ -255,18 +288,95 @@ long virtual_syscall(long number, ...)
     return failed ? -1 : 0;
 }
 
-/* The grant's own bytes (time_slice.h), which processes of other grants have in a file of theirs. */
-static bool is_own(int byte)
+static const struct file *file_of(int number)
 {
-    return byte >= machine.task->tenant->governor->time_slice.own_at + 14;
+    unsigned at = (unsigned)number - FIRST_FILE;
+    return number >= FIRST_FILE && at < OPEN ? machine.open[at] : NULL;
 }
 
+static const struct file *find_file(const char *path)
+{
+    char name[32];
+    unsigned grant, other;
+    if (sscanf(path, ROOT "%u/%31s", &grant, name) != 2 || grant >= TENANTS)
+        return NULL;
+    if (strcmp(name, "board.0/board") == 0)
+        return &machine.files[0];
+    if (strcmp(name, "usage") == 0)
+        return &machine.files[2 + 2 * grant];
+    if (strcmp(name, "page.0") == 0)
+        return &machine.files[1 + 2 * grant];
+    return sscanf(name, "board.0/%u", &other) == 1 && other < TENANTS ? &machine.files[1 + 2 * other] : NULL;
+}
+
+int virtual_open(const char *path, int flags, ...)
+{
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    if (strncmp(path, ROOT, sizeof ROOT - 1) != 0)
+        return open(path, flags, mode);
+    const struct file *file = find_file(path);
+    if (file == NULL) {
+        errno = ENOENT;
+        return -1;
+    }
+    unsigned at = 0;
+    while (at < OPEN && machine.open[at] != NULL)
+        at++;
+    demand(at < OPEN, "too many open files");
+    machine.open[at] = file;
+    return FIRST_FILE + (int)at;
+}
+
+static int status_of(int number, struct stat *found)
+{
+    if (number < FIRST_FILE)
+        return fstat(number, found);
+    const struct file *file = file_of(number);
+    if (file == NULL) {
+        errno = EBADF;
+        return -1;
+    }
+    *found = (struct stat){.st_mode = S_IFREG | 0666, .st_dev = 1, .st_ino = file->inode, .st_size = (off_t)file->size};
+    return 0;
+}
+
+void *virtual_mmap(void *address, size_t size, int protection, int flags, int number, off_t offset)
+{
+    if (number < FIRST_FILE)
+        return mmap(address, size, protection, flags, number, offset);
+    return file_of(number) != NULL ? file_of(number)->bytes : MAP_FAILED;
+}
+
+int virtual_munmap(void *address, size_t size)
+{
+    for (unsigned f = 0; f < 1 + 2 * TENANTS; f++)
+        if (machine.files[f].bytes == address)
+            return 0;
+    return munmap(address, size);
+}
+
+ssize_t virtual_pread(int number, void *bytes, size_t size, off_t offset)
+{
+    if (number < FIRST_FILE)
+        return pread(number, bytes, size, offset);
+    const struct file *file = file_of(number);
+    if (file == NULL || offset != 0) {
+        errno = EBADF;
+        return -1;
+    }
+    size = size < file->size ? size : file->size;
+    memcpy(bytes, file->bytes, size);
+    return (ssize_t)size;
+}
+
+/* An open file description has its locks, whatever process it is in. */
 static bool conflicts(unsigned held, int file, int byte, short type)
 {
-    if (is_own(byte) && machine.lock[held].tenant->account != machine.task->tenant->account)
-        return false;
-    return machine.lock[held].byte == byte && machine.lock[held].file != file &&
-           (type == F_WRLCK || machine.lock[held].type == F_WRLCK);
+    return machine.lock[held].byte == byte && machine.lock[held].of == file_of(file) &&
+           machine.lock[held].file != file && (type == F_WRLCK || machine.lock[held].type == F_WRLCK);
 }
 
 static void drop_lock(unsigned held)
@@ -287,21 +397,32 @@ static bool set_lock(int file, int byte, short type)
     if (type == F_UNLCK)
         return true;
     demand(machine.locks < LOCKS, "too many locks");
+    machine.lock[machine.locks].of = file_of(file);
     machine.lock[machine.locks].file = file;
     machine.lock[machine.locks].byte = byte;
-    machine.lock[machine.locks].type = type;
-    machine.lock[machine.locks++].tenant = machine.task->tenant;
+    machine.lock[machine.locks++].type = type;
     return true;
 }
 
-/* All files that tasks lock are one: the one that keeps the card's time slice. */
+int virtual_close(int number)
+{
+    if (number < FIRST_FILE)
+        return close(number);
+    for (unsigned i = machine.locks; i-- > 0;)
+        if (machine.lock[i].file == number)
+            drop_lock(i);
+    demand(file_of(number) != NULL, "a file is closed twice");
+    machine.open[number - FIRST_FILE] = NULL;
+    return 0;
+}
+
 int virtual_fcntl(int file, int command, ...)
 {
     va_list arguments;
     va_start(arguments, command);
     struct flock *range = va_arg(arguments, struct flock *);
     va_end(arguments);
-    if (machine.task == NULL)
+    if (file < FIRST_FILE)
         return fcntl(file, command, range);
     int byte = (int)range->l_start, end = byte + (int)range->l_len;
     if (command == F_OFD_GETLK) {
@@ -537,8 +658,8 @@ static void *program(void *tenant_)
     struct stream_key stream = {.stream = tenant};
     uint64_t batch_ns = machine.now_ns;
     for (;;) {
-        struct time_slice lie = {.file = tenant->lies ? tenant->governor->time_slice.file : -1};
-        time_slice_owe(&lie, INT64_MAX);
+        if (tenant->lies)
+            tenant_page(tenant)->owed = TIME_SLICE_STEPS;
         uint64_t came_ns = machine.now_ns;
         bool gated = terms_limit_core(&tenant->terms) && gate_enter(&tenant->governor->gate);
         card_launch(tenant);
@@ -561,18 +682,61 @@ static void *program(void *tenant_)
     return NULL;
 }
 
-void machine_begin(const char *directory, uint64_t seed)
+void machine_begin(uint64_t seed)
 {
+    static char usage[64]; /* only its bytes' locks count */
     memset(&machine, 0, sizeof machine);
     machine.now_ns = machine.card_ns = 1000000000;
-    machine.directory = directory;
     machine.rng = seed;
+    machine.board.magic = HETERO_BOARD_MAGIC;
+    machine.board.version = HETERO_BOARD_VERSION;
+    machine.files[0] = (struct file){.inode = 1, .bytes = &machine.board, .size = sizeof machine.board};
+    for (unsigned g = 0; g < TENANTS; g++) {
+        machine.pages[g] = (struct hetero_page){.magic = HETERO_PAGE_MAGIC, .version = HETERO_BOARD_VERSION};
+        machine.files[1 + 2 * g] =
+            (struct file){.inode = 2 + 2 * g, .bytes = &machine.pages[g], .size = HETERO_PAGE_BYTES};
+        machine.files[2 + 2 * g] = (struct file){.inode = 3 + 2 * g, .bytes = usage, .size = sizeof usage};
+    }
+}
+
+static unsigned grant_of(const struct tenant *tenant)
+{
+    unsigned grant = 0;
+    while (grant < machine.grant_count && machine.grants[grant] != tenant->account)
+        grant++;
+    demand(grant < TENANTS, "too many grants");
+    if (grant == machine.grant_count)
+        machine.grants[machine.grant_count++] = tenant->account;
+    return grant;
+}
+
+struct hetero_page *tenant_page(const struct tenant *tenant)
+{
+    return &machine.pages[grant_of(tenant)];
+}
+
+/* What root writes when a grant is made. */
+static void write_row(const struct tenant *tenant)
+{
+    unsigned grant = grant_of(tenant);
+    struct hetero_board_row *row = &machine.board.rows[grant];
+    machine.board.generation++;
+    snprintf(row->id, sizeof row->id, "%u", grant);
+    row->inode = machine.files[1 + 2 * grant].inode;
+    row->core = tenant->terms.core;
+    row->policy = tenant->terms.policy;
+    row->priority = tenant->terms.priority;
+    machine.board.count = machine.grant_count;
+    machine.board.generation++;
 }
 
 void tenant_start(struct tenant *tenant)
 {
-    tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, machine.directory, 0);
-    demand(tenant->governor != NULL && tenant->governor->time_slice.file >= 0, "no file to lock");
+    char directory[32];
+    write_row(tenant);
+    snprintf(directory, sizeof directory, ROOT "%u", grant_of(tenant));
+    tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, directory, 0);
+    demand(tenant->governor != NULL && tenant->governor->time_slice.pages.own != NULL, "no page");
     tenant->launched = tenant->asked_ns = tenant->done_ns = 0;
     tenant->batches = tenant->batches_ns = tenant->longest_ns = 0;
     memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
@@ -611,9 +775,6 @@ void tenant_kill(struct tenant *tenant)
 {
     card_forget(tenant);
     stop_tasks(tenant, true, false);
-    for (unsigned i = machine.locks; i-- > 0;)
-        if (machine.lock[i].tenant == tenant)
-            drop_lock(i);
     forget_governor(tenant);
 }
 
@@ -634,14 +795,8 @@ bool tenant_runs(const struct tenant *tenant)
 
 bool tenant_waits(const struct tenant *tenant)
 {
-    bool waits = false, runs = false;
-    for (unsigned i = 0; i < machine.locks; i++)
-        if (machine.lock[i].tenant == tenant) {
-            int byte = machine.lock[i].byte - tenant->governor->time_slice.at; /* time_slice.h */
-            waits = waits || byte == 1 || byte == 2;
-            runs = runs || byte == 4;
-        }
-    return waits && !runs;
+    const struct time_slice *time_slice = &tenant->governor->time_slice;
+    return time_slice->pages.asks && !time_slice->ours && !time_slice->late;
 }
 
 double tenant_got(const struct tenant *tenant, unsigned from_s, unsigned to_s)

@@ -44,8 +44,8 @@ struct tenant {
     uint64_t batches, batches_ns, longest_ns; /* how long batches took, from asking for the first launch on */
 };
 
-/* A machine with nothing on it, at one second past the start of its clock; `directory` holds the tenants' files. */
-void machine_begin(const char *directory, uint64_t seed);
+/* A machine with nothing on it, at one second past the start of its clock. */
+void machine_begin(uint64_t seed);
 void machine_end(void);
 
 /* Start a tenant's program; `tenant` stays the caller's. */
@@ -63,7 +63,10 @@ void tenant_kill(struct tenant *tenant);
 void tenant_stop(struct tenant *tenant);
 void tenant_continue(struct tenant *tenant);
 
-/* Whether its gate is open; and whether it waits for a lock that another has. */
+/* What it says of itself, which it may write as it likes. */
+struct hetero_page *tenant_page(const struct tenant *tenant);
+
+/* Whether its gate is open; and whether it waits for its time slice. */
 bool tenant_runs(const struct tenant *tenant);
 bool tenant_waits(const struct tenant *tenant);
 

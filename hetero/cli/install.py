@@ -1,0 +1,40 @@
+"""hetero install: has systemd run heterod, which keeps one ledger for all users."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from hetero.cli.runtime import change
+from hetero.container.install import service_installation, service_removal
+
+_START = "systemctl daemon-reload && systemctl enable --now heterod.socket heterod.service"
+_STOP = "systemctl disable --now heterod.socket heterod.service"
+
+
+@click.command()
+@click.option("--remove", is_flag=True, help="Take the units out again.")
+@click.option(
+    "--prefix",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="/",
+    help="The root of the machine to change, when it is not this one.",
+)
+@click.option("--yes", is_flag=True, help="Change it without asking.")
+def command(prefix: Path, *, remove: bool, yes: bool) -> None:
+    """Give all users of this machine one ledger: write heterod's systemd units.
+
+    \b
+      hetero install
+      hetero install --remove
+
+    What changes is shown first. Without it each user has a ledger, and two users
+    can be promised the same card.
+    """
+    if remove:
+        if change(service_removal(prefix=prefix), yes=yes):
+            click.echo(f"if it still runs: {_STOP}")
+    elif change(service_installation(prefix=prefix, environ=os.environ), yes=yes):
+        click.echo(f"start it: {_START}")

@@ -1,0 +1,222 @@
+"""Serves the machine's ledger on a Unix socket, so that no client delays another for long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field
+
+from hetero.model.errors import HeteroError, Refused
+from hetero.node.daemon.actions import Done, abort, carry_out, refusal
+from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET, framed
+from hetero.node.ledger.grant_dir import create
+from hetero.node.ledger.locks import try_lock
+from hetero.node.ledger.state import prepare
+from hetero.node.node import Node
+
+#: Seconds in which a request must have come, and its answer must have been read.
+DEADLINE = 5.0
+#: The most connections, of one user and of all.
+MOST_OF_ONE, MOST = 16, 256
+#: Seconds between two looks at the ledger, at which what ended is removed.
+ROUND = 2.0
+#: struct ucred of socket(7): pid, uid, gid.
+_CREDENTIALS = struct.Struct("iII")
+#: The first descriptor that systemd passes, of sd_listen_fds(3).
+_PASSED = 3
+
+#: In whose name heterod does what nobody asks for.
+_ROOT = 0
+
+
+@define
+class Server:
+    """One heterod: what it carries out is serialised, with users in rotation."""
+
+    node: Node
+    _waiting: dict[int, deque[asyncio.Future[None]]] = field(factory=dict)
+    _busy: bool = False
+    _open: Counter[int] = field(factory=Counter)
+    _tasks: set[asyncio.Task[None]] = field(factory=set)
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until cancelled."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        self._start(self._rounds())
+        while True:
+            connection, _ = await loop.sock_accept(listener)
+            connection.setblocking(False)
+            uid = peer(connection)
+            if self._open[uid] >= MOST_OF_ONE or self._open.total() >= MOST:
+                _reject(connection)
+                continue
+            self._open[uid] += 1
+            self._start(self._converse(connection, uid))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _converse(self, connection: socket.socket, uid: int) -> None:
+        """Read one request, have it carried out, and answer it."""
+        try:
+            with connection, suppress(OSError, asyncio.TimeoutError, ValueError):
+                text = await asyncio.wait_for(_read(connection), DEADLINE)
+                async with self._place(uid):
+                    if _is_gone(connection):
+                        return
+                    done = await asyncio.to_thread(carry_out, self.node, text, uid)
+                await self._deliver(connection, done)
+        finally:
+            self._open[uid] -= 1
+            if not self._open[uid]:
+                del self._open[uid]
+
+    async def _deliver(self, connection: socket.socket, done: Done) -> None:
+        """Send the answer, with the descriptor of a new grant, or take the grant back."""
+        handle = done.handle
+        try:
+            await asyncio.wait_for(_send(connection, done), DEADLINE)
+        except (OSError, asyncio.TimeoutError):
+            if handle:
+                async with self._place(_ROOT):
+                    await asyncio.to_thread(abort, self.node, handle)
+            raise
+        if handle:
+            os.close(handle.descriptor)
+
+    async def _rounds(self) -> None:
+        """Do what nobody asks for."""
+        while True:
+            async with self._place(_ROOT):
+                with suppress(HeteroError):  # said to whoever asks next
+                    await asyncio.to_thread(self.node.ledger.snapshot)
+            await asyncio.sleep(ROUND)
+
+    @asynccontextmanager
+    async def _place(self, uid: int) -> AsyncIterator[None]:
+        """Wait until nothing else is carried out; of those that wait, users alternate."""
+        if self._busy:
+            place = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(uid, deque()).append(place)
+            await place
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = self._next()
+
+    def _next(self) -> bool:
+        """Let the user go on who has waited longest since the last time; return whether any did."""
+        for uid, places in [*self._waiting.items()]:
+            place = places.popleft()
+            del self._waiting[uid]
+            if places:
+                self._waiting[uid] = places  # behind the others
+            if not place.cancelled():
+                place.set_result(None)
+                return True
+        return False
+
+
+async def _read(connection: socket.socket) -> str:
+    """Return the text of the one request that comes. Raises `ValueError` for what is none."""
+    loop = asyncio.get_running_loop()
+    contents, wanted = b"", LENGTH.size
+    while len(contents) < wanted:
+        part = await loop.sock_recv(connection, wanted - len(contents))
+        if not part:
+            raise ValueError("ended early")
+        contents += part
+        if wanted == LENGTH.size == len(contents):
+            wanted += LENGTH.unpack(contents)[0]
+            if wanted > MOST_ASKED:
+                raise ValueError("too long")
+    return contents[LENGTH.size :].decode()
+
+
+async def _send(connection: socket.socket, done: Done) -> None:
+    message = framed(done.answer)
+    descriptors = [done.handle.descriptor] if done.handle else []
+    rest = message[socket.send_fds(connection, [message], descriptors) :]
+    if rest:  # a client that has it all may be gone
+        await asyncio.get_running_loop().sock_sendall(connection, rest)
+
+
+def _is_gone(connection: socket.socket) -> bool:
+    """Whether the client ended the connection while it waited."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+
+
+def _reject(connection: socket.socket) -> None:
+    """Say at once that there are too many connections."""
+    too_many = Refused(
+        "heterod is busy with too many connections: try again when others have ended"
+    )
+    with connection, suppress(OSError):
+        connection.send(framed(refusal(too_many)))
+
+
+def peer(connection: socket.socket) -> int:
+    """Return the uid of who connected."""
+    size = _CREDENTIALS.size
+    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    uid: int = _CREDENTIALS.unpack(said)[1]
+    return uid
+
+
+def listen(directory: Path) -> socket.socket:
+    """Return the socket systemd passed, or else a new one in the ledger's directory."""
+    if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
+        return socket.socket(fileno=_PASSED)
+    listener = socket.socket(socket.AF_UNIX)
+    draft, path = directory / f".{SOCKET}", directory / SOCKET
+    try:
+        draft.unlink(missing_ok=True)
+        listener.bind(str(draft))
+        draft.chmod(0o666)  # who connects is known, whoever may
+        listener.listen(MOST)
+        draft.rename(path)  # seen when it is served, and not before
+    except OSError as error:
+        listener.close()
+        raise HeteroError(f"socket {path}: {error.strerror or error}") from None
+    return listener
+
+
+def serve(node: Node, *, ready: Callable[[Path], None]) -> None:
+    """Be heterod until SIGTERM or SIGINT; `ready` is called when users are served."""
+    if os.geteuid() != 0:
+        raise HeteroError("heterod writes the ledger of all users: run it as root")
+    directory = node.ledger.path
+    prepare(directory)
+    alone = create(directory / "heterod.lock", mode=0o600)
+    try:
+        if not try_lock(alone):
+            raise Refused(f"heterod runs already for {directory}")
+        with listen(directory) as listener:
+            ready(directory / SOCKET)
+            asyncio.run(_until_stopped(Server(node).serve(listener)))
+    finally:
+        os.close(alone)
+
+
+async def _until_stopped(serving: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(serving)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with suppress(asyncio.CancelledError):
+        await task

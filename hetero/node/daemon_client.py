@@ -1,0 +1,191 @@
+"""Asks heterod for what a plain user cannot write: the machine's ledger."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import field
+
+from hetero.model import Ask, Edits, Request, codec
+from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
+from hetero.model.frozen import frozen
+from hetero.node.ledger.ledger import PATIENCE, Grant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: The socket's name in the ledger's directory.
+SOCKET = "heterod.sock"
+#: A message is this length and then as many bytes of JSON.
+LENGTH = struct.Struct("!I")
+#: The most bytes of a request and of an answer. A grant's entry holds what its request said.
+MOST_ASKED, MOST_ANSWERED = 16 << 10, 4 << 20
+#: How much of a command is recorded for people to read.
+_COMMAND = 2048
+#: Seconds that a client waits for a heterod that is being started again.
+_AWAY = 5.0
+#: Seconds that an answer may take: others may be at the ledger for as long as it is patient.
+_ANSWER = 2 * PATIENCE
+#: The same as a struct timeval of socket(7).
+_TIMEVAL = struct.pack("@ll", int(_ANSWER), 0)
+
+_ERRORS: dict[str, type[HeteroError]] = {
+    kind.__name__: kind for kind in (BadInput, HeteroError, NotFound, Refused)
+}
+
+
+@frozen(kw_only=True)
+class Question:
+    """What is asked of heterod: `admit` (a request), `resize` (a grant, as `ask` says) or `sweep`.
+
+    Who asks is not in it: the kernel says that.
+    """
+
+    do: str
+    request: Request | None = None
+    command: tuple[str, ...] = ()
+    label: str | None = None
+    grant: str | None = None
+    ask: Ask | None = None
+
+
+@frozen(kw_only=True)
+class Answer:
+    """What heterod did: the grant as it is now, or `error` (a kind of `HeteroError`) and why.
+
+    With an admission come its edits and, beside the message, the descriptor that keeps it standing.
+    """
+
+    error: str | None = None
+    says: str = ""
+    grant: Grant | None = None
+    edits: Edits = field(factory=Edits)
+    sliced: bool = False
+    faults: tuple[str, ...] = ()
+
+
+def framed(message: Question | Answer) -> bytes:
+    """Return a message as it goes over the socket."""
+    text = codec.dumps(message).encode()
+    return LENGTH.pack(len(text)) + text
+
+
+@frozen
+class DaemonClient:
+    """The heterod that serves the ledger in whose directory its socket, `path`, lies."""
+
+    path: Path
+    away: float = field(default=_AWAY, kw_only=True)
+
+    def answers(self) -> bool:
+        """Return whether somebody listens."""
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_AWAY)
+            connection.connect(str(self.path))
+            return True
+        return False
+
+    def admit(
+        self, request: Request, *, command: Sequence[str], label: str | None
+    ) -> tuple[Answer, int]:
+        """Have a request admitted: the answer, and the descriptor that keeps the grant standing."""
+        question = Question(do="admit", request=request, command=_shown(command), label=label)
+        answer, descriptor = self._ask(question)
+        if descriptor is None or answer.grant is None:
+            raise HeteroError(f"heterod at {self.path}: an admission without a grant")
+        return answer, descriptor
+
+    def resize(self, identity: str, ask: Ask) -> Grant:
+        """Have a grant of this user changed; return it as it is then."""
+        grant = self._ask(Question(do="resize", grant=identity, ask=ask))[0].grant
+        if grant is None:
+            raise HeteroError(f"heterod at {self.path}: a change without a grant")
+        return grant
+
+    def sweep(self) -> tuple[str, ...]:
+        """Have what ended removed, and its slices destroyed; return a sentence for each failure."""
+        return self._ask(Question(do="sweep"))[0].faults
+
+    def _ask(self, question: Question) -> tuple[Answer, int | None]:
+        """Return the answer and its descriptor. Raises what heterod says went wrong."""
+        message = framed(question)
+        if len(message) > MOST_ASKED:
+            raise BadInput(f"the request has {len(message)} bytes; heterod reads {MOST_ASKED}")
+        descriptors: list[int] = []
+        try:
+            with self._connected() as connection:
+                with suppress(BrokenPipeError):  # it may have answered before it read all
+                    connection.sendall(message)
+                text = _received(connection, descriptors)
+            answer = codec.loads(text, Answer, source=f"heterod at {self.path}")
+            if answer.error is not None:
+                raise _ERRORS.get(answer.error, HeteroError)(answer.says)
+            return answer, descriptors.pop() if descriptors else None
+        except OSError as error:
+            why = error.strerror or "no answer in time"
+            raise HeteroError(f"heterod at {self.path}: {why}: nothing was changed") from None
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _connected(self) -> socket.socket:
+        """Return a connection; one that is being started again is waited for."""
+        deadline = time.monotonic() + self.away
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            # Not `settimeout`: then one who finds others waiting to connect would be sent away.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL)
+            try:
+                connection.connect(str(self.path))
+                connection.settimeout(_ANSWER)
+                return connection
+            except OSError as error:
+                connection.close()
+                away = isinstance(error, ConnectionRefusedError | FileNotFoundError)
+                if not away or time.monotonic() > deadline:
+                    raise HeteroError(
+                        f"heterod does not answer at {self.path} ({error.strerror}): "
+                        "start it (systemctl start heterod), or ask who runs this machine"
+                    ) from None
+            time.sleep(0.05)
+
+
+def _received(connection: socket.socket, descriptors: list[int]) -> str:
+    """Return the message that comes; what descriptors come with it are added to the list."""
+    contents, wanted = b"", LENGTH.size
+    while len(contents) < wanted:
+        part, found, _, _ = socket.recv_fds(connection, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
+        descriptors += found
+        if not part:
+            raise HeteroError("heterod ended the connection without an answer: try again")
+        contents += part
+        if wanted == LENGTH.size and len(contents) >= wanted:
+            wanted += LENGTH.unpack_from(contents)[0]
+            if wanted > MOST_ANSWERED:
+                raise HeteroError(f"heterod answered with {wanted} bytes: is it heterod?")
+    return contents[LENGTH.size : wanted].decode(errors="replace")
+
+
+def _shown(command: Sequence[str]) -> tuple[str, ...]:
+    """Return as much of a command as is recorded."""
+    shown: list[str] = []
+    left = _COMMAND
+    for word in command:
+        if left < len(word):
+            shown.append(f"{word[:left]}…")
+            break
+        shown.append(word)
+        left -= len(word) + 1
+    return tuple(shown)
+
+
+def client_of(state: Path) -> DaemonClient | None:
+    """Return the heterod of a ledger's directory, if it has one; it need not run just now."""
+    path = state / SOCKET
+    return DaemonClient(path) if path.is_socket() else None

@@ -1,0 +1,122 @@
+"""Writes what the tenants of a device decide by: a board that root writes, and a page for each.
+
+The layout is limiters/timeshare/pages.h's, and a test holds the two against each other. What pages
+say is never read here. docs/decisions/arbiter.md has the protocol.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from hetero.model.errors import BadInput
+from hetero.model.frozen import frozen
+from hetero.node.ledger.state import make
+
+BOARD_MAGIC = 0x314452414F425448
+PAGE_MAGIC = 0x3130454741505448
+VERSION = 1
+MAX_ROWS = 128
+PAGE_BYTES = 4096
+
+BOARD = "board"
+_HEADER = struct.Struct("<QIIQ8x")
+_ROW = struct.Struct("<48sQIII28x")
+_GENERATION = struct.Struct("<Q")
+_GENERATION_AT = 16
+SIZE = _HEADER.size + MAX_ROWS * _ROW.size
+_PAGE = struct.Struct("<QI")
+
+
+@frozen(kw_only=True)
+class Row:
+    """What root says of a grant on a device; `core`, `policy` and `priority` as in grant_file."""
+
+    id: str
+    core: int
+    policy: int
+    priority: int
+
+
+def make_page(directory: Path, identity: str) -> Path:
+    """Make a grant's page, a new inode with all its blocks, in a device's directory."""
+    make(directory, mode=0o755)
+    path = directory / identity
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        contents = _PAGE.pack(PAGE_MAGIC, VERSION).ljust(PAGE_BYTES, b"\0")
+        if os.write(descriptor, contents) != PAGE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        # A container's processes of any user write it; on the host nobody else comes near it.
+        os.fchmod(descriptor, 0o666)
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def write_board(directory: Path, rows: Sequence[Row]) -> None:
+    """Write the rows of those grants that have a page, unless they are there already.
+
+    Under the ledger's lock. Readers take no row while the generation is odd, so a writer that was
+    killed leaves them what they had, until the next one writes the board whole.
+    """
+    if len(rows) > MAX_ROWS:
+        raise BadInput(f"{directory.name}: at most {MAX_ROWS} grants share a device")
+    make(directory, mode=0o755)
+    packed = [
+        _ROW.pack(row.id.encode(), inode, row.core, row.policy, row.priority)
+        for row in rows
+        if (inode := _inode(directory / row.id))
+    ]
+    body = b"".join(packed).ljust(MAX_ROWS * _ROW.size, b"\0")
+    descriptor = os.open(directory / BOARD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o644)
+        before = os.pread(descriptor, SIZE, 0)
+        whole = len(before) == SIZE
+        generation: int = _GENERATION.unpack_from(before, _GENERATION_AT)[0] if whole else 0
+        right = _HEADER.pack(BOARD_MAGIC, VERSION, len(packed), generation) + body
+        if before == right and generation % 2 == 0 and generation:
+            return
+        if not whole:
+            os.posix_fallocate(descriptor, 0, SIZE)
+        with mmap.mmap(descriptor, SIZE) as mapped:
+            odd = generation + 1 + generation % 2
+            _GENERATION.pack_into(mapped, _GENERATION_AT, odd)
+            mapped[_HEADER.size :] = body
+            mapped[: _HEADER.size] = _HEADER.pack(BOARD_MAGIC, VERSION, len(packed), odd)
+            _GENERATION.pack_into(mapped, _GENERATION_AT, odd + 1)
+    finally:
+        os.close(descriptor)
+
+
+def _inode(page: Path) -> int:
+    """Return the inode of a page; 0 where there is none."""
+    try:
+        return page.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def sweep_pages(boards: Path, standing: Collection[str]) -> None:
+    """Remove the pages of grants that do not stand, and bring the others back to their size."""
+    for page in _pages(boards):
+        if page.name not in standing:
+            page.unlink(missing_ok=True)
+        elif page.stat().st_size != PAGE_BYTES:
+            os.truncate(page, PAGE_BYTES)
+
+
+def remove_pages(boards: Path, identity: str) -> None:
+    """Remove the pages of one grant."""
+    for page in boards.glob(f"*/{identity}"):
+        page.unlink(missing_ok=True)
+
+
+def _pages(boards: Path) -> Iterable[Path]:
+    return (page for page in boards.glob("*/*") if page.name != BOARD)

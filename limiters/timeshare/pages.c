@@ -1,0 +1,437 @@
+/* Reads the board and the pages of a device's tenants, and writes our own (pages.h).
+ *
+ * Over 400 lines because nothing that others wrote is used unchecked.
+ */
+#include "pages.h"
+
+#include "../core/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* A page whose counter stands still for so long is silent. Its owner counts twice a millisecond, unless it gets no
+ * processor. */
+#define SILENCE_NS INT64_C(100000000)
+#define BUSY_NS    INT64_C(20000000)
+#define RECENT_NS  INT64_C(2000000000)
+
+/* More processes of one grant at once are not believed. */
+#define BUSY_MOST 4u
+
+/* A usual time slice is shorter, with what drains after it. */
+#define USUAL_NS INT64_C(50000000)
+
+/* What is known is good for so long. */
+#define FRESH_NS INT64_C(50000)
+
+/* A file that could not be opened, or is not what it was, is tried again. */
+#define AGAIN_NS INT64_C(100000000)
+
+/* A book grows at so many quarters of the share, because honest grants are not charged for all of their time (pauses,
+ * clocks that others lower); what it may be overdrawn by, and the most that is in it. */
+#define BOOK_QUARTERS  5
+#define BOOK_OVERDRAFT INT64_C(1000000000)
+#define BOOK_OVERRUN   INT64_C(10000000000) /* by kernels that nothing can stop */
+#define BOOK_MOST      INT64_C(30000000000)
+
+/* The longest step between two looks that a book believes. */
+#define STEP_MOST_NS INT64_C(50000000)
+
+#define ABSENT_NS      INT64_C(50000000)
+#define ABSENT_MOST_NS INT64_C(1000000000)
+
+/* ------------------------------------------------------------------------------------------------------------ files */
+
+/* glibc's own is of another version in every decade; the kernel's struct is the same on both architectures. */
+static bool status_of(int number, struct stat *found)
+{
+    return syscall(SYS_fstat, number, found) == 0;
+}
+
+static bool is_still(const struct page_file *file)
+{
+    struct stat found;
+    return file->number >= 0 && status_of(file->number, &found) && found.st_ino == file->inode &&
+           found.st_dev == file->device;
+}
+
+/* A tenant may have a lease on what it can read: the opening of it must not wait. */
+static bool open_file(struct page_file *file, const char *path, int flags)
+{
+    struct stat found;
+    int number = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY);
+    if (number < 0)
+        return false;
+    if (!status_of(number, &found) || !S_ISREG(found.st_mode)) {
+        close(number);
+        return false;
+    }
+    *file = (struct page_file){.number = number, .device = found.st_dev, .inode = found.st_ino};
+    return true;
+}
+
+static void close_file(struct page_file *file)
+{
+    if (is_still(file))
+        close(file->number);
+    file->number = -1;
+}
+
+static void open_own(struct pages *pages)
+{
+    if (!open_file(&pages->file, pages->own_path, O_RDWR)) {
+        if (errno != ENOENT)
+            log_line(LOG_ERROR, "page %s: %s", pages->own_path, strerror(errno));
+        return;
+    }
+    struct stat found;
+    void *mapped = MAP_FAILED;
+    if (status_of(pages->file.number, &found) && found.st_size >= HETERO_PAGE_BYTES)
+        mapped = mmap(NULL, HETERO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, pages->file.number, 0);
+    if (mapped == MAP_FAILED)
+        close_file(&pages->file);
+    else
+        pages->own = mapped;
+}
+
+static void open_board(struct pages *pages)
+{
+    char path[PATH_MAX + 8];
+    struct page_file file;
+    snprintf(path, sizeof path, "%s/board", pages->board_path);
+    if (!open_file(&file, path, O_RDONLY)) {
+        if (errno != ENOENT)
+            log_line(LOG_ERROR, "board %s: %s", path, strerror(errno));
+        return;
+    }
+    void *mapped = mmap(NULL, sizeof *pages->board, PROT_READ, MAP_SHARED, file.number, 0);
+    close_file(&file);
+    const struct hetero_board *board = mapped;
+    if (mapped == MAP_FAILED)
+        return;
+    if (board->magic == HETERO_BOARD_MAGIC && board->version == HETERO_BOARD_VERSION) {
+        pages->board = board;
+        return;
+    }
+    log_line(LOG_ERROR, "board %s: not a board of this version", path);
+    munmap(mapped, sizeof *pages->board);
+}
+
+void pages_open(struct pages *pages, const char *directory, unsigned device)
+{
+    *pages = (struct pages){.file = {.number = -1}};
+    snprintf(pages->board_path, sizeof pages->board_path, "%s/board.%u", directory, device);
+    snprintf(pages->own_path, sizeof pages->own_path, "%s/page.%u", directory, device);
+    open_board(pages);
+    if (pages->board != NULL)
+        open_own(pages);
+}
+
+void pages_close(struct pages *pages)
+{
+    for (unsigned n = 0; n < pages->count; n++)
+        close_file(&pages->neighbours[n].file);
+    free(pages->neighbours);
+    close_file(&pages->file);
+    if (pages->own != NULL)
+        munmap(pages->own, HETERO_PAGE_BYTES);
+    if (pages->board != NULL)
+        munmap((void *)pages->board, sizeof *pages->board);
+    *pages = (struct pages){.file = {.number = -1}};
+}
+
+/* -------------------------------------------------------------------------------------------------------- the board */
+
+static bool same_row(const struct hetero_board_row *one, const struct hetero_board_row *other)
+{
+    return one->inode == other->inode && strcmp(one->id, other->id) == 0;
+}
+
+/* The neighbour of before that this row is about, or a new one. */
+static struct neighbour neighbour_of(struct pages *pages, const struct hetero_board_row *row)
+{
+    for (unsigned n = 0; n < pages->count; n++)
+        if (same_row(&pages->neighbours[n].row, row)) {
+            struct neighbour known = pages->neighbours[n];
+            pages->neighbours[n].file.number = -1;
+            known.row = *row;
+            return known;
+        }
+    return (struct neighbour){.row = *row, .file = {.number = -1}};
+}
+
+static void take_rows(struct pages *pages, const struct hetero_board_row *rows, unsigned count)
+{
+    struct neighbour *neighbours = calloc(count + 1, sizeof *neighbours);
+    if (neighbours == NULL)
+        return;
+    unsigned found = 0;
+    pages->place = count;
+    for (unsigned r = 0; r < count; r++) {
+        if (rows[r].inode == pages->file.inode && pages->file.number >= 0)
+            pages->place = found;
+        else
+            neighbours[found++] = neighbour_of(pages, &rows[r]);
+    }
+    for (unsigned n = 0; n < pages->count; n++) /* whoever is gone */
+        close_file(&pages->neighbours[n].file);
+    free(pages->neighbours);
+    pages->neighbours = neighbours;
+    pages->count = found;
+}
+
+/* Read the board if it has changed, and was not being changed meanwhile. */
+static void follow_board(struct pages *pages)
+{
+    const struct hetero_board *board = pages->board;
+    uint64_t generation = atomic_load_explicit(&board->generation, memory_order_acquire);
+    if (generation == pages->generation || generation % 2 == 1)
+        return;
+    unsigned count = atomic_load_explicit(&board->count, memory_order_relaxed);
+    count = count < HETERO_BOARD_ROWS ? count : HETERO_BOARD_ROWS;
+    struct hetero_board_row *rows = calloc(count + 1, sizeof *rows);
+    if (rows == NULL)
+        return;
+    memcpy(rows, board->rows, count * sizeof *rows);
+    __sync_synchronize(); /* a fence that a sanitizer of threads takes, too */
+    if (atomic_load_explicit(&board->generation, memory_order_relaxed) == generation) {
+        for (unsigned r = 0; r < count; r++)
+            rows[r].id[sizeof rows[r].id - 1] = '\0';
+        take_rows(pages, rows, count);
+        pages->generation = generation;
+    }
+    free(rows);
+}
+
+/* --------------------------------------------------------------------------------------------------- others' pages */
+
+static bool open_page(const struct pages *pages, struct neighbour *neighbour, int64_t now_ns)
+{
+    char path[PATH_MAX + sizeof neighbour->row.id];
+    if (neighbour->tried_ns != 0 && now_ns - neighbour->tried_ns < AGAIN_NS && now_ns >= neighbour->tried_ns)
+        return false;
+    neighbour->tried_ns = now_ns;
+    snprintf(path, sizeof path, "%s/%s", pages->board_path, neighbour->row.id);
+    if (!open_file(&neighbour->file, path, O_RDONLY))
+        return false;
+    if (neighbour->file.inode == neighbour->row.inode)
+        return true;
+    close_file(&neighbour->file);
+    return false;
+}
+
+static bool read_page(const struct pages *pages, struct neighbour *neighbour, struct hetero_page *page, int64_t now_ns)
+{
+    if (neighbour->file.number < 0 && !open_page(pages, neighbour, now_ns))
+        return false;
+    bool whole = pread(neighbour->file.number, page, sizeof *page, 0) == (ssize_t)sizeof *page;
+    if (whole && page->magic == HETERO_PAGE_MAGIC && page->version == HETERO_BOARD_VERSION)
+        return true;
+    if (!is_still(&neighbour->file))
+        neighbour->file.number = -1; /* not ours to close */
+    return false;
+}
+
+/* Whether somebody has a lock on the page, as whoever has its grant's lead does. */
+static bool lives(const struct neighbour *neighbour)
+{
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    return fcntl(neighbour->file.number, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
+
+/* For how long a counter has not changed. */
+static int64_t stands_ns(uint32_t count, uint32_t *before, int64_t *since_ns, int64_t now_ns)
+{
+    if (count != *before || *since_ns > now_ns) {
+        *before = count;
+        *since_ns = now_ns;
+    }
+    return now_ns - *since_ns;
+}
+
+/* What the page says, as far as a counter that moves stands behind it. */
+static void believe(struct neighbour *neighbour, const struct hetero_page *page, int64_t now_ns)
+{
+    if (!neighbour->known) {
+        neighbour->known = true;
+        neighbour->beat_ns = now_ns;
+        neighbour->busy_ns = neighbour->recent_ns = now_ns - RECENT_NS; /* it has to be seen to move */
+        neighbour->busy_beats = page->busy_beat;
+        neighbour->recent_beats = page->recent;
+    }
+    uint32_t state = page->state <= PAGE_ENDS ? page->state : PAGE_IDLE;
+    int64_t beat_ns = stands_ns(page->beat, &neighbour->beats, &neighbour->beat_ns, now_ns);
+    int64_t busy_ns = stands_ns(page->busy_beat, &neighbour->busy_beats, &neighbour->busy_ns, now_ns);
+    int64_t recent_ns = stands_ns(page->recent, &neighbour->recent_beats, &neighbour->recent_ns, now_ns);
+    if (state != PAGE_IDLE && (beat_ns > SILENCE_NS || !lives(neighbour)))
+        state = PAGE_IDLE;
+    neighbour->state = (enum page_state)state;
+    neighbour->busy = busy_ns >= BUSY_NS ? 0 : page->busy < BUSY_MOST ? page->busy : BUSY_MOST;
+    neighbour->recent = recent_ns < RECENT_NS;
+    neighbour->owed = state == PAGE_IDLE ? 0 : page->owed;
+    neighbour->ran_ns = state < PAGE_ENTERS ? 0 : neighbour->ran_ns == 0 ? now_ns : neighbour->ran_ns;
+    neighbour->overruns = neighbour->busy > 0 && (neighbour->ran_ns == 0 || now_ns - neighbour->ran_ns > USUAL_NS);
+    if (state >= PAGE_ENTERS)
+        neighbour->absent_ns = neighbour->absent_until_ns = 0;
+}
+
+static bool is_high(const struct neighbour *neighbour)
+{
+    return neighbour->row.priority == HETERO_PRIORITY_HIGH;
+}
+
+/* Take what was claimed in the last step off the book, and see whether any more is believed. */
+static void keep_book(struct neighbour *neighbour, int64_t step_ns, bool somebody_runs)
+{
+    bool asks = neighbour->state != PAGE_IDLE;
+    int64_t most_ns = asks ? BOOK_MOST : neighbour->book_ns < 0 ? 0 : neighbour->book_ns;
+    int64_t grown_ns = neighbour->book_ns + step_ns * neighbour->row.core / HETERO_CORE_FULL * BOOK_QUARTERS / 4;
+    neighbour->book_ns = grown_ns < most_ns ? grown_ns : most_ns;
+    bool claims = neighbour->state >= PAGE_ENTERS || (is_high(neighbour) && asks && !somebody_runs);
+    if (claims && !neighbour->overdrawn)
+        neighbour->book_ns -= step_ns;
+    else if (neighbour->book_ns > -BOOK_OVERRUN) /* our charge is lowered by so much */
+        neighbour->book_ns -= step_ns * neighbour->busy / (1 + neighbour->busy);
+    if (neighbour->book_ns < -BOOK_OVERDRAFT)
+        neighbour->overdrawn = true;
+    else if (neighbour->book_ns >= 0)
+        neighbour->overdrawn = false;
+    if (neighbour->overdrawn) {
+        neighbour->state = PAGE_IDLE;
+        neighbour->owed = 0;
+    }
+    if (neighbour->book_ns <= -BOOK_OVERRUN) {
+        neighbour->busy = 0;
+        neighbour->overruns = false;
+    }
+}
+
+void pages_look(struct pages *pages, int64_t now_ns)
+{
+    if (pages->board == NULL)
+        return;
+    if (pages->own == NULL && now_ns - pages->tried_ns > AGAIN_NS) {
+        pages->tried_ns = now_ns;
+        open_own(pages);
+        pages->generation = 0; /* our own row is known now */
+    }
+    follow_board(pages);
+    if (pages->own != NULL && pages->said != PAGE_IDLE)
+        atomic_fetch_add_explicit(&pages->own->beat, 1, memory_order_relaxed);
+    uint32_t busy_beats = pages->own == NULL ? 0 : atomic_load_explicit(&pages->own->busy_beat, memory_order_relaxed);
+    if (busy_beats != pages->busy_beats)
+        pages->sibling_ns = now_ns;
+    pages->busy_beats = busy_beats;
+    int64_t step_ns = now_ns - pages->looked_ns;
+    pages->looked_ns = now_ns;
+    bool somebody_runs = pages->said >= PAGE_ENTERS;
+    for (unsigned n = 0; n < pages->count; n++) {
+        struct neighbour *neighbour = &pages->neighbours[n];
+        struct hetero_page page;
+        if (!read_page(pages, neighbour, &page, now_ns))
+            page = (struct hetero_page){0};
+        believe(neighbour, &page, now_ns);
+        somebody_runs = somebody_runs || (neighbour->state >= PAGE_ENTERS && is_high(neighbour));
+    }
+    if (!pages->asks || step_ns < 0)
+        step_ns = 0;
+    for (unsigned n = 0; n < pages->count; n++)
+        keep_book(&pages->neighbours[n], step_ns < STEP_MOST_NS ? step_ns : STEP_MOST_NS, somebody_runs);
+}
+
+void pages_glance(struct pages *pages, int64_t now_ns)
+{
+    if (now_ns - pages->looked_ns > FRESH_NS || now_ns < pages->looked_ns)
+        pages_look(pages, now_ns);
+}
+
+void pages_note_absent(struct pages *pages, int64_t now_ns)
+{
+    for (unsigned n = 0; n < pages->count; n++) {
+        struct neighbour *neighbour = &pages->neighbours[n];
+        if (neighbour->state != PAGE_WANTS || now_ns < neighbour->absent_until_ns)
+            continue;
+        int64_t twice_ns = neighbour->absent_ns * 2;
+        neighbour->absent_ns = twice_ns < ABSENT_NS ? ABSENT_NS : twice_ns < ABSENT_MOST_NS ? twice_ns : ABSENT_MOST_NS;
+        neighbour->absent_until_ns = now_ns + neighbour->absent_ns;
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------- our own page */
+
+/* Others of our grant, as our own page has them. One that was killed stays in the count, but moves nothing. */
+static unsigned siblings_busy(const struct pages *pages)
+{
+    uint32_t busy = pages->own == NULL ? 0 : atomic_load(&pages->own->busy) - pages->busy;
+    bool moves = pages->sibling_ns != 0 && pages->looked_ns - pages->sibling_ns < BUSY_NS;
+    return !moves || busy > INT32_MAX ? 0 : busy < BUSY_MOST ? busy : BUSY_MOST;
+}
+
+static void show_alive(struct pages *pages, bool alive)
+{
+    struct flock range = {.l_type = alive ? F_RDLCK : F_UNLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    if (is_still(&pages->file))
+        fcntl(pages->file.number, F_OFD_SETLK, &range);
+}
+
+void pages_say(struct pages *pages, enum page_state state)
+{
+    if (pages->own == NULL)
+        return;
+    if (pages->said == PAGE_IDLE && state != PAGE_IDLE) {
+        show_alive(pages, true);
+        if (siblings_busy(pages) == 0)
+            atomic_store(&pages->own->busy, pages->busy); /* some may have been killed */
+    }
+    if (atomic_load_explicit(&pages->own->state, memory_order_relaxed) != (uint32_t)state)
+        atomic_store(&pages->own->state, state);
+    if (state == PAGE_IDLE)
+        pages_hush(pages);
+    pages->said = state;
+}
+
+void pages_hush(struct pages *pages)
+{
+    if (pages->said != PAGE_IDLE)
+        show_alive(pages, false);
+    pages->said = PAGE_IDLE;
+}
+
+void pages_say_busy(struct pages *pages, bool busy)
+{
+    struct hetero_page *own = pages->own;
+    if (own == NULL || (!busy && !pages->busy))
+        return;
+    if (busy != pages->busy)
+        atomic_fetch_add(&own->busy, busy ? 1 : UINT32_MAX);
+    pages->busy = busy;
+    atomic_fetch_add_explicit(&own->busy_beat, 1, memory_order_relaxed);
+    pages->busy_beats++;
+}
+
+unsigned pages_beside(const struct pages *pages)
+{
+    unsigned count = siblings_busy(pages);
+    for (unsigned n = 0; n < pages->count; n++)
+        count += pages->neighbours[n].busy;
+    return count;
+}
+
+void pages_say_recent(struct pages *pages)
+{
+    if (pages->own != NULL)
+        atomic_fetch_add_explicit(&pages->own->recent, 1, memory_order_relaxed);
+}
+
+void pages_say_owed(struct pages *pages, unsigned steps)
+{
+    if (pages->own != NULL)
+        atomic_store_explicit(&pages->own->owed, steps, memory_order_relaxed);
+}

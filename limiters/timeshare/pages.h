@@ -1,0 +1,140 @@
+/* What the tenants of a device tell each other: a board that root writes, and a page of each grant (docs/decisions/
+ * arbiter.md).
+ *
+ * GRANT_DIR/board.<i> is a directory that all tenants of device i read and none can write: it holds the board, and each
+ * grant's page under the grant's id. GRANT_DIR/page.<i> is the grant's own page, which it maps and writes. A page of
+ * another is read by pread alone: whoever maps a file that its owner truncates is killed. Fixed layouts, little-endian,
+ * no pointers. The Python writer is hetero/node/ledger/board.py; tests/limiters checks that both agree byte by byte.
+ *
+ * Nothing that a page says is followed, indexed with or waited for without bound, and no clock but one's own counts.
+ */
+#ifndef HETERO_PAGES_H
+#define HETERO_PAGES_H
+
+#include "../core/grant.h"
+
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#define HETERO_BOARD_MAGIC   UINT64_C(0x314452414f425448) /* "HTBOARD1" read as a little-endian integer */
+#define HETERO_BOARD_VERSION 1u
+#define HETERO_BOARD_ROWS    128u
+#define HETERO_PAGE_MAGIC    UINT64_C(0x3130454741505448) /* "HTPAGE01" */
+#define HETERO_PAGE_BYTES    4096                         /* of the file, all of them allocated */
+
+struct hetero_board_row {
+    char id[48];       /* the grant's, NUL-padded: the name of its page */
+    uint64_t inode;    /* of its page */
+    uint32_t core;     /* as in the grant */
+    uint32_t policy;   /* enum hetero_policy */
+    uint32_t priority; /* enum hetero_priority */
+    uint32_t reserved32;
+    uint64_t reserved[3];
+}; /* 96 bytes */
+
+struct hetero_board {
+    uint64_t magic;
+    uint32_t version;
+    _Atomic uint32_t count;      /* rows in use */
+    _Atomic uint64_t generation; /* odd while the node writes */
+    uint64_t reserved;
+    struct hetero_board_row rows[HETERO_BOARD_ROWS];
+}; /* 32 + 128 * 96 = 12320 bytes */
+
+/* In this order: from PAGE_WANTS on it asks, from PAGE_ENTERS on nobody else of its priority is to run. */
+enum page_state { PAGE_IDLE = 0, PAGE_WANTS, PAGE_ENTERS, PAGE_RUNS, PAGE_ENDS };
+
+struct hetero_page {
+    uint64_t magic;
+    uint32_t version;
+    _Atomic uint32_t state;     /* enum page_state, of whoever has the grant's lead */
+    _Atomic uint32_t beat;      /* counts its looks */
+    _Atomic uint32_t busy;      /* how many processes of the grant have work in flight */
+    _Atomic uint32_t busy_beat; /* counts their looks */
+    _Atomic uint32_t recent;    /* counts rounds of a grant that wants short answers */
+    _Atomic uint32_t owed;      /* steps of device time (time_slice.h) */
+    uint32_t reserved32;
+    uint64_t reserved[3];
+}; /* 64 bytes */
+
+_Static_assert(sizeof(struct hetero_board_row) == 96, "board row layout");
+_Static_assert(sizeof(struct hetero_board) == 12320, "board layout");
+_Static_assert(sizeof(struct hetero_page) == 64, "page layout");
+
+/* A file that somebody may have closed under us, and opened another by its number. */
+struct page_file {
+    int number; /* -1: not open */
+    dev_t device;
+    ino_t inode;
+};
+
+/* Another grant, and what it is believed. */
+struct neighbour {
+    struct hetero_board_row row;
+    struct page_file file;
+    int64_t tried_ns; /* when it was last tried to open its page */
+
+    /* As the last look found it. */
+    enum page_state state; /* idle where it is silent, dead, or not believed */
+    unsigned busy;         /* so many of its processes have work in flight */
+    bool recent;
+    bool overruns; /* it is busy, and not in a time slice of usual length */
+    unsigned owed;
+
+    /* What its counters were, and since when by our clock. */
+    bool known;
+    uint32_t beats, busy_beats, recent_beats;
+    int64_t beat_ns, busy_ns, recent_ns;
+    int64_t ran_ns; /* since when it runs; 0: it does not */
+
+    int64_t book_ns;                    /* what it may still claim */
+    bool overdrawn;                     /* until its book is even it is ignored */
+    int64_t absent_until_ns, absent_ns; /* it did not come when it could: until when, for how long */
+};
+
+struct pages {
+    const struct hetero_board *board; /* NULL: no neighbour is ever there */
+    struct hetero_page *own;          /* NULL: it could not be opened yet */
+    struct page_file file;            /* of the own page */
+    int64_t tried_ns;
+    char board_path[PATH_MAX], own_path[PATH_MAX];
+    uint64_t generation; /* of the board that `neighbours` was made from */
+    unsigned place;      /* of our own row */
+    unsigned count;
+    struct neighbour *neighbours;
+    int64_t looked_ns;
+    bool asks;            /* we wait for a time slice, or have one: neighbours' books count */
+    enum page_state said; /* the last that we said; our siblings may have said something since */
+    bool busy;            /* we are counted in `busy` of our page */
+    uint32_t busy_beats;  /* what its `busy_beat` was when we looked last */
+    int64_t sibling_ns;   /* when another process of the grant was last seen to have counted there; 0: never */
+};
+
+/* Open what GRANT_DIR has for its device `device`; without a board there are no neighbours. */
+void pages_open(struct pages *pages, const char *directory, unsigned device);
+void pages_close(struct pages *pages);
+
+/* Look at all pages. What is older than that and a moment is looked at anew by pages_glance. */
+void pages_look(struct pages *pages, int64_t now_ns);
+void pages_glance(struct pages *pages, int64_t now_ns);
+
+/* For the process with the lead: say what state the grant is in, and show by a lock that we live. Without the lead: no
+ * longer do so. */
+void pages_say(struct pages *pages, enum page_state state);
+void pages_hush(struct pages *pages);
+
+/* Say at a look whether our work is in flight. */
+void pages_say_busy(struct pages *pages, bool busy);
+
+void pages_say_recent(struct pages *pages);
+void pages_say_owed(struct pages *pages, unsigned steps);
+
+/* Whoever wants the device now, and does not have it, has not come when it could. */
+void pages_note_absent(struct pages *pages, int64_t now_ns);
+
+/* How many other processes, of our grant and of others, have work in flight. */
+unsigned pages_beside(const struct pages *pages);
+
+#endif

@@ -1,0 +1,161 @@
+"""The command line of two users and root on one machine, with heterod as `hetero daemon` starts it.
+
+The commands run in forks of this process, which import what they need as root: so a checkout, or a
+Python, that only root can enter does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from attrs import define, field
+
+from hetero.cli import main
+from tests.node.users import ALICE, BOB, ROOT, become, forked
+
+from .conftest import VENDOR, install
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
+
+
+@define
+class Machine:
+    """A state directory of root's, where users have been told that it is the machine's."""
+
+    path: Path
+    _running: list[int] = field(factory=list)
+
+    def begin(self, uid: int, *words: str, **more: str) -> int:
+        """Start a command line of a user's; return its PID."""
+        out, err = (self.path / f"{name}-{uid}" for name in ("out", "err"))
+
+        def command() -> None:
+            for number, file in ((1, out), (2, err)):
+                os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+            for name in [name for name in os.environ if name.startswith(("HETERO_", "LD_", "XDG"))]:
+                del os.environ[name]
+            os.environ.update(HETERO_STATE=str(self.path / "private"), COLUMNS="120")
+            sys.path.insert(0, str(self.path / "site"))
+            if uid:
+                with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                    _call("fit" if words[0] == "run" else words[0])
+            os.environ.update({"HETERO_STATE": str(self.path / "state"), **more})
+            become(uid)
+            code = _call(*words)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+        pid = forked(command)
+        self._running.append(pid)
+        return pid
+
+    def said(self, uid: int, *words: str, **more: str) -> tuple[int, str, str]:
+        """Run a command line of a user's to its end; return its code and what it said."""
+        code = self.end(self.begin(uid, *words, **more))
+        out, err = ((self.path / f"{name}-{uid}").read_text() for name in ("out", "err"))
+        return code, out, err
+
+    def end(self, pid: int, number: int = 0) -> int:
+        self._running.remove(pid)
+        os.kill(pid, number)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def close(self) -> None:
+        for pid in [*self._running]:
+            self.end(pid, signal.SIGKILL)
+
+
+def _call(*words: str) -> int:
+    sys.argv = ["hetero", *words]
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def until(path: Path, text: str) -> bool:
+    deadline = time.monotonic() + 30
+    while text not in (path.read_text() if path.exists() else ""):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    path = Path(tempfile.mkdtemp(dir="/tmp"))
+    path.chmod(0o755)
+    (path / "site").mkdir()
+    install(path / "site", "testing", VENDOR)
+    machine = Machine(path)
+    machine.begin(ROOT, "daemon")
+    assert until(path / f"out-{ROOT}", f"heterod serves {path}/state/heterod.sock\n")
+    yield machine
+    machine.close()
+    shutil.rmtree(path)
+
+
+def test_row_10_two_users_and_root_share_one_ledger(machine: Machine) -> None:
+    share = ("--device", "0", "--memory", "10Gi", "--core", "60", "--vendor", "testing")
+    program = ("sh", "-c", "echo began; exec sleep 1000")
+    held = machine.begin(ALICE, "run", *share, "--", *program)
+    assert until(machine.path / f"out-{ALICE}", "began")
+
+    code, _, error = machine.said(BOB, "run", *share, "--", "true")
+    assert (3, "hetero: ") == (code, error[:8])
+    assert re.search("lacks? (core|memory)", error)
+    for uid in (ROOT, BOB):
+        code, out, error = machine.said(uid, "ps", "--json")
+        (grant,) = json.loads(out)["items"]
+        assert (0, "", str(ALICE)) == (code, error, grant["user"])
+    code, _, error = machine.said(BOB, "release", "--force", grant["id"])
+    refusal = f"hetero: grant {grant['id']} is {ALICE}'s: {ALICE} or root can change or release it"
+    assert (3, f"{refusal}\n") == (code, error)
+    assert 0 == machine.said(ALICE, "release", "--force", grant["id"])[0]
+    assert -signal.SIGTERM == machine.end(held)
+    assert (0, "") == machine.said(BOB, "run", *share, "--", "true")[::2]
+
+
+def test_a_program_that_cannot_start_leaves_no_grant(machine: Machine) -> None:
+    code, _, error = machine.said(ALICE, "run", "--memory", "1Gi", "--", "/nowhere/program")
+
+    assert (127, "hetero: /nowhere/program: command not found\n") == (code, error)
+    assert [] == json.loads(machine.said(BOB, "ps", "--json")[1])["items"]
+
+
+@pytest.mark.parametrize("words", [("run", "--memory", "1Gi", "--", "true"), ("ps",)])
+def test_without_heterod_users_are_told_that_others_are_not_seen(
+    machine: Machine, words: tuple[str, ...]
+) -> None:
+    alone = {"HETERO_STATE": "", "XDG_RUNTIME_DIR": str(machine.path / "alice")}
+    (machine.path / "alice").mkdir(mode=0o700)
+    os.chown(machine.path / "alice", ALICE, ALICE)
+
+    code, _, error = machine.said(ALICE, *words, **alone)
+
+    assert 0 == code
+    assert "hetero: grants that other users made are not seen: `hetero install`" in error
+    assert 1 == error.count("\n")
+    assert "" == machine.said(ALICE, "ps", "--json", **alone)[2]
+
+
+def test_a_second_heterod_says_that_there_is_one(machine: Machine) -> None:
+    code, out, error = machine.said(ROOT, "daemon")
+
+    assert (3, "", f"hetero: heterod runs already for {machine.path}/state\n") == (code, out, error)

@@ -1,0 +1,102 @@
+/* Kernels of any length, in virtual time. */
+#include "machine/programs.h"
+
+/* One after the other, as a program that reads each result. */
+static struct tenant *add_long(unsigned number, uint64_t kernel_ns, unsigned percent, unsigned in_flight)
+{
+    const struct tenant like = {.kernel_ns = kernel_ns, .host_ns = 20 * US, .in_flight = in_flight};
+    return add(number, &like, percent);
+}
+
+static void run_until_launched(const struct tenant *tenant, uint64_t launches)
+{
+    while (tenant->launched < launches)
+        EXPECT(true, machine_run(US * 500));
+}
+
+/* From the first launch to the start of the one after the last. */
+static void alone_kernels_of_any_length_get_their_share(void)
+{
+    static const uint64_t lengths_ms[] = {5, 50, 200, 400, 1000, 5000};
+    for (unsigned l = 0; l < sizeof lengths_ms / sizeof *lengths_ms; l++)
+        for (unsigned in_flight = 1; in_flight <= 8; in_flight += 7) {
+            uint64_t count = lengths_ms[l] < 100 ? 4000 / lengths_ms[l] : 12;
+            begin();
+            struct tenant *tenant = add_long(0, lengths_ms[l] * MS, 30, in_flight);
+            tenant_start(tenant);
+            run_until_launched(tenant, count + 1);
+            double ms = (double)(machine_now() - tenant->first_ns) / (double)MS;
+            double got = 100.0 * (double)(count * lengths_ms[l]) / ms;
+            printf("%lu ms, %u in flight: %.2f of 30\n", (unsigned long)lengths_ms[l], in_flight, got);
+            EXPECT_NEAR(30, 1, got);
+            machine_end();
+        }
+}
+
+static void a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long(void)
+{
+    static const unsigned in_flight[] = {1, 8};
+    for (unsigned i = 0; i < 2; i++) {
+        begin();
+        add_long(0, 2000 * MS, 10, in_flight[i]);
+        add(1, &KERNELS, 60);
+        tenant_start(&tenants[0]);
+        tenant_start(&tenants[1]);
+        EXPECT(true, machine_run(60 * SECOND));
+        uint64_t since = tenants[1].done_ns, early = tenants[0].launched;
+        EXPECT(true, machine_run(60 * SECOND));
+        double got = (double)tenants[1].done_ns / (120.0 * SECOND) * 100;
+        printf("%lu kernels in 120 s (%lu in the first half), beside %.2f of 60 (%.2f in the second half)\n",
+               (unsigned long)tenants[0].launched, (unsigned long)early, got,
+               (double)(tenants[1].done_ns - since) / (60.0 * SECOND) * 100);
+        EXPECT(true, tenants[0].launched <= 120 * 0.1 / 2 + 1);
+        EXPECT_NEAR(60, 2, got);
+        machine_end();
+    }
+}
+
+static void two_with_kernels_of_seconds_have_their_shares(void)
+{
+    begin();
+    add_long(0, 1500 * MS, 30, 4);
+    add_long(1, 700 * MS, 60, 4);
+    tenant_start(&tenants[0]);
+    tenant_start(&tenants[1]);
+    for (unsigned part = 0; part < 5; part++)
+        EXPECT(true, machine_run(40 * SECOND));
+    double got[2];
+    for (unsigned t = 0; t < 2; t++)
+        got[t] = (double)tenants[t].done_ns / (200.0 * SECOND) * 100;
+    printf("%.2f of 30, %.2f of 60\n", got[0], got[1]);
+    EXPECT_NEAR(30, 2, got[0]);
+    EXPECT_NEAR(60, 3, got[1]);
+    machine_end();
+}
+
+static void a_graph_of_two_seconds_on_lent_time_is_owed(void)
+{
+    begin();
+    add_long(0, 2000 * MS, 10, 1)->terms.policy = HETERO_POLICY_ELASTIC;
+    add(1, &KERNELS, 60);
+    tenants[1].from_ns = 10 * SECOND;
+    tenant_start(&tenants[0]);
+    tenant_start(&tenants[1]);
+    EXPECT(true, machine_run(9 * SECOND));
+    EXPECT(true, tenant_got(&tenants[0], 2, 9) > 95);
+    EXPECT(true, machine_run(51 * SECOND));
+    printf("%.2f of 60 from its first second on\n", tenant_got(&tenants[1], 10, 60));
+    EXPECT(true, tenant_got(&tenants[1], 10, 60) > 45); /* 41 where nothing is owed: it cannot be taken back at once */
+    machine_end();
+}
+
+static const struct test tests[] = {
+    TEST(alone_kernels_of_any_length_get_their_share),
+    TEST(a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long),
+    TEST(two_with_kernels_of_seconds_have_their_shares),
+    TEST(a_graph_of_two_seconds_on_lent_time_is_owed),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}

@@ -1,0 +1,183 @@
+"""A machine with heterod and several users, each in a process of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+from hetero.model import Request
+from hetero.model.units import GiB
+from hetero.node.daemon.server import serve
+from hetero.node.daemon_client import SOCKET
+from hetero.node.ledger.ledger import Ledger
+from hetero.node.node import Node
+from hetero.node.settings import Settings
+from hetero.plugin.registry import Registry
+from hetero.plugin.testing import MemoryVendor, rack
+
+ROOT, ALICE, BOB = 0, 64001, 64002
+#: prctl(2)
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+
+
+def become(uid: int) -> None:
+    """Have this process be a user's, with nothing left of root's."""
+    if uid:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        # What execve does for a program that a user starts: its /proc entry is the user's.
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a test that was killed leaves none
+
+
+def forked(action: Callable[[], object]) -> int:
+    """Run the action in a child; return its PID."""
+    pid = os.fork()
+    if pid == 0:
+        gc.disable()
+        become(ROOT)
+        code = 1
+        try:
+            action()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
+
+
+@frozen
+class Held:
+    """A process of a user's that holds a grant until it ends."""
+
+    pid: int
+    grant: str
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+@define
+class Machine:
+    """One card of 16 GiB, a ledger of root's, and heterod."""
+
+    path: Path
+    settings: Settings = field(factory=Settings)
+    _daemon: int | None = None
+    _children: list[int] = field(factory=list)
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state"
+
+    def node(self) -> Node:
+        """Return the node as the calling user meets it."""
+        vendor = MemoryVendor(rack(16 * GiB), limiter="cuda")
+        if os.geteuid() == 0:
+            return Node(
+                registry=Registry.of(vendor), ledger=Ledger(self.state), settings=self.settings
+            )
+        found = Node.here({"HETERO_STATE": str(self.state)})
+        return evolve(found, registry=Registry.of(vendor), settings=self.settings)
+
+    def start(self) -> None:
+        """Start heterod, and return when it serves."""
+        readable, writable = os.pipe()
+
+        def daemon() -> None:
+            os.close(readable)
+            serve(self.node(), ready=lambda _: os.close(writable))
+
+        self._daemon = forked(daemon)
+        os.close(writable)
+        os.read(readable, 1)
+        os.close(readable)
+        assert (self.state / SOCKET).is_socket()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End heterod; return how it ended."""
+        assert self._daemon is not None
+        os.kill(self._daemon, number)
+        _, status = os.waitpid(self._daemon, 0)
+        self._daemon = None
+        return status
+
+    def said_by(self, uid: int, action: Callable[[Node], Any]) -> Any:
+        """Have a user's process do it; return what it returned, or raise what it raised."""
+        return self.begin(uid, action)()
+
+    def begin(self, uid: int, action: Callable[[Node], Any]) -> Callable[[], Any]:
+        """Have a user's process begin it; what is returned waits for what `said_by` returns."""
+        readable, writable = os.pipe()
+
+        def child() -> None:
+            os.close(readable)
+            become(uid)
+            try:
+                answer: Any = action(self.node())
+            except Exception as error:
+                answer = error
+            with os.fdopen(writable, "wb") as pipe:
+                pickle.dump(answer, pipe)
+
+        pid = forked(child)
+        os.close(writable)
+
+        def wait() -> Any:
+            with os.fdopen(readable, "rb") as pipe:
+                said = pipe.read()
+            assert 0 == os.waitpid(pid, 0)[1]
+            answer = pickle.loads(said)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return wait
+
+    def hold(self, uid: int, asked: Request) -> Held:
+        """Have a user's process hold a grant."""
+        readable, writable = os.pipe()
+
+        def child() -> None:
+            os.close(readable)
+            become(uid)
+            try:
+                handle, _ = self.node().admit(asked, command=["test"])
+                answer: object = handle.grant.id
+            except Exception as error:
+                answer = error
+            with os.fdopen(writable, "wb") as pipe:
+                pickle.dump(answer, pipe)
+            while True:
+                signal.pause()
+
+        pid = forked(child)
+        self._children.append(pid)
+        os.close(writable)
+        with os.fdopen(readable, "rb") as pipe:
+            answer = pickle.loads(pipe.read())
+        if isinstance(answer, Exception):
+            raise answer
+        return Held(pid, answer)
+
+    def close(self) -> None:
+        for pid in self._children:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except (ProcessLookupError, ChildProcessError):
+                continue
+        if self._daemon is not None:
+            self.stop(signal.SIGKILL)
