@@ -180,7 +180,7 @@ def _command(
     label = [] if grant.label is None else ["--label", grant.label]
     ways = ["--policy", grant.policy.value, "--priority", grant.priority.value]
     limits = ["--uuid", machine.uuid, "--memory", grant.memory, *core, *ways, *label]
-    return [*HETERO, "run", *limits, "--", *(str(word) for word in words)]
+    return [*HETERO, "run", "-q", *limits, "--", *(str(word) for word in words)]
 
 
 def _native_environment(machine: Machine) -> dict[str, str]:

@@ -15,7 +15,7 @@ KEYS = {
     "device": (
         *("vendor", "model", "memory", "uuid", "serial", "pci", "numa", "health", "links"),
         *("used", "busy", "processes", "core", "compute", "multiprocessors", "bandwidth"),
-        *("context", "power", "power_limit", "mig", "slice", "switch"),
+        *("context", "power", "power_limit", "temperature", "mig", "slice", "switch"),
         *("cpus", "sgpu", "smlu"),
     ),
     "kernel": ("time", "per_arg0"),

@@ -39,13 +39,12 @@ def trainers(begin: Begin, command: tuple[str, ...], hetero: Run) -> list[str]:
 
 def test_row_02_a_share_is_no_whole_card_while_a_share_fits(hetero: Run) -> None:
     done = hetero("fit", "--memory", "3000Mi", "--core", "30", "--json", **SEVEN)
-    (piece,) = json.loads(done.stdout)["pieces"]
+    (piece,) = json.loads(done.stdout)["items"]
 
-    assert ("nvidia", 30, 3000 << 20) == (piece["vendor"], piece["core"], piece["takes"]["memory"])
+    assert ("nvidia", 30, 3000 << 20) == (piece["vendor"], piece["core"], piece["memory"])
     asked = hetero("fit", "--memory", "3000Mi", "--core", "30", "--whole", "--json", **SEVEN)
-    (piece,) = json.loads(asked.stdout)["pieces"]
-    assert piece["core"] is None
-    assert piece["takes"]["memory"] > 20 << 30
+    (piece,) = json.loads(asked.stdout)["items"]
+    assert (100, True) == (piece["core"], piece["memory"] > 20 << 30)
 
 
 @pytest.mark.parametrize("words", [(), ("share",), ("runtime",)], ids=" ".join)
