@@ -69,8 +69,10 @@ def test_the_guides_vendor_is_listed_with_its_cards(project: Path) -> None:
     hetero = ("-c", "from hetero.cli import main; main()")
     rows = json.loads(python(project, *hetero, "vendors", "--json"))["items"]
     row = next(row for row in rows if row["name"] == "zephyr")
-    table = python(project, *hetero, "inventory")
+    table = python(project, *hetero, "inventory", "--wide")
 
     assert ("ok", 2, "hetero-zephyr 0.1") == (row["state"], row["devices"], row["source"])
-    assert re.search(r"zephyr +Z2 Pro +ZE-0001 +1 %, 64 MiB +0/100 +0/16 GiB +0/8 +none +–", table)
-    assert re.search(r"zephyr +Z1 +ZE-0002 +whole card", table)
+    assert re.search(
+        r"zephyr +Z2 Pro +100 % +16/16 GiB +0/8 +nothing ! +– +1 %, 64 MiB +ZE-0001", table
+    )
+    assert re.search(r"zephyr +Z1 +whole only .* whole card +ZE-0002", table)

@@ -146,7 +146,7 @@ class Terminal:
 
 
 def unescaped(stream: TextIO) -> TextIO:
-    """Return a standard stream for progress bars, whose codes pass and whose words are ours."""
+    """Return a standard stream for who draws by itself, as progress bars do: unescaped."""
     if not isinstance(stream, _Escaping):
         return stream
     return open(  # it ends with the process

@@ -1,18 +1,15 @@
-"""What a demanding user met on a first tour of the command line, by the number of its row."""
+"""What a demanding user met on a first tour of the command line, by the number of its row.
+
+Over 400 lines because each row is a test, and rows are looked up here by their numbers.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
-import termios
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -21,6 +18,7 @@ import jsonschema
 import pytest
 
 from .conftest import Run
+from .window import Window
 
 ROOT = Path(__file__).parent.parent.parent
 SCHEMAS = json.loads((ROOT / "docs" / "json.schema.json").read_text())
@@ -29,62 +27,6 @@ ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 WIDTHS = (40, 60, 80, 120, 200, 250)
 
 Tenant = Callable[..., str]
-
-
-class Window:
-    """A program in a terminal of so many columns and lines."""
-
-    def __init__(
-        self, words: tuple[str, ...], environ: Mapping[str, str], columns: int, lines: int
-    ) -> None:
-        self._ours, theirs = pty.openpty()
-        self.resize(columns, lines)
-        self.before = termios.tcgetattr(theirs)
-        clean = {name: value for name, value in environ.items() if name != "COLUMNS"}
-        self.program = subprocess.Popen(
-            words,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={"TERM": "xterm-256color", **clean},
-            start_new_session=True,
-        )
-        self._theirs = theirs
-        self.said = ""
-
-    def resize(self, columns: int, lines: int) -> None:
-        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-    def type(self, keys: str) -> None:
-        """Forget what was shown, and press keys."""
-        self.said = ""
-        os.write(self._ours, keys.encode())
-
-    def read(self, until: Callable[[str], bool], *, within: float = 30.0) -> str:
-        """Return what is shown once it is as wanted."""
-        deadline = time.monotonic() + within
-        while not until(self.said):
-            assert time.monotonic() < deadline, self.said
-            if select.select([self._ours], [], [], 0.1)[0]:
-                self.said += os.read(self._ours, 65536).decode()
-            elif self.program.poll() is not None:
-                break
-        return self.said
-
-    def whole(self) -> str:
-        """Return all that a program shows which ends by itself."""
-        said = self.read(lambda _: False)
-        assert 0 == self.program.wait(10), said
-        return said.replace("\r\n", "\n")
-
-    def modes(self) -> list[object]:
-        return termios.tcgetattr(self._theirs)
-
-    def close(self) -> None:
-        self.program.kill()
-        self.program.wait()
-        os.close(self._ours)
-        os.close(self._theirs)
 
 
 Open = Callable[..., Window]
