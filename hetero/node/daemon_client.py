@@ -120,7 +120,7 @@ class DaemonClient:
         descriptors: list[int] = []
         try:
             with self._connected() as connection:
-                with suppress(BrokenPipeError):  # it may have answered before it read all
+                with suppress(ConnectionError):  # it may have answered before it read all
                     connection.sendall(message)
                 text = _received(connection, descriptors)
             answer = codec.loads(text, Answer, source=f"heterod at {self.path}")

@@ -1,4 +1,4 @@
-"""Registering the runtime changes three files, and taking it out puts each back."""
+"""Registering the runtime and heterod changes a few files, and taking them out puts each back."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from hetero.container.install import apply, installation, removal
+from hetero.container.install import (
+    apply,
+    installation,
+    removal,
+    service_installation,
+    service_removal,
+)
 from hetero.model.errors import BadInput, NotFound
+from hetero.node.daemon_client import SOCKET
+from hetero.node.ledger.state import SYSTEM
 
 BEFORE = '{"log-level": "info",\n  "runtimes": {"kata": {"path": "/kata"}}}'
 
@@ -94,3 +102,42 @@ def test_it_shows_what_it_changes_and_asks_first(tmp_path: Path, docker: Path) -
     assert (130, before) == (done.returncode, files(tmp_path))
     assert '+hetero = ["/usr/local/bin/hetero-runtime"]' in done.stdout
     assert f"+++ {docker}" in done.stdout
+
+
+def test_the_units_of_heterod_are_written_and_taken_out(tmp_path: Path) -> None:
+    environ = {"HETERO_CONFIG": "/etc/100 % mine.toml"}
+    apply(service_installation(prefix=tmp_path, environ=environ))
+
+    assert ["etc/systemd/system/heterod.service", "etc/systemd/system/heterod.socket"] == [
+        *files(tmp_path)
+    ]
+    service = files(tmp_path)["etc/systemd/system/heterod.service"].splitlines()
+    assert f'ExecStart="{sys.executable}" "-Im" "hetero.cli" "daemon"' in service
+    assert 'Environment="HETERO_CONFIG=/etc/100 %% mine.toml"' in service
+    # Programs have files of this directory mapped when the service stops.
+    assert {"RuntimeDirectoryPreserve=yes", "NoNewPrivileges=yes"} <= {*service}
+    socket = files(tmp_path)["etc/systemd/system/heterod.socket"].splitlines()
+    assert f"ListenStream={SYSTEM / SOCKET}" in socket
+    assert [] == service_installation(prefix=tmp_path, environ=environ)
+
+    apply(service_removal(prefix=tmp_path))
+
+    assert {} == files(tmp_path)
+    assert [] == service_removal(prefix=tmp_path)
+
+
+def test_a_service_with_a_ledger_of_its_own_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="HETERO_STATE is set"):
+        service_installation(prefix=tmp_path, environ={"HETERO_STATE": "/elsewhere"})
+
+
+def test_what_starts_heterod_is_there() -> None:
+    done = subprocess.run(
+        [sys.executable, "-Im", "hetero.cli", "daemon", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "Be heterod" in done.stdout

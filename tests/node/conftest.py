@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -20,6 +22,8 @@ from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
+
+from .users import Machine
 
 MakeNode = Callable[..., Node]
 
@@ -155,3 +159,20 @@ def spawn() -> Iterator[Callable[[Node, Request], Process]]:
             os.waitpid(pid, 0)
         except (ProcessLookupError, ChildProcessError):
             continue
+
+
+@pytest.fixture
+def stopped() -> Iterator[Machine]:
+    """A machine whose heterod was not started."""
+    path = Path(tempfile.mkdtemp(dir="/tmp"))
+    path.chmod(0o755)
+    machine = Machine(path)
+    yield machine
+    machine.close()
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def machine(stopped: Machine) -> Machine:
+    stopped.start()
+    return stopped

@@ -23,7 +23,7 @@ from hetero.model import (
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_file import limit_of
-from hetero.node.settings import Settings, load_settings, read_settings
+from hetero.node.settings import Quota, Settings, load_settings, read_settings
 from hetero.plugin.testing import rack
 
 
@@ -90,6 +90,13 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
             '[cards]\npartitioned = "some"',
             "cards.partitioned 'some' is none of mixed, single, none",
         ),
+        ("quota = 1", r"write \[quota\]"),
+        ("[quota]\nmemory = 40", 'quota.memory 40 is not a size: write "40Gi"'),
+        ('[quota]\nmemory = "much"', "memory 'much' is not a size"),
+        ("[quota]\ncore = -1", "quota.core -1 is not a whole number, 0 or more"),
+        ("[quota]\ngrants = true", "quota.grants True is not a whole number"),
+        ("[quota.users]\nalice = 3", r"write \[alice\]"),
+        ("[quota.groups.lab]\ncores = 3", "unknown key 'cores'"),
         ("[scale", "node.toml: Expected ']'"),
     ],
 )
@@ -98,6 +105,19 @@ def test_anything_else_is_one_clear_line(tmp_path: Path, text: str, said: str) -
         load(tmp_path, text)
 
     assert str(tmp_path / "node.toml") in str(raised.value)
+
+
+def test_quotas_are_of_each_user_of_named_users_and_of_groups(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        '[quota]\nmemory = "40Gi"\ncore = 100\n[quota.users.alice]\nmemory = "80Gi"\n'
+        "[quota.groups.lab]\ncore = 300\ngrants = 0\n",
+    )
+
+    assert Quota(memory=40 * GiB, core=100, grants=64) == settings.quota
+    assert {"alice": Quota(memory=80 * GiB, grants=64)} == settings.user_quotas
+    assert {"lab": Quota(core=300, grants=0)} == settings.group_quotas
+    assert Quota(grants=64) == load(tmp_path, "").quota
 
 
 def test_a_settings_file_that_is_named_must_be_there(tmp_path: Path) -> None:

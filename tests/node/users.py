@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -181,3 +182,16 @@ class Machine:
                 continue
         if self._daemon is not None:
             self.stop(signal.SIGKILL)
+
+
+def until(true: Callable[[], object], *, within: float = 10) -> bool:
+    deadline = time.monotonic() + within
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def grants(node: Node) -> dict[str, str]:
+    return {entry.id: entry.user for entry in node.snapshot().grants}

@@ -338,7 +338,7 @@ class Ledger:
         container = f"{directory}/{CONTAINER}"
         if os.path.exists(f"{directory}/{PINNED}"):
             return True
-        if os.path.islink(container) and os.path.exists(container):
+        if os.path.islink(container) and _is_there(container):
             return True
         for name in (ALIVE, USAGE):
             try:
@@ -480,6 +480,17 @@ class Ledger:
             identity = os.urandom(4).hex()
             if not self.directory(identity).exists():
                 return identity
+
+
+def _is_there(path: str) -> bool:
+    """Whether there is an end of a link; one that only root may see is there until root sweeps."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=256)

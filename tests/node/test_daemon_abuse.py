@@ -1,0 +1,275 @@
+"""heterod under clients that are hostile or killed, and killed itself: nobody else notices."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from hetero.model.errors import BadInput, HeteroError
+from hetero.model.units import GiB
+from hetero.node.daemon.server import DEADLINE, MOST, MOST_OF_ONE, ROUND
+from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET
+from hetero.node.ledger import usage_region
+from hetero.node.ledger.grant_dir import USAGE
+from hetero.node.node import Node
+
+from .conftest import request
+from .users import ALICE, BOB, ROOT, Machine, grants, until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
+
+
+# --- a hostile client ----------------------------------------------------------------------------
+
+
+def connect(machine: Machine) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(machine.state / SOCKET))
+    connection.settimeout(3 * DEADLINE)
+    return connection
+
+
+def answer_to(machine: Machine, message: bytes) -> dict[str, Any] | None:
+    """Return what heterod answers, None if it ends the connection."""
+    with connect(machine) as connection:
+        try:
+            connection.sendall(message)
+            said = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        except (BrokenPipeError, ConnectionResetError):
+            return None
+    answer: dict[str, Any] | None = json.loads(said[LENGTH.size :]) if said else None
+    return answer
+
+
+def document(**words: Any) -> bytes:
+    text = json.dumps({"version": 1, **words}).encode()
+    return LENGTH.pack(len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (document(do="stop"), "'stop' with what came with it is nothing heterod does"),
+        (document(do="admit"), "is nothing heterod does"),
+        (document(do="resize", grant="x"), "is nothing heterod does"),
+        (document(do="resize", grant="x", ask={"core": 5}), "no grant 'x' stands"),
+        (document(do="admit", request={"asks": []}), "names at least one device"),
+        (document(do="admit", request={"asks": [{"core": 500}]}), "out of range"),
+        (document(do="admit", request={"asks": [{"memory": 10**4000}]}), "too small"),
+        (document(do="admit", request={"asks": [{"core": 1}] * 200}), "needed"),
+        (document(do="admit", uid=0, user="root", request="[" * 9000), "not a valid Question"),
+        (LENGTH.pack(4) + b"[[[[", "not a valid Question"),
+        (LENGTH.pack(9000) + b"[" * 9000, "not a valid Question"),
+        (json.dumps({"version": 2}).encode().join((LENGTH.pack(14), b"")), "newer hetero"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_nonsense_is_answered_in_a_line_and_changes_nothing(
+    machine: Machine, message: bytes, says: str
+) -> None:
+    answer = answer_to(machine, message)
+
+    assert answer is not None
+    assert says in answer["says"]
+    assert "\n" not in answer["says"]
+    assert [] == os.listdir(machine.state / "grants")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [LENGTH.pack(MOST_ASKED + 1), b"\xff" * 4, LENGTH.pack(4) + b"\xff" * 4, b"\0\0"],
+    ids=["too long", "4 GiB", "no UTF-8", "half a length"],
+)
+def test_what_is_no_message_ends_the_connection(machine: Machine, message: bytes) -> None:
+    with connect(machine) as connection:
+        connection.sendall(message)
+        connection.shutdown(socket.SHUT_WR)
+        assert b"" == connection.recv(1)
+    machine.hold(BOB, request(memory=GiB))
+
+
+def test_thousands_of_slow_connections_of_one_user_delay_no_other(machine: Machine) -> None:
+    def flood(_: Node) -> tuple[int, int]:
+        open_ = []
+        for _number in range(2000):
+            connection = connect(machine)
+            connection.setblocking(False)
+            open_.append(connection)
+            with suppress(BrokenPipeError):
+                connection.send(b"\0")  # and never more
+        time.sleep(0.2)
+        rejected = 0
+        for connection in open_:
+            try:
+                rejected += b"too many connections" in connection.recv(4096)
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                rejected += 1
+        return len(open_), rejected
+
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+    everything, rejected = machine.said_by(ALICE, flood)
+    began = time.monotonic()
+    machine.hold(BOB, request(memory=GiB))
+
+    assert everything - rejected <= MOST_OF_ONE
+    assert MOST_OF_ONE < MOST
+    assert time.monotonic() - began < DEADLINE
+
+
+def test_a_slow_client_is_cut_off_at_the_deadline(machine: Machine) -> None:
+    with connect(machine) as connection:
+        began = time.monotonic()
+        connection.sendall(LENGTH.pack(100) + b"{")
+
+        assert b"" == connection.recv(1)
+        assert DEADLINE - 0.1 <= time.monotonic() - began < 3 * DEADLINE
+
+
+def test_users_alternate_however_much_one_of_them_asks(machine: Machine) -> None:
+    """Sixteen requests of one user wait; another's, that comes last, is done after one of them."""
+    asked = document(do="sweep")
+
+    def ask(_: Node) -> float:
+        with connect(machine) as connection:
+            connection.sendall(asked)
+            assert connection.recv(1)
+        return time.monotonic()
+
+    def lock(node: Node) -> None:
+        with node.ledger.admission():
+            time.sleep(2)
+
+    locked = machine.begin(ROOT, lock)
+    time.sleep(0.3)
+    of_alice = [machine.begin(ALICE, ask) for _ in range(MOST_OF_ONE)]
+    time.sleep(0.5)
+    of_bob = machine.begin(BOB, ask)
+    locked()
+    bob = of_bob()
+    assert 2 >= sum(each() < bob for each in of_alice)
+
+
+def test_a_client_that_vanishes_leaves_nothing(machine: Machine) -> None:
+    asked = document(do="admit", request={"asks": [{"memory": 16 * GiB}]}, command=["x"])
+    for _ in range(20):
+        with connect(machine) as connection:
+            connection.sendall(asked)
+
+    def nothing_is_left() -> bool:
+        return grants(machine.node()) == {}
+
+    assert until(lambda: [] == os.listdir(machine.state / "grants"), within=3 * ROUND)
+    assert until(nothing_is_left)
+
+
+def test_a_user_cannot_fill_the_ledgers_directory(machine: Machine) -> None:
+    mine = machine.hold(ALICE, request(memory=GiB, core=10))
+    directory = machine.state / "grants" / mine.grant
+
+    def fill(_: Node) -> None:
+        for name in (USAGE, "tenant/time_slice.0"):
+            os.truncate(directory / name, 1 << 40)
+        with pytest.raises(PermissionError):
+            (machine.state / "mine").touch()
+        with pytest.raises(PermissionError):
+            (directory / "tenant/mine").touch()
+
+    machine.said_by(ALICE, fill)
+
+    assert until(lambda: usage_region.SIZE == (directory / USAGE).stat().st_size, within=3 * ROUND)
+    assert (directory / "tenant/time_slice.0").stat().st_size <= 1 << 20
+
+
+def test_a_long_command_is_recorded_in_part_and_a_long_label_refused(machine: Machine) -> None:
+    def admit(label: str) -> Callable[[Node], tuple[str, ...]]:
+        def action(node: Node) -> tuple[str, ...]:
+            command = ["python", "x" * 100_000, "never"]
+            return node.admit(request(memory=GiB), command=command, label=label)[0].grant.command
+
+        return action
+
+    recorded = machine.said_by(ALICE, admit("short"))
+
+    assert ("python", "…") == (recorded[0], recorded[1][-1])
+    assert 2 == len(recorded)
+    with pytest.raises(BadInput, match="heterod reads"):
+        machine.said_by(ALICE, admit("y" * MOST_ASKED))
+
+
+def test_a_ledger_that_root_does_not_own_alone_is_not_believed(machine: Machine) -> None:
+    machine.state.chmod(0o777)
+
+    with pytest.raises(HeteroError, match="is not a directory of user"):
+        machine.said_by(ALICE, lambda node: None)
+
+
+# --- kills ---------------------------------------------------------------------------------------
+
+
+def kill_at_random(machine: Machine, rng: random.Random, *, times: int) -> None:
+    """Kill heterod or a client at a random moment of an admission, again and again.
+
+    After each, what the ledger says stands is exactly what living processes hold.
+    """
+    for _ in range(times):
+        asked = request(memory=rng.choice((1, 2, 3)) * GiB, core=rng.choice((None, 10, 20)))
+        uid = rng.choice((ALICE, BOB, ROOT))
+        readable, writable = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(readable)
+            _hold_as(machine, uid, asked, writable)
+        os.close(writable)
+        time.sleep(rng.random() * 0.03)
+        killed = rng.choice(("heterod", "client"))
+        if killed == "heterod":
+            machine.stop(signal.SIGKILL)
+            machine.start()
+        else:
+            os.kill(pid, signal.SIGKILL)
+        with os.fdopen(readable) as pipe:
+            said = pipe.readline().strip()  # its grant; nothing if it was killed or refused
+        holds = {said} if killed == "heterod" and said else set()
+        # One that was killed while heterod was at its request has a grant for a moment.
+        assert until(lambda: holds == set(machine.said_by(BOB, grants))), (said, killed)  # noqa: B023
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert until(lambda: {} == machine.said_by(ROOT, grants))
+
+
+def _hold_as(machine: Machine, uid: int, asked: Any, writable: int) -> None:
+    from .users import become
+
+    try:
+        become(uid)
+        answer = machine.node().admit(asked, command=["test"])[0].grant.id
+    except HeteroError:
+        answer = ""
+    os.write(writable, f"{answer}\n".encode())
+    if answer:
+        signal.pause()
+    os._exit(0)
+
+
+def test_kills_of_heterod_and_of_clients_leave_the_ledger_as_the_locks(machine: Machine) -> None:
+    kill_at_random(machine, random.Random(27), times=25)
+
+
+@pytest.mark.soak
+def test_a_thousand_kills_of_heterod_and_of_clients(machine: Machine) -> None:
+    kill_at_random(machine, random.Random(), times=1000)
