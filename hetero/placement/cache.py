@@ -494,8 +494,17 @@ class SchedulerCache:
         return row
 
     def _new_row(self, shape: Shape, prices: Prices) -> _Row:
-        row = _Row(shape, [], [], {}, 0)
-        row.costs = [self._cost(number, row, prices) for number in range(len(self.cluster().nodes))]
+        row, cluster = _Row(shape, [], [], {}, 0), self.cluster()
+        known: dict[object, int] = {}  # of alike nodes, which most are in a large cluster
+        for number, states in enumerate(cluster.states_of):
+            if not _is_exact(shape, number, cluster):
+                row.costs.append(self._cost(number, row, prices))
+                continue
+            alike = (states, cluster.closed[number], *cluster.host[number])
+            cost = known.get(alike)
+            if cost is None:
+                cost = known[alike] = prices.cost(number, shape)
+            row.costs.append(cost)
         row.heap = _heap(row.costs)
         return row
 

@@ -61,12 +61,14 @@ class Running:
 
 
 @asynccontextmanager
-async def running(api: FakeApi, **nodes: tuple[Device, ...]) -> AsyncIterator[Running]:
+async def running(
+    api: FakeApi, *, choose: str = "score", **nodes: tuple[Device, ...]
+) -> AsyncIterator[Running]:
     for name, devices in nodes.items():
         notes = {INVENTORY: inventory_text(devices)}
         metadata = {"name": name, "annotations": notes}
         api.put_now(f"/api/v1/nodes/{name}", {"metadata": metadata})
-    scheduler = Scheduler(api, WORDS, KEY)  # type: ignore[arg-type]
+    scheduler = Scheduler(api, WORDS, KEY, choose=choose)  # type: ignore[arg-type]
     following = (scheduler.follow_nodes(), scheduler.follow_pods(), scheduler.follow_quotas())
     tasks = [asyncio.ensure_future(task) for task in following]
     async with TestClient(TestServer(scheduler.app())) as client:
@@ -75,10 +77,15 @@ async def running(api: FakeApi, **nodes: tuple[Device, ...]) -> AsyncIterator[Ru
         task.cancel()
 
 
-def scenario(play: Callable[[Running], Awaitable[None]], **nodes: tuple[Device, ...]) -> FakeApi:
+def scenario(
+    play: Callable[[Running], Awaitable[None]],
+    *,
+    choose: str = "score",
+    **nodes: tuple[Device, ...],
+) -> FakeApi:
     async def run() -> FakeApi:
         api = FakeApi()
-        async with running(api, **nodes) as made:
+        async with running(api, choose=choose, **nodes) as made:
             await play(made)
         return api
 
@@ -93,6 +100,22 @@ def test_filter_gives_names_and_says_why_the_others_do_not_serve() -> None:
         assert {"n2": "too small", "n3": "have no device"} == answer["FailedNodes"]
 
     scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2", memory=2**32),))
+
+
+def test_filter_answers_the_first_choice_alone_and_bind_takes_it() -> None:
+    async def play(it: Running) -> None:
+        offered = ["n1", "n2", "n3"]
+        it.pod("p")
+        answer = await it.call("filter", Pod=it.pod("p"), NodeNames=offered)
+        assert {"NodeNames": ["n1"], "FailedNodes": {}} == answer
+        assert {} == await it.bind("p", "n1")
+
+        answer = await it.call("filter", Pod=it.pod("q"), NodeNames=["n2", "n3"])
+        assert ["n2"] == answer["NodeNames"]
+        answer = await it.call("filter", Pod=it.pod("q"), NodeNames=["n3"])
+        assert {"NodeNames": [], "FailedNodes": {"n3": "have no device"}} == answer
+
+    scenario(play, choose="one", n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
 
 def test_filter_takes_nothing() -> None:
