@@ -309,7 +309,7 @@ class SchedulerCache:
         for uid in without:
             placement = self.standing.get(uid)
             if placement is not None and placement.node == node:
-                _give_back(placement, free, host)
+                _add_back(placement, free, host)
         apart = self._apart(pod, node, without)
         devices = [device for device in cluster.nodes[number].devices if device.uuid not in apart]
         answer = place_pod(node, devices, free, host, pod, policy=policy or prices.policy)
@@ -547,7 +547,7 @@ def _verdict(refusal: Refusal) -> str:
     return f"cannot place it ({refusal.sentence})"
 
 
-def _give_back(placement: Placement, free: dict[str, dict[str, int]], host: dict[str, int]) -> None:
+def _add_back(placement: Placement, free: dict[str, dict[str, int]], host: dict[str, int]) -> None:
     """Add what a placement holds to what is left of its node."""
     for usage in placement.holds:
         left = free.get(usage.device, {})

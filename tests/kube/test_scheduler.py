@@ -102,22 +102,6 @@ def test_filter_gives_names_and_says_why_the_others_do_not_serve() -> None:
     scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2", memory=2**32),))
 
 
-def test_filter_answers_the_first_choice_alone_and_bind_takes_it() -> None:
-    async def play(it: Running) -> None:
-        offered = ["n1", "n2", "n3"]
-        it.pod("p")
-        answer = await it.call("filter", Pod=it.pod("p"), NodeNames=offered)
-        assert {"NodeNames": ["n1"], "FailedNodes": {}} == answer
-        assert {} == await it.bind("p", "n1")
-
-        answer = await it.call("filter", Pod=it.pod("q"), NodeNames=["n2", "n3"])
-        assert ["n2"] == answer["NodeNames"]
-        answer = await it.call("filter", Pod=it.pod("q"), NodeNames=["n3"])
-        assert {"NodeNames": [], "FailedNodes": {"n3": "have no device"}} == answer
-
-    scenario(play, choose="one", n1=(card("GPU-1"),), n2=(card("GPU-2"),))
-
-
 def test_filter_takes_nothing() -> None:
     async def play(it: Running) -> None:
         for _ in range(3):
