@@ -309,7 +309,7 @@ class SchedulerCache:
         for uid in without:
             placement = self.standing.get(uid)
             if placement is not None and placement.node == node:
-                _give_back(placement, free, host)
+                _add_back(placement, free, host)
         apart = self._apart(pod, node, without)
         devices = [device for device in cluster.nodes[number].devices if device.uuid not in apart]
         answer = place_pod(node, devices, free, host, pod, policy=policy or prices.policy)
@@ -494,8 +494,17 @@ class SchedulerCache:
         return row
 
     def _new_row(self, shape: Shape, prices: Prices) -> _Row:
-        row = _Row(shape, [], [], {}, 0)
-        row.costs = [self._cost(number, row, prices) for number in range(len(self.cluster().nodes))]
+        row, cluster = _Row(shape, [], [], {}, 0), self.cluster()
+        known: dict[object, int] = {}  # of alike nodes, which most are in a large cluster
+        for number, states in enumerate(cluster.states_of):
+            if not _is_exact(shape, number, cluster):
+                row.costs.append(self._cost(number, row, prices))
+                continue
+            alike = (states, cluster.closed[number], *cluster.host[number])
+            cost = known.get(alike)
+            if cost is None:
+                cost = known[alike] = prices.cost(number, shape)
+            row.costs.append(cost)
         row.heap = _heap(row.costs)
         return row
 
@@ -538,7 +547,7 @@ def _verdict(refusal: Refusal) -> str:
     return f"cannot place it ({refusal.sentence})"
 
 
-def _give_back(placement: Placement, free: dict[str, dict[str, int]], host: dict[str, int]) -> None:
+def _add_back(placement: Placement, free: dict[str, dict[str, int]], host: dict[str, int]) -> None:
     """Add what a placement holds to what is left of its node."""
     for usage in placement.holds:
         left = free.get(usage.device, {})

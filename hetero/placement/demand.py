@@ -17,7 +17,7 @@ _LARGEST, _FORGOTTEN = 2.0**20, 2.0**-10
 
 
 @frozen
-class Wanted:
+class RequestClass:
     """What a pod asks of a node's devices: of `cards` devices what the request's first ask says.
 
     For a pod that wants more than one container's equal devices (`plain` False) `request` and
@@ -29,17 +29,17 @@ class Wanted:
     plain: bool
 
 
-def wanted(pod: Pod) -> Wanted:
+def wanted(pod: Pod) -> RequestClass:
     """Return what a pod asks of a node's devices."""
     everyone = (*pod.containers, *pod.init, *pod.sidecars)
     requests = [one.request for one in everyone if one.request is not None]
     largest = max(requests, key=lambda request: len(request.asks), default=None)
     if largest is None:
-        return Wanted(None, 0, True)
+        return RequestClass(None, 0, True)
     alike = len(set(largest.asks)) == 1
     told_apart = largest.uuid != Selector() or largest.asks[0].device is not None
     plain = len(requests) == 1 and alike and not (told_apart or largest.numa or largest.links)
-    return Wanted(evolve(largest, uuid=Selector()), len(largest.asks) if alike else 1, plain)
+    return RequestClass(evolve(largest, uuid=Selector()), len(largest.asks) if alike else 1, plain)
 
 
 @define(eq=False)
@@ -51,7 +51,7 @@ class Demand:
     """
 
     half_life: float | None = None
-    weights: dict[Wanted, float] = field(factory=dict)
+    weights: dict[RequestClass, float] = field(factory=dict)
     host: dict[str, float] = field(factory=dict)
     _arrived: float = 0.0  # the weight of all pods
     _since: int = 0  # pods since the last lesson
@@ -59,7 +59,7 @@ class Demand:
     _origin: float = 0.0
     _now: float = 0.0  # when the last pod came
 
-    def arrive(self, want: Wanted, host: Mapping[str, int], now: float) -> bool:
+    def arrive(self, want: RequestClass, host: Mapping[str, int], now: float) -> bool:
         """Count a pod that comes at `now`, in seconds; return whether a lesson is due."""
         self._now = max(now, self._now)
         weight = self._weight()
@@ -89,7 +89,7 @@ class Demand:
         self.host = {name: was / weight for name, was in self.host.items()}
         return 1.0
 
-    def times(self) -> list[tuple[Wanted, int]]:
+    def times(self) -> list[tuple[RequestClass, int]]:
         """Return how often each class came, in sixteenths of a pod of now, at least one."""
         unit = GRAIN / self._weight()
         return [(want, max(round(weight * unit), 1)) for want, weight in self.weights.items()]

@@ -10,7 +10,7 @@ from attrs import define, field
 from hetero.model import FITS, NOT_CHOSEN, Device, Templated
 from hetero.model.rounding import Portion
 from hetero.placement.cluster import Container, Pod
-from hetero.placement.demand import Demand, Wanted, wanted
+from hetero.placement.demand import Demand, RequestClass, wanted
 from hetero.placement.mix import (
     POINTS,
     PRIOR,
@@ -40,7 +40,7 @@ _END = Container()  # parts one group of a pod's containers from the next
 class Want:
     """What pods want of a node's devices, with what was worked out for it."""
 
-    wanted: Wanted
+    wanted: RequestClass
     #: The cut each kind of card would give, by the kind's number; a verdict where it gives none.
     cuts: dict[int, Portion | str] = field(factory=dict)
     #: The thousandths of cards it takes in all, by the kind's number.
@@ -86,7 +86,7 @@ class Prices:
         self.weights = weights
         self.lessons = lessons
         self._shapes: dict[object, Shape] = {}
-        self._wants: dict[Wanted, Want] = {}
+        self._wants: dict[RequestClass, Want] = {}
         self._made = 0
         self._reasons = dict(enumerate(_PLAIN))
 
@@ -115,7 +115,7 @@ class Prices:
             self._made += 1
         return found
 
-    def want(self, one: Wanted) -> Want:
+    def want(self, one: RequestClass) -> Want:
         """Return what is known of something wanted."""
         return self._wants.setdefault(one, Want(one))
 

@@ -21,6 +21,7 @@ class Player:
     ) -> None:
         """Start with everything free; `pods` are the workload's, which some baselines are told."""
         known = placement not in SCORES
+        self.seed = seed
         self.cache = SchedulerCache(weights=weights(placement) if known else WEIGHTS["first"])
         for node in nodes:
             self.cache.update_node(node)
@@ -69,6 +70,11 @@ class Player:
     def left(self) -> int:
         """Return the thousandths of cards that are left."""
         return sum(self.cluster.free_milli)
+
+    def whole_nodes(self) -> int:
+        """Return how many nodes have cards of which nobody holds anything."""
+        pairs = zip(self.cluster.empty, self.cluster.cards, strict=True)
+        return sum(empty == len(cards) > 0 for empty, cards in pairs)
 
     def useless(self) -> float | None:
         """Return how many of them a typical pod has no use for; None where cards differ."""

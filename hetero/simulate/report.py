@@ -9,6 +9,7 @@ from statistics import fmean
 from attrs import frozen
 
 from hetero.model.errors import BadInput
+from hetero.simulate.departures import Life, Size
 from hetero.simulate.replay import Point, Run
 
 
@@ -72,6 +73,52 @@ def _mean_curve(runs: list[Run]) -> tuple[Point, ...]:
 def _mean(some: Iterable[float | None]) -> float | None:
     known = [one for one in some if one is not None]
     return fmean(known) if known else None
+
+
+@frozen(kw_only=True)
+class LifeSummary:
+    """The mean over all seeds of one placement policy at one load."""
+
+    placement: str
+    load: int  # percent
+    seeds: int
+    allocated: float  # percent of all cards, mean over time
+    whole_nodes: float  # nodes of which no card is used
+    sizes: tuple[Size, ...]  # sums of pods over the seeds, means of waiting
+
+
+def summarise_lives(lives: Iterable[Life], placements: Sequence[str]) -> tuple[LifeSummary, ...]:
+    """Return one summary per load and placement, in the order given."""
+    found: dict[tuple[int, str], list[Life]] = {}
+    for life in sorted(lives, key=lambda one: (one.load, placements.index(one.placement))):
+        found.setdefault((life.load, life.placement), []).append(life)
+    return tuple(
+        LifeSummary(
+            placement=placement,
+            load=load,
+            seeds=len(some),
+            allocated=fmean(life.allocated for life in some),
+            whole_nodes=fmean(life.whole_nodes for life in some),
+            sizes=_sizes(size for life in some for size in life.sizes),
+        )
+        for (load, placement), some in found.items()
+    )
+
+
+def _sizes(all_of_them: Iterable[Size]) -> tuple[Size, ...]:
+    by_cards: dict[int, list[Size]] = {}
+    for size in all_of_them:
+        by_cards.setdefault(size.cards, []).append(size)
+    return tuple(
+        Size(
+            cards=cards,
+            arrived=sum(one.arrived for one in some),
+            refused=sum(one.refused for one in some),
+            waited=fmean(one.waited for one in some),
+            waited_p99=fmean(one.waited_p99 for one in some),
+        )
+        for cards, some in sorted(by_cards.items())
+    )
 
 
 def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:

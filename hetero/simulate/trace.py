@@ -39,6 +39,7 @@ class Trace:
     name: str
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
+    lives: tuple[float, ...] = ()  # seconds, of each pod; none where the trace has no times
 
 
 @frozen(kw_only=True)
@@ -65,10 +66,13 @@ def read(path: Path, *, pods: str | None = None) -> Trace:
     name = pods or "default"
     text = files("hetero.simulate").joinpath("openb.json").read_text()
     form = codec.loads(text, _Format, source="openb.json")
+    rows = list(_pods(path / form.pods.format(name=name), form))
+    lives = [life for _, life in rows if life is not None]
     return Trace(
         name=name,
         nodes=tuple(_nodes(path / form.nodes, form)),
-        pods=tuple(_pods(path / form.pods.format(name=name), form)),
+        pods=tuple(pod for pod, _ in rows),
+        lives=tuple(lives) if len(lives) == len(rows) else (),
     )
 
 
@@ -131,8 +135,9 @@ def _nodes(path: Path, form: _Format) -> Iterator[Node]:
         )
 
 
-def _pods(path: Path, form: _Format) -> Iterator[Pod]:
-    for row in _rows(path, form.pod, optional=("models",)):
+def _pods(path: Path, form: _Format) -> Iterator[tuple[Pod, float | None]]:
+    """Yield the pods, each with its life in seconds, None where the file has no times."""
+    for row in _rows(path, form.pod, optional=("models", "created", "began", "ended")):
         count, share = row.number("cards", most=1024), row.number("share")
         if share > _THOUSANDTHS:
             row.wrong("share", "is more than a whole card (1000)")
@@ -144,7 +149,15 @@ def _pods(path: Path, form: _Format) -> Iterator[Pod]:
             models = tuple(part for part in row.text("models").split("|") if part)
             request = Request(asks=(ask,) * count, model=Selector(include=models))
         host = {"cpu": row.number("cpu"), "memory": row.number("memory") * MiB}
-        yield Pod(name=row.text("name"), containers=(Container(request=request, host=host),))
+        pod = Pod(name=row.text("name"), containers=(Container(request=request, host=host),))
+        yield pod, _life(row)
+
+
+def _life(row: _Row) -> float | None:
+    if not row.text("ended"):
+        return None
+    began = row.number("began" if row.text("began") else "created")
+    return float(max(row.number("ended") - began, 0))
 
 
 @frozen

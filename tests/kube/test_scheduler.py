@@ -61,12 +61,14 @@ class Running:
 
 
 @asynccontextmanager
-async def running(api: FakeApi, **nodes: tuple[Device, ...]) -> AsyncIterator[Running]:
+async def running(
+    api: FakeApi, *, choose: str = "score", **nodes: tuple[Device, ...]
+) -> AsyncIterator[Running]:
     for name, devices in nodes.items():
         notes = {INVENTORY: inventory_text(devices)}
         metadata = {"name": name, "annotations": notes}
         api.put_now(f"/api/v1/nodes/{name}", {"metadata": metadata})
-    scheduler = Scheduler(api, WORDS, KEY)  # type: ignore[arg-type]
+    scheduler = Scheduler(api, WORDS, KEY, choose=choose)  # type: ignore[arg-type]
     following = (scheduler.follow_nodes(), scheduler.follow_pods(), scheduler.follow_quotas())
     tasks = [asyncio.ensure_future(task) for task in following]
     async with TestClient(TestServer(scheduler.app())) as client:
@@ -75,10 +77,15 @@ async def running(api: FakeApi, **nodes: tuple[Device, ...]) -> AsyncIterator[Ru
         task.cancel()
 
 
-def scenario(play: Callable[[Running], Awaitable[None]], **nodes: tuple[Device, ...]) -> FakeApi:
+def scenario(
+    play: Callable[[Running], Awaitable[None]],
+    *,
+    choose: str = "score",
+    **nodes: tuple[Device, ...],
+) -> FakeApi:
     async def run() -> FakeApi:
         api = FakeApi()
-        async with running(api, **nodes) as made:
+        async with running(api, choose=choose, **nodes) as made:
             await play(made)
         return api
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from hetero.placement.cluster import Container, Node, Pod
 from hetero.placement.state import Cluster
 from hetero.plugin.testing import rack
 from hetero.simulate.baselines import SCORES, Room, demand
+from hetero.simulate.departures import MODES, Protocol, live, loads
+from hetero.simulate.player import Player
 from hetero.simulate.replay import arrivals, placements, replay, replay_all
 from hetero.simulate.report import draw, summarise
 from hetero.simulate.trace import Trace, read
@@ -211,3 +214,66 @@ def test_orders_are_named_one_after_the_other_and_weights_stay_together() -> Non
     for nonsense in ("frog", "", "fragmentation,fragmentation=x", "frag,waist=1"):
         with pytest.raises(BadInput):
             placements(nonsense)
+
+
+# --- pods that end -------------------------------------------------------------------------------
+
+
+def short(**changed: Any) -> Protocol:
+    given = {"lifetimes": "exponential", "mode": "loss", "load": 90, "warm_up": 300}
+    return Protocol(**{**given, "measured": 300, **changed})
+
+
+@pytest.mark.parametrize("placement", ["fragmentation", "fgd", "clustering"])
+@pytest.mark.parametrize("mode", MODES)
+def test_pods_come_and_go_and_the_same_seed_gives_the_same(
+    trace: Trace, placement: str, mode: str
+) -> None:
+    life = live(trace, placement, 42, short(mode=mode))
+
+    assert life == live(trace, placement, 42, short(mode=mode))
+    assert 300 == sum(size.arrived for size in life.sizes)
+    assert 40 < life.allocated < 100
+    if mode == "loss":
+        assert all(size.waited == 0 for size in life.sizes)
+    else:
+        assert all(size.refused == 0 for size in life.sizes)
+
+
+def test_a_load_is_what_is_allocated_while_nothing_is_refused(trace: Trace) -> None:
+    life = live(trace, "fragmentation", 42, short(load=30, warm_up=400, measured=1000))
+
+    assert 0 == sum(size.refused for size in life.sizes)
+    assert 25 < life.allocated < 35
+
+
+def test_when_all_has_ended_nothing_is_counted(trace: Trace) -> None:
+    player = Player("fragmentation", trace.nodes, trace.pods, 42)
+    total = player.left()
+    for number, pod in enumerate(trace.pods):
+        player.place(str(number), pod, float(number))
+    assert player.left() < total
+    for number in range(len(trace.pods)):
+        player.end(str(number))
+
+    assert (total, len(trace.nodes)) == (player.left(), player.whole_nodes())
+
+
+def test_lives_of_a_trace_need_its_times(trace: Trace, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="small: its pods have no times"):
+        live(trace, "fragmentation", 42, short(lifetimes="trace"))
+    folder = excerpt(tmp_path)
+    file = folder / "openb_pod_list_small.csv"
+    head, *rows = file.read_text().splitlines()
+    timed = [f"{row},100,{'' if n % 2 else 160},{400 + n}" for n, row in enumerate(rows)]
+    file.write_text("\n".join([f"{head},creation_time,scheduled_time,deletion_time", *timed]))
+    read_again = read(folder, pods="small")
+
+    assert (240.0, 301.0) == read_again.lives[:2]
+    assert 40 < live(read_again, "fragmentation", 42, short(lifetimes="trace")).allocated
+
+
+@pytest.mark.parametrize("text", ["", "ninety", "0", "90,1001", "-5"])
+def test_a_load_that_is_none_is_said_so(text: str) -> None:
+    with pytest.raises(BadInput, match=r"--load"):
+        loads(text)

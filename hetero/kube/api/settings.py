@@ -26,8 +26,11 @@ else:
     import tomli as tomllib
 
 #: The placement policies over nodes and over devices that may be a cluster's default.
-_NODE_PLACEMENTS = ("binpack", "spread", "fragmentation")
-_DEVICE_PLACEMENTS = ("binpack", "spread")
+_NODE_PLACEMENTS = ("fragmentation", "binpack", "spread")
+_DEVICE_PLACEMENTS = ("fragmentation", "binpack", "spread")
+#: Whether filter answers the first choice alone, or every node that serves, to be scored.
+_CHOICES = ("one", "score")
+_MOST_DAYS = 3650
 _TABLES = ("defaults", "resources", "runtime-classes", "nodes")
 
 
@@ -35,8 +38,10 @@ _TABLES = ("defaults", "resources", "runtime-classes", "nodes")
 class Settings:
     """How this cluster schedules.
 
-    node-placement = "binpack"    # binpack, spread, or fragmentation: what leaves the least useless
-    device-placement = "binpack"  # binpack or spread
+    node-placement = "fragmentation"    # what leaves the least useless; or binpack or spread
+    device-placement = "fragmentation"  # the same of the devices of a node
+    choose = "one"                # filter answers the first choice alone; score: all that serve
+    half-life-days = 7            # a pod that came so long ago counts half of one that comes now
 
     [defaults]                    # for pods that do not say
     count = 1
@@ -57,8 +62,10 @@ class Settings:
     memory = 1.5
     """
 
-    node_placement: str = "binpack"
-    device_placement: str = "binpack"
+    node_placement: str = "fragmentation"
+    device_placement: str = "fragmentation"
+    choose: str = "one"
+    half_life_days: float = 7
     defaults: Defaults = field(default=Defaults())
     resources: Mapping[str, str] = field(factory=dict)
     runtime_classes: Mapping[str, str] = field(factory=dict)
@@ -122,7 +129,7 @@ def load(path: Path | None) -> Settings:
 
 
 def _settings(document: dict[str, Any]) -> Settings:
-    _known(document, "node-placement", "device-placement", *_TABLES)
+    _known(document, "node-placement", "device-placement", "choose", "half-life-days", *_TABLES)
     said = document.get("defaults", {})
     _known(said, "count", "memory", "core", "policy", "core-limit")
     names = document.get("resources", {})
@@ -141,7 +148,12 @@ def _settings(document: dict[str, Any]) -> Settings:
     count = said.get("count", 1)
     if not isinstance(count, int) or count < 1:
         raise BadInput(f"defaults.count {count!r} is not a positive whole number")
+    days = document.get("half-life-days", 7)
+    if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 < days <= _MOST_DAYS:
+        raise BadInput(f"half-life-days {days!r} is not a number above 0 and up to {_MOST_DAYS}")
     return Settings(
+        choose=_one_of(document, "choose", _CHOICES),
+        half_life_days=days,
         node_placement=_one_of(document, "node-placement", _NODE_PLACEMENTS),
         device_placement=_one_of(document, "device-placement", _DEVICE_PLACEMENTS),
         defaults=Defaults(

@@ -17,7 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 from aiohttp import web
@@ -47,6 +47,7 @@ from hetero.model import Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import Node
+from hetero.placement.demand import Demand
 from hetero.placement.place_pod import standing
 from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weights
 
@@ -87,8 +88,10 @@ class Scheduler:
     vocabulary: Vocabulary
     key: Key
     lease: Lease | None = None
-    node_placement: str = "binpack"
-    device_placement: str = "binpack"
+    node_placement: str = "fragmentation"
+    device_placement: str = "fragmentation"
+    choose: str = "one"  # "score": answer all nodes that serve
+    half_life: float | None = None  # seconds, of what arrived
     quotas: Quotas = field(init=False)
     cache: SchedulerCache = field(init=False)
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
@@ -104,7 +107,7 @@ class Scheduler:
 
     def __attrs_post_init__(self) -> None:
         self.quotas = Quotas(self.vocabulary)
-        self.cache = SchedulerCache(self.quotas)
+        self.cache = SchedulerCache(self.quotas, demand=Demand(self.half_life))
         self.scheduler_metrics = SchedulerMetrics(self.cache, self.quotas)
         self.events = Events(self.api)
 
@@ -257,7 +260,7 @@ class Scheduler:
         self._pods.pop(uid, None)
         self._hami_pods.pop(uid, None)
         self._ours.discard(uid)
-        self.cache.release(uid)
+        self.cache.forget(uid)
 
     async def _expire(self, uid: str) -> None:
         """Give back what a leader before us gave to a pod that it then did not bind."""
@@ -339,6 +342,14 @@ class Scheduler:
         self._filtered[plain["metadata"]["uid"]] = plain, pod_request
         if len(self._filtered) > _MOST_FILTERED:
             del self._filtered[next(iter(self._filtered))]
+        self.cache.arrive(plain["metadata"]["uid"], pod_request.pod, time())
+        if self.choose == "one":
+            best = self.cache.best(
+                pod_request.pod, frozenset(names.each), weights=self._weights(pod_request)
+            )
+            if best is not None:
+                names = self._named = _Names(Raw(json.encode([best])), [best])
+                return {"NodeNames": names.text, "FailedNodes": {}}
         fits, failed = self.cache.serving(pod_request.pod, names.each)
         counts = Counter(failed.values())
         self.scheduler_metrics.refused(counts)
@@ -397,7 +408,7 @@ class Scheduler:
 
     async def _give(self, plain: Plain, pod_request: PodRequest, node: str, path: str) -> None:
         uid = plain["metadata"]["uid"]
-        policy = PLACEMENT_POLICIES[pod_request.device_placement or self.device_placement]
+        policy = PLACEMENT_POLICIES.get(pod_request.device_placement or self.device_placement)
         answer = self.cache.reserve(uid, pod_request.pod, node, policy=policy)
         if isinstance(answer, Refusal):
             sentence = f"node {node}: {answer.sentence}"

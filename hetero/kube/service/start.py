@@ -60,6 +60,8 @@ def scheduler(
                 lease=contender,
                 node_placement=chosen.node_placement,
                 device_placement=chosen.device_placement,
+                choose=chosen.choose,
+                half_life=chosen.half_life_days * 86_400,
             )
             beside = [made.follow_nodes(), made.follow_pods(), made.follow_quotas()]
             if contender:

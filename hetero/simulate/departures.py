@@ -1,0 +1,253 @@
+"""Replays pods that come and go at a load, under one placement policy and one seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
+from attrs import define, field, frozen
+
+from hetero.model.errors import BadInput
+from hetero.placement.demand import wanted
+from hetero.simulate.baselines import WHOLE
+from hetero.simulate.player import Player
+from hetero.simulate.replay import demands
+from hetero.simulate.trace import Trace, read
+
+MODES = ("loss", "queue")
+LIFETIMES = ("exponential", "trace")
+#: Arrivals before measuring begins, and those that are measured.
+WARM_UP, MEASURED = 10_000, 20_000
+#: Seconds: the mean life where lives are exponential, and the longest of a trace.
+MEAN_LIFE, LONGEST_LIFE = 3600.0, 24 * 3600.0
+
+_MOST_LOAD = 1000  # percent
+#: Arrivals from one count of the whole nodes to the next.
+_LOOK = 20
+
+
+@frozen(kw_only=True)
+class Protocol:
+    """How pods come and go: `load` is the rate of arrivals times mean(cards * life), in percent."""
+
+    lifetimes: str
+    mode: str
+    load: int
+    warm_up: int = WARM_UP
+    measured: int = MEASURED
+
+
+@frozen(kw_only=True)
+class Size:
+    """What became of the measured pods of one size: 0 is a share, else whole cards."""
+
+    cards: int
+    arrived: int
+    refused: int  # loss: not placed at once; queue: not placed by the end
+    waited: float  # seconds, mean over those that were placed
+    waited_p99: float
+
+
+@frozen(kw_only=True)
+class Life:
+    """What one placement policy made of one sample; percentages are means over time."""
+
+    placement: str
+    seed: int
+    load: int
+    allocated: float  # percent of all cards
+    whole_nodes: float  # nodes of which no card is used
+    sizes: tuple[Size, ...]
+
+
+@define(eq=False)
+class _Sizes:
+    arrived: dict[int, int] = field(factory=dict)
+    waits: dict[int, list[float]] = field(factory=dict)
+
+    def result(self) -> tuple[Size, ...]:
+        made = []
+        for cards, arrived in sorted(self.arrived.items()):
+            waits = sorted(self.waits.get(cards, ()))
+            made.append(
+                Size(
+                    cards=cards,
+                    arrived=arrived,
+                    refused=arrived - len(waits),
+                    waited=sum(waits) / max(len(waits), 1),
+                    waited_p99=waits[len(waits) * 99 // 100] if waits else 0.0,
+                )
+            )
+        return tuple(made)
+
+
+class _Replay:
+    """The events of one replay, in the order of time."""
+
+    def __init__(self, trace: Trace, placement: str, seed: int, protocol: Protocol) -> None:
+        rng = random.Random(seed)
+        nodes = list(trace.nodes)
+        rng.shuffle(nodes)
+        self.trace, self.protocol = trace, protocol
+        self.player = Player(placement, nodes, trace.pods, seed)
+        self.total = self.player.left()
+        self.asked = demands(trace)
+        self.classes = [(wanted(pod), tuple(pod.host().items())) for pod in trace.pods]
+        self.lives = _lives(trace, protocol.lifetimes)
+        mean = sum(a * life for a, life in zip(self.asked, self.lives, strict=True)) / len(
+            self.asked
+        )
+        if not mean:
+            raise BadInput(f"{trace.name}: no pod asks for a card that is there")
+        self.gap = mean / (self.total * protocol.load / 100)  # seconds between arrivals, mean
+        self.rng = rng
+        self.now = 0.0
+        self.ends: list[tuple[float, str]] = []
+        self.waiting: list[tuple[int, int, int, float]] = []  # -priority, order, pod, since
+        self.sizes = _Sizes()
+        self.measuring = False
+        self.seconds = self.used = 0.0  # measured: time, and what was used in it
+        self.whole: list[int] = []
+
+    def run(self) -> None:
+        protocol = self.protocol
+        for order in range(protocol.warm_up + protocol.measured):
+            self._pass(self.now + self.rng.expovariate(1 / self.gap))
+            self.measuring = order >= protocol.warm_up
+            self._arrive(order, self.rng.randrange(len(self.trace.pods)))
+        self.measuring = False
+        self._finish()
+
+    def _finish(self) -> None:
+        """Let the measured pods that wait be placed while others go on arriving."""
+        order, first = self.protocol.warm_up + self.protocol.measured, self.protocol.warm_up
+        last = order
+        for number in range(order, order + self.protocol.measured):
+            if not any(first <= one[1] < last for one in self.waiting):
+                return
+            self._pass(self.now + self.rng.expovariate(1 / self.gap))
+            self._arrive(number, self.rng.randrange(len(self.trace.pods)))
+
+    def _pass(self, until: float) -> None:
+        """Let time go by; whatever ends makes those that wait be tried again."""
+        while self.ends and self.ends[0][0] <= until:
+            at, uid = heappop(self.ends)
+            self._measure(at)
+            self.player.end(uid)
+            self._try_all()
+        self._measure(until)
+
+    def _measure(self, until: float) -> None:
+        if self.measuring:
+            self.seconds += until - self.now
+            self.used += (until - self.now) * (self.total - self.player.left())
+        self.now = until
+
+    def _arrive(self, order: int, number: int) -> None:
+        if self.measuring:
+            if order % _LOOK == 0:  # arrivals come at random: what they find is the mean over time
+                self.whole.append(self.player.whole_nodes())
+            cards = self._cards(number)
+            self.sizes.arrived[cards] = self.sizes.arrived.get(cards, 0) + 1
+        if not self._try(order, number, self.now) and self.protocol.mode == "queue":
+            self.waiting.append((-self.trace.pods[number].priority, order, number, self.now))
+            self.waiting.sort()
+
+    def _try_all(self) -> None:
+        """Try those that wait as kube-scheduler does: by priority, then by age."""
+        refused: set[object] = set()
+        left = []
+        for one in self.waiting:
+            _, order, number, since = one
+            if self.classes[number] in refused or not self._try(order, number, since):
+                refused.add(self.classes[number])
+                left.append(one)
+        self.waiting = left
+
+    def _try(self, order: int, number: int, since: float) -> bool:
+        uid = str(order)
+        if not self.player.place(uid, self.trace.pods[number], self.now):
+            if self.protocol.mode == "loss":
+                self.player.end(uid)
+            return False
+        life = self.lives[number]
+        if self.protocol.lifetimes == "exponential":
+            life = random.Random(f"{self.player.seed}/{order}").expovariate(1 / life)
+        heappush(self.ends, (self.now + life, uid))
+        first = self.protocol.warm_up
+        if first <= order < first + self.protocol.measured:
+            self.sizes.waits.setdefault(self._cards(number), []).append(self.now - since)
+        return True
+
+    def _cards(self, number: int) -> int:
+        """Return the whole cards a pod asks for, 0 for a share or none."""
+        return self.asked[number] // WHOLE
+
+
+def _lives(trace: Trace, lifetimes: str) -> list[float]:
+    """Return each pod's mean life in seconds."""
+    if lifetimes == "exponential":
+        return [MEAN_LIFE] * len(trace.pods)
+    if len(trace.lives) != len(trace.pods):
+        raise BadInput(f"{trace.name}: its pods have no times: use --lifetimes exponential")
+    return [min(life, LONGEST_LIFE) for life in trace.lives]
+
+
+def live(trace: Trace, placement: str, seed: int, protocol: Protocol) -> Life:
+    """Return what a placement policy makes of pods that come and go; one seed, one answer."""
+    replay = _Replay(trace, placement, seed, protocol)
+    replay.run()
+    return Life(
+        placement=placement,
+        seed=seed,
+        load=protocol.load,
+        allocated=100 * replay.used / (replay.total * replay.seconds),
+        whole_nodes=fmean(replay.whole),
+        sizes=replay.sizes.result(),
+    )
+
+
+def live_all(
+    path: Path,
+    pods: str | None,
+    placements: Iterable[str],
+    seeds: Iterable[int],
+    protocols: Iterable[Protocol],
+    *,
+    processes: int,
+) -> Iterator[Life]:
+    """Yield a life for every placement, seed and protocol as they end, `processes` at a time."""
+    work = [(path, pods, *one) for one in product(placements, seeds, protocols)]
+    if processes == 1:
+        yield from map(_one, work)
+        return
+    with ProcessPoolExecutor(max_workers=processes) as pool:
+        for done in as_completed([pool.submit(_one, task) for task in work]):
+            yield done.result()
+
+
+def loads(text: str) -> list[int]:
+    """Return the loads in a list as `90,100,115`, in percent. Raises `BadInput`."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not part.isdecimal() or not 1 <= int(part) <= _MOST_LOAD:
+            raise BadInput(f"--load {part}: a load is a whole number from 1 to {_MOST_LOAD}")
+    if not parts:
+        raise BadInput("--load names no load: write --load 90,100,115")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def _one(task: tuple[Path, str | None, str, int, Protocol]) -> Life:
+    path, pods, placement, seed, protocol = task
+    return live(_read(path, pods), placement, seed, protocol)
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, pods: str | None) -> Trace:
+    return read(path, pods=pods)

@@ -1,0 +1,57 @@
+"""What arrives is counted by class, fades by its half-life and says when a lesson is due."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetero.model.units import GiB
+from hetero.placement.demand import FIRST_LESSON, Demand, wanted
+from tests.placement.conftest import Asked, cards, node, pod
+
+SMALL, LARGE = wanted(pod(memory=GiB)), wanted(pod(8))
+
+
+def test_pods_that_ask_the_same_of_devices_are_one_class_whatever_their_host() -> None:
+    demand = Demand()
+    for cpu in (1000, 2000, 3000):
+        demand.arrive(wanted(pod(memory=GiB, cpu=cpu)), {"cpu": cpu}, 0.0)
+    demand.arrive(wanted(pod(0, cpu=4000)), {"cpu": 4000}, 0.0)
+
+    assert [(SMALL, 3 * 16)] == demand.times()
+    assert 16 * 10_000 == demand.asked("cpu")
+
+
+def test_a_pod_of_a_half_life_ago_counts_half() -> None:
+    demand = Demand(half_life=100.0)
+    demand.arrive(SMALL, {"cpu": 1000}, 0.0)
+    demand.arrive(LARGE, {}, 100.0)
+
+    assert {SMALL: 8, LARGE: 16} == dict(demand.times())
+    assert 8 * 1000 == demand.asked("cpu")
+
+
+def test_what_has_not_come_for_ages_is_forgotten() -> None:
+    demand = Demand(half_life=1.0)
+    demand.arrive(SMALL, {"cpu": 1}, 0.0)
+    demand.arrive(LARGE, {"cpu": 1}, 10_000.0)
+
+    assert [(LARGE, 16)] == demand.times()
+
+
+@pytest.mark.parametrize("half_life", [None, 1000.0])
+def test_lessons_are_due_at_every_doubling_of_what_still_counts(half_life: float | None) -> None:
+    demand = Demand(half_life=half_life)
+    due = [n for n in range(1, 400) if demand.arrive(SMALL, {}, 0.0)]
+
+    assert [FIRST_LESSON * 2**n for n in range(5)] == due
+
+
+def test_a_pod_that_is_tried_again_is_counted_once() -> None:
+    asked = Asked([node("a", cards("free", 1, node="a"))])
+    for now in (0.0, 1.0, 2.0):
+        asked.cache.arrive("uid", pod(memory=GiB), now)
+    assert [(SMALL, 16)] == asked.cache.demand.times()
+
+    asked.cache.forget("uid")
+    asked.cache.arrive("uid", pod(memory=GiB), 3.0)
+    assert [(SMALL, 32)] == asked.cache.demand.times()
