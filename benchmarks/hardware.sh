@@ -1,10 +1,11 @@
 #!/bin/sh
 # Measures hetero on this machine's card, within a given time and without a network.
 #
-#   OUT=DIR [WHEELS=DIR] benchmarks/hardware.sh SECONDS STEPS [ISOLATION OPTIONS]
+#   OUT=DIR [WHEELS=DIR] benchmarks/hardware.sh [SECONDS] STEPS [OPTIONS OF ISOLATION OR LONG]
 #
-# SECONDS  how long it may take in all; a step that would pass it is stopped, and says so
-# STEPS    all, or some of doctor,inventory,memory,overhead,isolation in that order
+# SECONDS  how long it may take in all (540); a step that would pass it is stopped, and says so
+# STEPS    all, or some of doctor,inventory,memory,overhead,isolation in that order; or long: kernels of
+#          5 ms to seconds
 # OUT      where hardware.txt (everything shown) and one JSON file a step are written; isolation.jsonl
 #          has each run of isolation as it ended, should it be cut off
 # WHEELS   a folder of wheels of what python3 lacks (cattrs, click, hatchling, trove-classifiers, …)
@@ -15,6 +16,10 @@
 # is installed outside a temporary folder. It exits with 1 if any step failed, and names those.
 set -eu
 
+case ${1:-} in
+[0-9]*) ;;
+?*) set -- 540 "$@" ;;
+esac
 if [ $# -lt 2 ] || [ -z "${OUT:-}" ]; then
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 2
@@ -83,6 +88,7 @@ for name in $(echo "$steps" | tr , ' '); do
         step isolation python3 -m hetero.cli bench isolation --json "$OUT/isolation.json" \
             --record "$OUT/isolation.jsonl" "$@"
         ;;
+    long) step long python3 "$here/benchmarks/long.py" --json "$OUT/long.json" "$@" ;;
     *)
         echo "hardware.sh: no step $name" >&2
         exit 2

@@ -1,9 +1,14 @@
 /* Which streams have work that the device may not have finished (tracked_streams.h). */
 #include "tracked_streams.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 static const struct stream_key nobody;
+
+static struct tracked_stream *entry(const struct tracked_streams *streams, unsigned number)
+{
+    return &streams->chunks[number / TRACKED_STREAM_CHUNK][number % TRACKED_STREAM_CHUNK];
+}
 
 static bool idle(const struct tracked_stream *stream)
 {
@@ -26,9 +31,20 @@ static void empty(struct tracked_streams *streams, struct tracked_stream *stream
 struct tracked_stream *tracked_streams_find(struct tracked_streams *streams, const struct stream_key *key)
 {
     for (unsigned i = 0; i < streams->highest; i++)
-        if (same_stream(&streams->stream[i].key, key))
-            return &streams->stream[i];
+        if (same_stream(&entry(streams, i)->key, key))
+            return entry(streams, i);
     return NULL;
+}
+
+/* An entry that was never used; NULL when there is none, or no memory for any. */
+static struct tracked_stream *unused(struct tracked_streams *streams)
+{
+    unsigned chunk = streams->highest / TRACKED_STREAM_CHUNK;
+    if (chunk == TRACKED_STREAM_CHUNKS)
+        return NULL;
+    if (streams->chunks[chunk] == NULL)
+        streams->chunks[chunk] = calloc(TRACKED_STREAM_CHUNK, sizeof **streams->chunks);
+    return streams->chunks[chunk] == NULL ? NULL : entry(streams, streams->highest++);
 }
 
 /* An entry without work: a new one, one whose stream is gone, or else one whose stream is idle and can come back. */
@@ -36,13 +52,16 @@ static struct tracked_stream *vacant(struct tracked_streams *streams)
 {
     struct tracked_stream *resting = NULL;
     for (unsigned i = 0; i < streams->highest; i++) {
-        if (!idle(&streams->stream[i]))
+        if (!idle(entry(streams, i)))
             continue;
-        if (same_stream(&streams->stream[i].key, &nobody))
-            return &streams->stream[i];
-        resting = &streams->stream[i];
+        if (same_stream(&entry(streams, i)->key, &nobody))
+            return entry(streams, i);
+        resting = entry(streams, i);
     }
-    return streams->highest < TRACKED_STREAMS ? &streams->stream[streams->highest++] : resting;
+    if (resting != NULL && streams->highest % TRACKED_STREAM_CHUNK == 0 && streams->highest > 0)
+        return resting; /* before there are more of them */
+    struct tracked_stream *new = unused(streams);
+    return new != NULL ? new : resting;
 }
 
 struct tracked_stream *tracked_streams_get(struct tracked_streams *streams, const struct stream_key *key)
@@ -89,7 +108,7 @@ bool tracked_streams_settled(struct tracked_streams *streams)
 {
     bool settled = true;
     for (unsigned i = 0; i < streams->highest; i++) {
-        struct tracked_stream *stream = &streams->stream[i];
+        struct tracked_stream *stream = entry(streams, i);
         if (atomic_load_explicit(&stream->dirty, memory_order_relaxed))
             tracked_stream_flush(streams, stream);
         if (stream->pending && streams->engine->passed(stream->tail))
@@ -110,6 +129,6 @@ void tracked_stream_retire(struct tracked_streams *streams, struct tracked_strea
 void tracked_streams_forget_context(struct tracked_streams *streams, void *context)
 {
     for (unsigned i = 0; i < streams->highest; i++)
-        if (streams->stream[i].context == context)
-            empty(streams, &streams->stream[i]);
+        if (entry(streams, i)->context == context)
+            empty(streams, entry(streams, i));
 }

@@ -11,7 +11,9 @@
 
 #include <stdatomic.h>
 
-#define TRACKED_STREAMS       256u
+/* Entries come in chunks, which never move: at most 16,384 streams of a process have work on one device at once. */
+#define TRACKED_STREAM_CHUNK  256u
+#define TRACKED_STREAM_CHUNKS 64u
 #define TRACKED_STREAM_FENCES 4u
 
 /* Which stream: a handle of its own, or a default stream, which is another one in every context (and, when it is the
@@ -35,7 +37,7 @@ struct tracked_stream {
 
 struct tracked_streams {
     const struct engine *engine;
-    struct tracked_stream stream[TRACKED_STREAMS];
+    struct tracked_stream *chunks[TRACKED_STREAM_CHUNKS];
     unsigned highest; /* entries beyond were never used */
 };
 

@@ -21,6 +21,8 @@ static const char help[] =
     "whole run.\n"
     "\n"
     "  --seconds S      how long to run (default 5)\n"
+    "  --steps N        run so many steps instead, one in flight; the time is from the first launch to the start of\n"
+    "                   one more\n"
     "  --warmup S       run this long first, uncounted (default 0)\n"
     "  --kernel-us N    how long one kernel takes on the free card, in microseconds (default 500)\n"
     "  --iterations N   how often its loop turns, instead of measuring that\n"
@@ -127,7 +129,7 @@ static struct {
 
 static struct {
     double seconds, warmup, kernel_us;
-    unsigned long iterations, in_flight, graph, device;
+    unsigned long iterations, in_flight, graph, device, steps;
     uint64_t memory, allocations[16];
     unsigned allocation_count;
     bool cooperative, cued;
@@ -319,6 +321,26 @@ static void run(double seconds, bool every_second)
     empty_queue();
 }
 
+/* Runs so many steps one after the other, and tells how long that took until one more had begun: what a limiter has
+ * every step pay for is paid by then. */
+static void run_steps(unsigned long count)
+{
+    double start = 0;
+    for (unsigned long step = 0; step <= count; step++) {
+        if (graph)
+            CALL(cuGraphLaunch, graph, stream);
+        else
+            launch();
+        start = step == 0 ? now() : start;
+        if (step < count)
+            CALL(cuStreamSynchronize, stream);
+    }
+    double took = now() - start;
+    printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"iterations\": %u}\n", count, took,
+           (double)count / took, iterations);
+    empty_queue();
+}
+
 /* Runs until the monotonic clock says `until`, and tells of each step when all is over: a pipe that nobody reads yet
  * must not hold it up. */
 static void run_until(double until, double rest)
@@ -421,25 +443,20 @@ static unsigned long whole(const char *option, const char *text, double least)
 
 static void read_options(int count, char **arguments)
 {
-    static const struct option options[] = {{"seconds", 1, NULL, 's'},
-                                            {"warmup", 1, NULL, 'w'},
-                                            {"kernel-us", 1, NULL, 'k'},
-                                            {"iterations", 1, NULL, 'n'},
-                                            {"in-flight", 1, NULL, 'f'},
-                                            {"graph", 1, NULL, 'g'},
-                                            {"memory", 1, NULL, 'm'},
-                                            {"alloc", 1, NULL, 'a'},
-                                            {"device", 1, NULL, 'd'},
-                                            {"help", 0, NULL, 'h'},
-                                            {"cooperative", 0, NULL, 'c'},
-                                            {"cued", 0, NULL, 'q'},
-                                            {0}};
+    static const struct option options[] = {{"seconds", 1, NULL, 's'},    {"steps", 1, NULL, 't'},
+                                            {"warmup", 1, NULL, 'w'},     {"kernel-us", 1, NULL, 'k'},
+                                            {"iterations", 1, NULL, 'n'}, {"in-flight", 1, NULL, 'f'},
+                                            {"graph", 1, NULL, 'g'},      {"memory", 1, NULL, 'm'},
+                                            {"alloc", 1, NULL, 'a'},      {"device", 1, NULL, 'd'},
+                                            {"help", 0, NULL, 'h'},       {"cooperative", 0, NULL, 'c'},
+                                            {"cued", 0, NULL, 'q'},       {0}};
     int index = 0, option;
     opterr = 0;
     while ((option = getopt_long(count, arguments, "h", options, &index)) != -1) {
         const char *name = option == '?' ? "" : options[index].name;
         switch (option) {
         case 's': asked.seconds = positive(name, optarg, 0); break;
+        case 't': asked.steps = whole(name, optarg, 1); break;
         case 'w': asked.warmup = positive(name, optarg, 0); break;
         case 'k': asked.kernel_us = positive(name, optarg, 1); break;
         case 'n': asked.iterations = whole(name, optarg, 1); break;
@@ -488,6 +505,8 @@ int main(int count, char **arguments)
         run(asked.warmup, false);
     if (asked.cued)
         serve();
+    else if (asked.steps)
+        run_steps(asked.steps);
     else
         run(asked.seconds, true);
     return 0;

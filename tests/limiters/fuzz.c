@@ -113,7 +113,7 @@ static void play(const uint8_t *bytes, size_t size)
         case 5: REQUIRE(ledger_used(region, device) >= held[device]); break;
         default:
             budget_settle(account, amount, amount * 2, 3000, amount % 1000);
-            REQUIRE(budget_balance(account, amount, amount * 3, 3000) <= BUDGET_ARREARS_NS);
+            REQUIRE(budget_balance(account, amount, amount * 3, 3000) <= BUDGET_KEPT_NS);
             REQUIRE(budget_wait(budget_balance(account, amount, amount * 3, 1), 1) < UINT64_C(1) << 62);
         }
         REQUIRE(region->own[device] == held[device]);

@@ -165,9 +165,29 @@ static void a_thread_that_cannot_be_started_is_reported_once_a_minute(void)
     EXPECT(1, went_on);
 }
 
+/* One of them has work for a while, the others are done at once. */
+static void of_five_thousand_streams_each_is_waited_for(void)
+{
+    static struct tracked_streams streams = {.engine = &in_real_time};
+    for (uintptr_t busy = 1; busy <= 5000; busy += 1111) {
+        for (uintptr_t s = 1; s <= 5000; s++) {
+            struct tracked_stream *stream = tracked_streams_get(&streams, &(struct stream_key){.stream = (void *)s});
+            EXPECT(true, stream != NULL);
+            atomic_store(&device_free_at, s == busy ? UINT64_MAX : 0);
+            atomic_store(&stream->dirty, true);
+            tracked_stream_flush(&streams, stream);
+        }
+        EXPECT(false, tracked_streams_settled(&streams));
+        *(uint64_t *)tracked_streams_find(&streams, &(struct stream_key){.stream = (void *)busy})->tail = 0;
+        EXPECT(true, tracked_streams_settled(&streams));
+    }
+    EXPECT(true, streams.highest <= 5000);
+}
+
 static const struct test tests[] = {
     TEST(threads_pass_the_gate_of_a_governor_in_real_time),
     TEST(a_thread_that_cannot_be_started_is_reported_once_a_minute),
+    TEST(of_five_thousand_streams_each_is_waited_for),
 };
 
 int main(int count, char **arguments)

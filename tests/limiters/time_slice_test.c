@@ -59,6 +59,7 @@ static void a_stopped_holder_of_the_slice_is_waited_for_once(void)
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     EXPECT(true, time_slice_try(&time_slice, false));
+    time_slice_close(&time_slice);
 }
 
 static void who_was_killed_in_its_time_slice_does_not_hold_it(void)
@@ -71,6 +72,7 @@ static void who_was_killed_in_its_time_slice_does_not_hold_it(void)
     usleep(1000);
     EXPECT(false, time_slice_held(&time_slice));
     EXPECT(true, time_slice_try(&time_slice, false));
+    time_slice_close(&time_slice);
 }
 
 /* One of each priority may run, because those of high priority do not wait until the others have drained; and of two
@@ -163,6 +165,7 @@ static void a_lease_on_a_page_keeps_nobody(void)
     usleep(150000);
     time_slice_take(&time_slice, false, NULL);
     EXPECT(true, time_slice.pages.own != NULL);
+    time_slice_close(&time_slice);
 }
 
 /* Whatever lies where a neighbour's page was. */
@@ -186,6 +189,8 @@ static void a_page_that_is_short_or_torn_or_another_is_silent(void)
         }
     }
     EXPECT(true, time_slice_try(&time_slice, false));
+    time_slice_close(&time_slice);
+    time_slice_close(&other);
 }
 
 static const struct test tests[] = {

@@ -137,9 +137,9 @@ def _lose_capabilities() -> None:
     for capability in range(64):
         if not _CONTAINERS_CAPABILITIES >> capability & 1:
             libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
-    kept = _CONTAINERS_CAPABILITIES
+    left = _CONTAINERS_CAPABILITIES
     header = struct.pack("<Ii", 0x20080522, 0)
-    data = struct.pack("<6I", kept & 0xFFFFFFFF, kept & 0xFFFFFFFF, 0, 0, 0, 0)
+    data = struct.pack("<6I", left & 0xFFFFFFFF, left & 0xFFFFFFFF, 0, 0, 0, 0)
     if libc.capset(header, data) != 0:
         raise OSError(ctypes.get_errno(), "capset")
 

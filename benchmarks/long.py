@@ -1,0 +1,110 @@
+"""Measures what kernels of 5 ms to seconds get of a card, alone and beside a neighbour.
+
+    benchmarks/long.py [--kernels 5,50,200,400,1000] [--share 30] [--beside 120] [--long 2000]
+                       [--json FILE]
+
+Alone: n kernels one after the other under a share, from the first launch to the start of one more,
+against the same n without a limit. Beside: a tenant of a tenth with kernels of two seconds, and a
+neighbour of sixty with kernels of 1.4 ms (as long as a product of large matrices), for so many
+seconds. A line is printed as soon as its run has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hetero_simulator
+from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machine
+
+JOB = str(hetero_simulator.job("cuda"))
+#: At least so many kernels, and so many seconds of them.
+LEAST_KERNELS, LEAST_SECONDS = 12, 2.0
+TENTH, NEIGHBOUR, PRODUCT_US = 10, 60, 1400
+
+
+def start(machine: Machine, core: int | None, *options: str) -> Program:
+    """Start the job, under a share of the card or, with None, without hetero."""
+    grant = None if core is None else DeviceAllocation(memory="1GiB", core=core)
+    return Program([JOB, *options], machine, grant, name="long")
+
+
+def told(job: Program) -> dict[str, Any]:
+    """Return the last line that a job says. Raises `HeteroError` when it failed."""
+    with job:
+        answer: dict[str, Any] = json.loads(list(job.lines())[-1])
+    return answer
+
+
+def alone(machine: Machine, milliseconds: float, share: int, per_ms: float) -> dict[str, Any]:
+    """Return what kernels of this length get under a share, in percent of their rate alone."""
+    steps = max(LEAST_KERNELS, int(LEAST_SECONDS * 1000 / milliseconds))
+    options = ("--iterations", str(max(1, int(per_ms * milliseconds))), "--steps")
+    native = told(start(machine, None, *options, str(max(3, steps // 4))))["rate"]
+    held = told(start(machine, share, *options, str(steps)))
+    got = 100 * held["rate"] / native
+    return {
+        "ms": 1000 / native,
+        "steps": steps,
+        "seconds": held["seconds"],
+        "asked": share,
+        "got": got,
+    }
+
+
+def beside(machine: Machine, seconds: float, milliseconds: float, per_ms: float) -> dict[str, Any]:
+    """Return when a tenth begins one kernel more than it may in this time, and its neighbour."""
+    short = ("--kernel-us", str(PRODUCT_US), "--seconds")
+    native = told(start(machine, None, *short, "3"))["rate"]
+    neighbour = start(machine, NEIGHBOUR, *short, str(seconds))
+    most = int(seconds * TENTH / 100 / (milliseconds / 1000) + 1)
+    options = ("--iterations", str(int(per_ms * milliseconds)), "--steps", str(most))
+    tenth = start(machine, TENTH, *options)
+    got = 100 * told(neighbour)["rate"] / native
+    after = told(tenth)["seconds"]
+    return {"seconds": seconds, "most": most, "after": after, "asked": NEIGHBOUR, "got": got}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write; what was measured says its date."""
+    parser = argparse.ArgumentParser(description="Measures what long kernels get of a card.")
+    parser.add_argument("--kernels", default="5,50,200,400,1000", help="lengths in milliseconds")
+    parser.add_argument("--share", type=int, default=30, help="percent of the card")
+    parser.add_argument("--beside", type=float, default=120.0, help="seconds; 0: not run")
+    parser.add_argument("--long", type=float, default=2000.0, help="the tenth's kernels in ms")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args(arguments)
+    machine = find_machine()
+    calibrated = told(start(machine, None, "--kernel-us", "1000", "--seconds", "1"))
+    per_ms = calibrated["iterations"] * calibrated["rate"] / 1000
+    report: dict[str, Any] = {
+        "machine": {"card": machine.card, "driver": machine.driver, "date": machine.date},
+        "alone": [],
+        "beside": None,
+    }
+    for each in asked.kernels.split(","):
+        row = alone(machine, float(each), asked.share, per_ms)
+        report["alone"].append(row)
+        print(
+            f"{row['ms']:8.1f} ms x {row['steps']}: {row['got']:.2f} of {row['asked']}",
+            flush=True,
+        )
+    if asked.beside > 0:
+        row = report["beside"] = beside(machine, asked.beside, asked.long, per_ms)
+        print(
+            f"beside, {row['seconds']:.0f} s: the tenth begins kernel {row['most'] + 1} after "
+            f"{row['after']:.1f} s; the neighbour {row['got']:.2f} of {row['asked']}"
+        )
+    else:
+        print("beside: not run")
+    if asked.json:
+        asked.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
