@@ -104,14 +104,14 @@ static void *address_of(const struct link_map *object, const ElfW(Sym) * symbol)
     return address;
 }
 
-extern void *__tls_get_addr(void *);
+extern void _dl_mcount(uintptr_t from, uintptr_t self);
 
 /* The loader's list of what is loaded, from the loader's own symbol table: a program that uses that symbol itself has a
  * copy, which is empty until the program is relocated. What is asked for by name here is a function of the loader that
  * no program has. */
 static const struct link_map *loaded_objects(void)
 {
-    uintptr_t base = (uintptr_t)__tls_get_addr & ~(uintptr_t)0xfff;
+    uintptr_t base = (uintptr_t)_dl_mcount & ~(uintptr_t)0xfff;
     while (*(const uint32_t *)base != 0x464c457f) /* ELF's first bytes, on the first page */
         base -= 0x1000;
     const ElfW(Ehdr) *header = (const void *)base;

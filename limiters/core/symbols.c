@@ -142,7 +142,13 @@ __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *h
 {
     void *pass = versioned ? (void *)libc_dlvsym : (void *)libc_dlsym;
     struct place place;
-    if (name == NULL || !find_ours(name, &place) || tenancy() == TENANCY_FREE)
+    if (name == NULL || !find_ours(name, &place))
+        return (struct lookup){NULL, pass};
+    /* A sanitizer asks for these before anything of it works: nothing is called but what passes such a call on. */
+    bool early = place.library == &loader && (handle == RTLD_NEXT || handle == RTLD_DEFAULT);
+    if (early && atomic_load(&process.tenancy) != TENANCY_FREE)
+        return (struct lookup){place.ours, NULL};
+    if (early || tenancy() == TENANCY_FREE)
         return (struct lookup){NULL, pass};
     void *found = place.ours;
     if (handle != RTLD_NEXT && handle != RTLD_DEFAULT)
