@@ -11,30 +11,56 @@ checked in one place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import combinations
+from math import comb
 from typing import Protocol
 
-from attrs import define, evolve
+from attrs import define, evolve, frozen
 
-from hetero.model import FITS, Allocation, Counters, Device, Refusal, Request
+from hetero.model import (
+    FITS,
+    NO_DEVICE,
+    Allocation,
+    Counters,
+    Device,
+    Refusal,
+    Request,
+    Shortage,
+)
 from hetero.placement.cluster import DeviceUsage, Node, Placement, Pod
 from hetero.placement.demand import Demand
 from hetero.placement.match import allocate
+from hetero.placement.node_reason import Said, node_reason
 from hetero.placement.place_pod import place_pod
 from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights
 from hetero.placement.price import NEVER, Lessons, Prices, Shape
 from hetero.placement.state import Cluster
 
-#: What a node is told that published no devices.
-_NO_DEVICES = "have no device"
 #: What a device says that only those hold whom the pod may not share it with.
 _APART = "shared otherwise"
 #: Shapes whose costs are kept up to date, and changes that are remembered for them.
 _MOST_ROWS, _MOST_CHANGES = 1024, 100_000
+#: Sets of victims of one size that are tried before a set is taken with none to spare.
+_MOST_SETS = 300
 #: So many new states of cards, and it is time to forget those no card is in any more.
 _MOST_STATES = 20_000
+
+
+@frozen(kw_only=True)
+class Victims:
+    """Whom to evict from a node for a pod, by UID; `ending` are those that go by themselves."""
+
+    node: str
+    uids: tuple[str, ...]
+    ending: tuple[str, ...]
+    priorities: tuple[int, ...]
+
+    @property
+    def loss(self) -> tuple[int, tuple[int, ...]]:
+        """What is lost: how many, and then how important they are."""
+        return len(self.uids), self.priorities
 
 
 class Quotas(Protocol):
@@ -64,7 +90,7 @@ class _Row:
     costs: list[int]  # by the node's number; NEVER where it does not fit
     #: (cost, number) of every node it fits on, the cheapest first, among what is out of date.
     heap: list[tuple[int, int]]
-    said: dict[int, str]  # by nodes that it seemed to fit on and that cannot place it
+    said: dict[int, Said]  # by nodes that it seemed to fit on and that cannot place it
     upto: int
 
 
@@ -182,23 +208,38 @@ class SchedulerCache:
 
     def serving(self, pod: Pod, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
         """Return those of the nodes that can serve the pod, and what each of the others says."""
-        row, number_of = self._row(pod), self.cluster().number
-        costs, over, kinds = row.costs, self._over_quota(pod), self._kinds
-        why = self._priced(None).reason
+        row, over = self._row(pod), self._over_quota(pod)
         fits, said = list[str](), dict[str, str]()
-        for name in names:  # new strings, to be hashed: of thousands, each further pass is felt
-            number = number_of.get(name)
-            if number is None:
-                said[name] = _NO_DEVICES
-            elif costs[number] == NEVER:
-                said[name] = (
-                    self._faults.get(name) or row.said.get(number) or why(number, row.shape)
-                )
-            elif over and kinds[name] in over:
-                said[name] = over[kinds[name]]
-            else:
+        for name in names:
+            answer = self._said(name, row, over)
+            if answer is None:
                 fits.append(name)
+            else:
+                said[name] = answer[0]
         return fits, said
+
+    def refusal(self, pod: Pod, names: Iterable[str]) -> Refusal:
+        """Return why none of the nodes serves the pod: how many say what, with numbers."""
+        row, over = self._row(pod), self._over_quota(pod)
+        counts, shortages = Counter[str](), dict[str, Shortage]()
+        for name in names:
+            reason, lacking = self._said(name, row, over) or (FITS, None)
+            counts[reason] += 1
+            if lacking is not None:
+                shortages[reason] = lacking.nearer(shortages.get(reason))
+        return Refusal(wanted=1, verdicts={}, counts=counts, of="node", shortages=shortages)
+
+    def _said(self, name: str, row: _Row, over: Mapping[frozenset[int], str]) -> Said | None:
+        """Return what a node says to the row's shape, None if it serves."""
+        number = self.cluster().number.get(name)
+        if number is None:
+            return NO_DEVICE, None
+        if row.costs[number] < NEVER:
+            quota = over.get(self._kinds[name]) if over else None
+            return None if quota is None else (quota, None)
+        if name in self._faults:
+            return self._faults[name], None
+        return row.said.get(number) or self._priced(None).reason(number, row.shape)
 
     def costs(
         self, pod: Pod, names: Iterable[str], *, weights: Weights | None = None
@@ -251,36 +292,105 @@ class SchedulerCache:
             self._on[placement.node].discard(uid)
             self._move(placement, times=-1)
 
-    def evict(self, pod: Pod, node: str, given: Iterable[str]) -> tuple[str, ...] | None:
-        """Return the UIDs to evict so that the pod fits: the given ones and the fewest others.
+    def hold(
+        self, uid: str, pod: Pod, node: str, *, without: Iterable[str] = ()
+    ) -> Placement | Refusal:
+        """Keep the room for a pod that it will have once others are gone, or say why it has none.
 
-        None if it would not fit even without every pod of lower priority, or may not for its
-        namespace's quota, which nobody's eviction mends.
+        Until then more may be taken of a device than it has. A reservation for the pod takes its
+        place.
         """
-        over = self._over_quota(pod)
-        if self._kinds.get(node) in over:
+        answer = self._place_pod(pod, node, without=[uid, *without])
+        if isinstance(answer, Placement):
+            self.release(uid)
+            self._stand(uid, answer)
+        return answer
+
+    def has_room(self, uid: str, pod: Pod, node: str) -> bool:
+        """Return whether a pod fits on a node, where it may hold its place already."""
+        return isinstance(self._place_pod(pod, node, without=[uid]), Placement)
+
+    def on(self, node: str) -> frozenset[str]:
+        """Return the UIDs of those that stand on a node."""
+        return frozenset(self._on.get(node, ()))
+
+    def preemptible(self, pod: Pod, names: Iterable[str]) -> list[str]:
+        """Return the nodes with anybody less important than the pod, the best to look at first.
+
+        Those are the nodes with the least important, and of these the emptiest.
+        """
+        cluster, standing, found = self.cluster(), self.standing, list[tuple[int, int, str]]()
+        for name in names:
+            least = min(
+                (standing[uid].pod.priority for uid in self._on.get(name, ())), default=None
+            )
+            if least is not None and least < pod.priority and name in cluster.number:
+                found.append((least, -cluster.free_milli[cluster.number[name]], name))
+        return [name for _, _, name in sorted(found)]
+
+    def victims(
+        self,
+        pod: Pod,
+        node: str,
+        *,
+        given: Iterable[str] = (),
+        ending: Iterable[str] = (),
+        spared: Container[str] = (),
+    ) -> Victims | None:
+        """Return whom to evict so that the pod fits: the fewest, of these the least important.
+
+        The `given` are evicted in any case, the `spared` never; the `ending` go by themselves.
+        None if the pod
+        would not fit even without every pod of lower priority, or may not for its namespace's
+        quota, which nobody's eviction mends.
+        """
+        if self._kinds.get(node) in self._over_quota(pod):
             return None
-        victims = list(given)
+        going = dict.fromkeys((*given, *ending))
         others = sorted(
             (
                 uid
                 for uid in self._on.get(node, ())
-                if self.standing[uid].pod.priority < pod.priority and uid not in victims
+                if self.standing[uid].pod.priority < pod.priority
+                and uid not in going
+                and uid not in spared
             ),
             key=lambda uid: (self.standing[uid].pod.priority, uid),
         )
-        if isinstance(self._place_pod(pod, node, without=[*victims, *others]), Refusal):
+
+        def fits(some: Iterable[str]) -> bool:
+            return isinstance(self._place_pod(pod, node, without=[*going, *some]), Placement)
+
+        if not fits(others):
             return None
-        for size in range(2):  # none or one more is the common case, and then the least is exact
-            for some in combinations(others, size):
-                if isinstance(self._place_pod(pod, node, without=[*victims, *some]), Placement):
-                    return (*victims, *some)
-        remaining = list(others)
-        for uid in reversed(others):  # spare whom the pod can do without, the most important first
+        chosen = self._fewest(others, fits)
+        return Victims(
+            node=node,
+            uids=(*given, *chosen),
+            ending=tuple(ending),
+            priorities=tuple(self._priorities(chosen)),
+        )
+
+    def _fewest(
+        self, others: Sequence[str], fits: Callable[[Iterable[str]], bool]
+    ) -> tuple[str, ...]:
+        """Return the fewest of the others, least important first, without whom the pod fits."""
+        for size in range(len(others) + 1):
+            if comb(len(others), size) > _MOST_SETS:
+                break
+            # In this order the first set that does has the least important of all of its size.
+            for some in sorted(combinations(others, size), key=self._priorities):
+                if fits(some):
+                    return some
+        remaining = list(others)  # too many sets: spare the most important that it can do without
+        for uid in reversed(others):
             rest = [one for one in remaining if one != uid]
-            if isinstance(self._place_pod(pod, node, without=[*victims, *rest]), Placement):
+            if fits(rest):
                 remaining = rest
-        return (*victims, *remaining)
+        return tuple(remaining)
+
+    def _priorities(self, uids: Iterable[str]) -> list[int]:
+        return sorted((self.standing[uid].pod.priority for uid in uids), reverse=True)
 
     # --- from a node to a placement -------------------------------------------------------------
 
@@ -298,7 +408,7 @@ class SchedulerCache:
         cluster = self.cluster()
         number = cluster.number.get(node)
         if number is None:
-            return Refusal(wanted=1, verdicts={node: _NO_DEVICES}, of="node")
+            return Refusal(wanted=1, verdicts={node: NO_DEVICE}, of="node")
         prices = self._priced(weights)
         if policy is None and not without:
             quick = self._choose(pod, number, prices)
@@ -539,12 +649,12 @@ def _kinds(cluster: Cluster, node: str) -> frozenset[int]:
     return frozenset(cluster.states[card].kind.number for card in cards)
 
 
-def _verdict(refusal: Refusal) -> str:
-    """Return in a few words why a node does not serve."""
-    reasons = set(refusal.verdicts.values())
-    if refusal.missing is None and len(reasons) == 1 and FITS not in reasons:
-        return reasons.pop()
-    return f"cannot place it ({refusal.sentence})"
+def _verdict(refusal: Refusal) -> Said:
+    """Return in a few words why a node does not serve, with numbers."""
+    if refusal.missing is None and refusal.group is None:
+        said = ((one, refusal.shortages.get(one)) for one in refusal.verdicts.values())
+        return node_reason(said, wanted=refusal.wanted)
+    return f"cannot place it ({refusal.sentence})", None
 
 
 def _add_back(placement: Placement, free: dict[str, dict[str, int]], host: dict[str, int]) -> None:

@@ -150,11 +150,11 @@ def _refusal(
     offers: Sequence[Mapping[str, Portion | str]],
 ) -> Refusal:
     """Return why these offers do not serve; of several vendors' devices, whose lacks what."""
-    several = len({device.vendor for device in devices}) > 1
+    heard = [(device, *_heard(device, free, request, offers)) for device in devices]
+    several = len({device.vendor for device, said, _ in heard if said != NOT_CHOSEN}) > 1
     verdicts: dict[str, str] = {}
     shortages: dict[str, Shortage] = {}
-    for device in devices:
-        said, lacking = _heard(device, free, request, offers)
+    for device, said, lacking in heard:
         if several and said not in _PLAIN:
             said = f"{device.vendor} {said}"
         verdicts[device.uuid] = said

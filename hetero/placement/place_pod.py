@@ -217,5 +217,5 @@ def _refusal(
         answer = fit_into(devices, free, request, policy=policy)
         if isinstance(answer, Refusal):
             return answer
-    verdicts = {device.uuid: "lack room for all containers at once" for device in devices}
+    verdicts = {device.uuid: "have no room for all containers at once" for device in devices}
     return Refusal(wanted=len(requests), verdicts=verdicts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from zlib import crc32
 
 from attrs import define, field
 
@@ -19,15 +18,13 @@ from hetero.placement.mix import (
     host_rate,
     whole_cards,
 )
-from hetero.placement.offer import cut_of, obstacle
+from hetero.placement.node_reason import Said, node_reason
+from hetero.placement.offer import cut_of, obstacle, offer, shortage
 from hetero.placement.placement_policy import Weights
 from hetero.placement.state import Cluster, Kind, State
 
 #: A cost no placement has: the pod does not fit. Sums of a node's devices stay below it.
 NEVER = 1 << 50
-#: What a node says in the least telling cases; a code of `Prices.reason_name` is a place in it.
-_PLAIN = (FITS, "have too few devices", NOT_CHOSEN)
-_FITS, _TOO_FEW = 0, 1
 #: Shapes kept in mind; beyond it they are met anew.
 _MOST_SHAPES = 4096
 #: What one step of `Portion.conceded` costs: more than all else of a node by any weights. Those of
@@ -47,11 +44,11 @@ class Want:
     sizes: dict[int, int] = field(factory=dict)
     #: What one cut of it costs, by a card's state.
     costs: list[int] = field(factory=list)
-    #: What cards say to it, by their state: codes of `Prices.reason_name`.
-    codes: list[int] = field(factory=list)
+    #: What cards say to it, by their state.
+    said: list[Said] = field(factory=list)
     #: What it costs of a node's cards, and what they say, by the states they are in.
     nodes: dict[tuple[int, ...], int] = field(factory=dict)
-    reasons: dict[tuple[int, ...], str] = field(factory=dict)
+    reasons: dict[tuple[int, ...], Said] = field(factory=dict)
 
 
 @define(eq=False)
@@ -88,7 +85,6 @@ class Prices:
         self._shapes: dict[object, Shape] = {}
         self._wants: dict[RequestClass, Want] = {}
         self._made = 0
-        self._reasons = dict(enumerate(_PLAIN))
 
     def shape(self, pod: Pod) -> Shape:
         """Return the shape of a pod, a new one if none was like it."""
@@ -123,7 +119,7 @@ class Prices:
         """Note that the lessons or the numbers of states changed."""
         for want in self._wants.values():
             want.costs.clear()
-            want.codes.clear()
+            want.said.clear()
             want.nodes.clear()
             want.reasons.clear()
 
@@ -266,52 +262,37 @@ class Prices:
 
     # --- why not --------------------------------------------------------------------------------
 
-    def reason(self, number: int, shape: Shape) -> str:
-        """Return what a node says to a shape: of several reasons always the same one."""
+    def reason(self, number: int, shape: Shape) -> Said:
+        """Return what a node says to a shape that does not fit on it, with the numbers of it."""
         cluster, want = self.cluster, shape.want
         if cluster.closed[number]:
-            return "cordoned"
-        for have, need, name in zip(
-            cluster.host[number], shape.host, cluster.counters, strict=True
-        ):
-            if need and have < need:
-                return f"lack host {name}"
+            return "cordoned", None
+        for place, need in enumerate(shape.host):
+            if need and cluster.host[number][place] < need:
+                return f"lack host {cluster.counters[place]}", None
         states = cluster.states_of[number]
-        reason = want.reasons.get(states)
-        if reason is None:
-            reason = want.reasons[states] = self._of_cards(states, want)
-        return reason
+        if states not in want.reasons:
+            said = self._said(want)
+            want.reasons[states] = node_reason(
+                (said[card] for card in states), wanted=want.wanted.cards
+            )
+        return want.reasons[states]
 
-    def _of_cards(self, states: tuple[int, ...], want: Want) -> str:
-        """Return what cards in these states say together."""
-        codes = self._codes(want)
-        said = [codes[card] for card in states]
-        if said.count(_FITS) >= want.wanted.cards:
-            return FITS
-        most = max(said, default=None)
-        return "have no device" if most is None else self._reasons[most or _TOO_FEW]
-
-    def _codes(self, want: Want) -> list[int]:
-        """Return what a card says, by its state; the larger, the more telling."""
-        codes, request = want.codes, want.wanted.request
-        for state in self.cluster.states[len(codes) :]:
-            said = FITS
-            if request is not None:
-                cut = cut_of(state.kind.device, request.asks[0], request, state.free)
-                blocked = cut if isinstance(cut, str) else None
-                if not isinstance(cut, str):
-                    blocked = obstacle(state.kind.device, cut, request, state.free)
-                said = blocked or FITS
-            codes.append(self._code(said))
-        return codes
-
-    def _code(self, reason: str) -> int:
-        """Return a reason's code, which must not hang on which reason was met first."""
-        if reason in _PLAIN:
-            return _PLAIN.index(reason)
-        code = len(_PLAIN) + crc32(reason.encode())
-        self._reasons[code] = reason
-        return code
+    def _said(self, want: Want) -> list[Said]:
+        """Return what a card says, by its state."""
+        said, request = want.said, want.wanted.request
+        for state in self.cluster.states[len(said) :]:
+            if request is None:
+                said.append((FITS, None))
+                continue
+            device, ask = state.kind.device, request.asks[0]
+            offered = offer(device, ask, request, state.free)
+            said.append(
+                (offered, shortage(device, ask, request, state.free))
+                if isinstance(offered, str)
+                else (FITS, None)
+            )
+        return said
 
     # --- what is learned ------------------------------------------------------------------------
 

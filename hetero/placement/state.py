@@ -32,7 +32,7 @@ class Kind:
         """Return the thousandths of the card that are left: of its scarcest counter."""
         if free[SLOTS] <= 0:
             return 0
-        return min(
+        left = min(
             (
                 free[name] * CARD_MILLI // amount
                 for name, amount in self.device.capacity.items()
@@ -40,6 +40,7 @@ class Kind:
             ),
             default=0,
         )
+        return max(left, 0)  # more may be held than there is, for those that wait for others to go
 
 
 @define(eq=False)

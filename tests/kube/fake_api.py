@@ -18,17 +18,21 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @define(eq=False)
 class FakeApi:
-    """Nodes, pods and leases by their paths. `fail` names calls that are answered by an error."""
+    """Objects by their paths. `fail` names calls that are answered by an error."""
 
     objects: dict[str, Plain] = field(factory=dict)
     events: list[str] = field(factory=list)
     fail: set[str] = field(factory=set)
     calls: list[str] = field(factory=list)
+    protected: set[str] = field(factory=set)  # names of pods that may not be evicted
+    evicted: list[str] = field(factory=list)
     _watchers: list[tuple[str, Callable[[str, Plain], None]]] = field(factory=list)
     _numbers: Any = field(factory=count)
 
     async def get(self, path: str, query: Any = None) -> Plain:
         self._note("GET", path)
+        if path == "/api/v1":
+            return {"resources": [{"name": "pods/eviction", "version": "v1"}]}
         if path not in self.objects:
             raise ApiError(f"GET {path}", 404, "not found")
         return copy.deepcopy(self.objects[path])
@@ -37,6 +41,8 @@ class FakeApi:
         self._note("POST", path)
         if path.endswith("/events"):
             self.events.append(body["message"])
+        elif path.endswith("/eviction"):
+            self._evict(path.removesuffix("/eviction"), body)
         elif path.endswith("/binding"):
             self._set(
                 path.removesuffix("/binding"),
@@ -57,8 +63,11 @@ class FakeApi:
 
     async def patch(self, path: str, body: Plain) -> Plain:
         self._note("PATCH", path)
-        if path not in self.objects:
+        if path.removesuffix("/status") not in self.objects:
             raise ApiError(f"PATCH {path}", 404, "not found")
+        if path.endswith("/status"):
+            self._set(path.removesuffix("/status"), lambda o: _merge(o, {"status": body["status"]}))
+            return body
         metadata = body["metadata"]
         if metadata.get("uid") not in (None, self.objects[path]["metadata"]["uid"]):
             raise ApiError(f"PATCH {path}", 409, "another uid")
@@ -73,6 +82,18 @@ class FakeApi:
         listed([o for p, o in self.objects.items() if p.split("/")[-2] == kind])
         self._watchers.append((kind, changed))
         await asyncio.Event().wait()
+
+    def _evict(self, path: str, body: Plain) -> None:
+        """Do what the API does with an Eviction: a pod has its grace period, and may be spared."""
+        if path.rpartition("/")[2] in self.protected:
+            raise ApiError(f"POST {path}/eviction", 429, "would violate a disruption budget")
+        if body["deleteOptions"].get("dryRun"):
+            return
+        self.evicted.append(path.rpartition("/")[2])
+        if self.objects[path]["spec"].get("terminationGracePeriodSeconds") == 0:
+            self.delete(path)
+        else:
+            self._set(path, lambda o: o["metadata"].update(deletionTimestamp="now"))
 
     def put_now(self, path: str, body: Plain) -> Plain:
         made = copy.deepcopy(body)
@@ -100,3 +121,11 @@ class FakeApi:
         for kind, changed in self._watchers:
             if path.split("/")[-2] == kind:
                 changed(event, copy.deepcopy(self.objects[path]))
+
+
+def _merge(into: Plain, body: Plain) -> None:
+    for name, value in body.items():
+        if isinstance(value, dict):
+            _merge(into.setdefault(name, {}), value)
+        else:
+            into[name] = value

@@ -66,7 +66,10 @@ def test_a_pod_gets_the_share_it_asks_for_and_one_too_large_hears_why_not(
     assert "n1" == wait_for(lambda: node_of(scheduled, "fits"))
     assert {"GPU-1": {"core": 30, "memory": 3000 * 2**20, "slots": 1}} == held(scheduled)
     assert wait_for(
-        lambda: "0 of 2 nodes: 1 have no device, 1 too small" in scheduled.events("large")
+        lambda: (
+            "0 of 2 nodes: 1 too small (19.6 GiB wanted, largest 16), 1 have no device"
+            in scheduled.events("large")
+        )
     )
 
 
@@ -143,3 +146,135 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
     notes = {ALLOCATION: "{}"}
     with pytest.raises(urllib.error.HTTPError, match="written by the scheduler alone"):
         plane.add_pod("forged", share, spec=plain, metadata={"annotations": notes})
+
+
+def test_a_refusal_has_the_numbers_of_what_lacks(scheduled: ControlPlane) -> None:
+    share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "12288"}
+    for number in (1, 2):
+        scheduled.add_node(f"n{number}", {INVENTORY: inventory_text((card(f"GPU-{number}"),))})
+        scheduled.add_pod(f"p{number}", share)
+    wait_for(lambda: node_of(scheduled, "p1") and node_of(scheduled, "p2"))
+    scheduled.add_pod("late", share)
+
+    told = "0 of 2 nodes: 2 lack memory on one device (12 GiB wanted, largest free 4)"
+    assert wait_for(lambda: told in scheduled.events("late"))
+
+
+def important(plane: ControlPlane, name: str, value: int) -> None:
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    plane.call("POST", path, {"metadata": {"name": name}, "value": value})
+
+
+def protect(plane: ControlPlane, app: str, *, allowed: int) -> None:
+    """Have a budget say how many of an app may be evicted, as its controller would."""
+    version = "v1" if plane.minor >= 21 else "v1beta1"
+    path = f"/apis/policy/{version}/namespaces/default/poddisruptionbudgets"
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}}
+    made = plane.call("POST", path, {"metadata": {"name": app}, "spec": spec})
+    counts = {"disruptionsAllowed": allowed, "currentHealthy": 1 + allowed, "desiredHealthy": 1}
+    status = {**counts, "expectedPods": 1 + allowed, "observedGeneration": 1}
+    plane.call("PUT", f"{path}/{app}/status", {**made, "status": status})
+
+
+def test_the_least_important_that_no_budget_protects_is_evicted_and_its_room_is_kept(
+    scheduled: ControlPlane,
+) -> None:
+    scheduled.add_node("n1", {INVENTORY: inventory_text((card("GPU-1"), card("GPU-2")))})
+    for name, value in (("low", 10), ("middle", 20), ("high", 100)):
+        important(scheduled, name, value)
+    protect(scheduled, "kept", allowed=0)
+    whole = {"nvidia.com/gpu": "1"}
+    at_once = {"terminationGracePeriodSeconds": 0}
+    for app, priority in (("kept", "low"), ("spare", "middle")):
+        spec = {"priorityClassName": priority, **at_once}
+        scheduled.add_pod(app, whole, spec=spec, metadata={"labels": {"app": app}})
+    wait_for(lambda: node_of(scheduled, "kept") and node_of(scheduled, "spare"))
+    # Kubernetes lets a pod be evicted whatever a budget says until it is ready.
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for app in ("kept", "spare"):
+        path = f"/api/v1/namespaces/default/pods/{app}/status"
+        merge = "application/merge-patch+json"
+        scheduled.call("PATCH", path, {"status": ready}, kind=merge)
+    scheduled.add_pod("urgent", whole, spec={"priorityClassName": "high"})
+
+    assert "n1" == wait_for(lambda: node_of(scheduled, "urgent"))
+    assert {"kept", "urgent"} == {pod["metadata"]["name"] for pod in scheduled.pods()}
+    assert "preempted by pod default/urgent on node n1" in scheduled.events("spare")
+
+
+_CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "podgroups.scheduling.x-k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "https://sigs.k8s.io/scheduler-plugins"},
+    },
+    "spec": {
+        "group": "scheduling.x-k8s.io",
+        "scope": "Namespaced",
+        "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+def test_two_groups_that_both_want_most_of_a_cluster_are_placed_one_after_the_other(
+    scheduled: ControlPlane,
+) -> None:
+    scheduled.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _CRD)
+    path = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
+    for number in range(3):
+        name = f"n{number}"
+        scheduled.add_node(name, {INVENTORY: inventory_text((card(f"GPU-{number}"),))})
+
+    def made(group: str) -> bool:
+        body = {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": group},
+            "spec": {"minMember": 2},
+        }
+        try:
+            scheduled.call("POST", path, body)
+        except urllib.error.HTTPError as error:  # the API is not served at once
+            return error.code == 409
+        return True
+
+    for group in "ab":
+        wait_for(lambda group=group: made(group))
+    spec = {"terminationGracePeriodSeconds": 0}
+    for number in (1, 2):
+        for group in "ab":
+            labels = {"labels": {"scheduling.x-k8s.io/pod-group": group}}
+            half = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "50"}
+            scheduled.add_pod(f"{group}{number}", half, spec=spec, metadata=labels)
+
+    def placed() -> dict[str, int]:
+        counts = {"a": 0, "b": 0}
+        for pod in scheduled.pods():
+            counts[pod["metadata"]["name"][0]] += bool(pod["spec"].get("nodeName"))
+        return counts
+
+    wait_for(lambda: 2 in placed().values(), seconds=100)
+    assert [0, 2] == sorted(placed().values())
+    (first,) = (group for group, count in placed().items() if count == 2)
+    rows = set()
+    for number in (1, 2):
+        notes = scheduled.pod(f"{first}{number}")["metadata"]["annotations"]
+        given = json.loads(notes[ALLOCATION])
+        rows.add((given["row"], given["rows"]))
+        scheduled.call("DELETE", f"/api/v1/namespaces/default/pods/{first}{number}")
+    assert {(1, 2)} == rows
+    wait_for(lambda: 2 in placed().values(), seconds=100)

@@ -147,7 +147,9 @@ def test_of_many_pods_bound_at_once_no_more_than_fit_get_a_share() -> None:
 
         assert 4 == answers.count({})
         assert [16384, 16384] == [it.held("GPU-1"), it.held("GPU-2")]
-        assert {"Error": "node n1: 0 of 2 devices: 2 lack memory"} in answers
+        assert {
+            "Error": "node n1: 0 of 2 devices: 2 lack memory (8 GiB wanted, largest free 0)"
+        } in answers
 
     scenario(play, n1=(card("GPU-1"), card("GPU-2")))
 

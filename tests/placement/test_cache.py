@@ -177,8 +177,8 @@ def test_a_refusal_counts_the_nodes_by_what_they_lack() -> None:
     placed(asked, pod(memory=50 * GiB, request={"uuid": Selector(include=("pair/free-0",))}))
 
     assert (
-        "0 of 7 nodes: 1 cordoned, 1 have no device, 1 lack host cpu, 2 lack memory, "
-        "1 too small, 1 unhealthy (fell off the bus)"
+        "0 of 7 nodes: 2 lack memory on 2 devices, 1 cordoned, 1 lack host cpu, 1 too small, "
+        "1 unhealthy (fell off the bus), 1 have no device"
     ) == refused(asked, demand)
     assert "have too few devices" in refused(asked, pod(3, memory=GiB))
 
@@ -276,7 +276,7 @@ def test_a_node_that_joins_is_placed_on_like_one_that_was_there() -> None:
     standing.append(placed(asked, pod(2, memory=GiB)))
 
     assert "b" == standing[1].node
-    assert "0 of 2 nodes: 2 lack memory" == refused(asked, pod(memory=GiB))
+    assert "0 of 2 nodes: 2 lack memory on one device" == refused(asked, pod(memory=GiB))
     sound(asked, standing)
     asked.cache.update_node(Node(name="c", host={"disk": 1}))
     sound(asked, standing)

@@ -62,7 +62,7 @@ def test_a_pair_is_one_module_though_single_dies_of_two_are_free() -> None:
         placed(asked, slice_of(die))
 
     assert {"2"} == of(placed(asked, pod(2)))
-    assert "2 in a group of 2 that is not all free, 4 lack core" in refused(asked, pod(2))
+    assert "lack 2 whole devices" in refused(asked, pod(2))
 
 
 def test_a_node_that_has_no_free_module_leaves_the_pod_to_the_next() -> None:
@@ -88,7 +88,7 @@ def test_containers_of_one_pod_share_no_module_that_one_takes_whole() -> None:
 
     assert [1, 2] == [len(allocation.pieces) for allocation in both.allocations if allocation]
     assert (3, {"0", "1"}) == (len(where(both)), of(both))
-    assert "lack room for all containers at once" in refused(
+    assert "have no room for all containers at once" in refused(
         Asked([node("a", modules(1, on="a"))]), Pod(containers=(slice_, pair))
     )
 
@@ -198,7 +198,9 @@ def test_containers_by_two_policies_share_no_card() -> None:
     both = Pod(containers=(by(Policy.FIXED), by(Policy.ELASTIC)))
 
     assert 2 == len(where(placed(Asked([node("a", agreeing(2))]), both)))
-    assert "lack room for all containers at once" in refused(Asked([node("a", agreeing(1))]), both)
+    assert "have no room for all containers at once" in refused(
+        Asked([node("a", agreeing(1))]), both
+    )
 
 
 def test_a_whole_card_has_no_policy_to_agree_on() -> None:

@@ -34,7 +34,7 @@ def test_containers_beside_one_another_need_room_for_all_of_them() -> None:
     asked = Asked([node("a", cards("free", 1, node="a"))])
     some = Pod(containers=(container(50), container(40)))
 
-    assert "0 of 1 node: 1 lack room for all containers at once" == refused(asked, some)
+    assert "0 of 1 node: 1 have no room for all containers at once" == refused(asked, some)
     asked = Asked([node("a", cards("free", 2, node="a"))])
     assert ["a/free-0", "a/free-1"] == where(placed(asked, some))
 
@@ -114,7 +114,7 @@ def test_numa_keeps_the_devices_on_one_node_of_memory() -> None:
     demand = pod(2, memory=GiB, request={"numa": True})
 
     assert ["a/free-2", "a/free-3"] == where(placed(asked, demand))
-    assert "3 of 4 devices fit (3 needed): 1 lack memory" in refused(
+    assert "3 devices of one vendor on one NUMA node needed; most here: 2" in refused(
         asked, pod(3, memory=GiB, request={"numa": True})
     )
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections import ChainMap, Counter
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from time import monotonic, time
 from typing import Any
 
 from aiohttp import web
-from attrs import define, field, frozen
+from attrs import define, field
 from msgspec import Raw, json
 
 from hetero.kube.api.annotations import (
@@ -42,6 +42,8 @@ from hetero.kube.api.lease import Lease
 from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.kube.api.quota import Quotas, limits
 from hetero.kube.scheduler import hami_migration
+from hetero.kube.scheduler.pod_groups import PodGroups, group_of
+from hetero.kube.scheduler.preemption import Preemption
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
 from hetero.model import Refusal
 from hetero.model.errors import BadInput, HeteroError
@@ -72,12 +74,25 @@ _NAMES = json.Decoder(list[str])
 _NULL = Raw(b"null")
 
 
-@frozen(eq=False)
+@define(eq=False)
 class _Names:
-    """Names of nodes beside their text: of thousands, most of a decision is reading and writing."""
+    """Names of nodes by their text: of thousands, reading them takes most of a decision."""
 
     text: Raw
-    each: list[str]
+    _each: list[str] | None = None
+    _bytes: bytes = b""
+
+    @property
+    def each(self) -> list[str]:
+        """The names, read when they are first wanted."""
+        if self._each is None:
+            self._each = _NAMES.decode(self.text)
+        return self._each
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a node is among them; a node's name needs no escape in JSON."""
+        self._bytes = self._bytes or bytes(self.text)
+        return f'"{name}"'.encode() in self._bytes
 
 
 @define(eq=False)
@@ -99,17 +114,37 @@ class Scheduler:
     _hami_pods: dict[str, Plain] = field(factory=dict)  # pods that were there before us
     # Pods that may be bound next, oldest first, and what they want.
     _filtered: dict[str, tuple[Plain, PodRequest]] = field(factory=dict)
-    _named: _Names = _Names(_NULL, [])  # that came or went last
+    _named: _Names = field(factory=lambda: _Names(_NULL, []))  # that came or went last
     _ready: set[str] = field(factory=set)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
     scheduler_metrics: SchedulerMetrics = field(init=False)
     events: Events = field(init=False)
+    preemption: Preemption = field(init=False)
+    groups: PodGroups = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.quotas = Quotas(self.vocabulary)
         self.cache = SchedulerCache(self.quotas, demand=Demand(self.half_life))
         self.scheduler_metrics = SchedulerMetrics(self.cache, self.quotas)
         self.events = Events(self.api)
+
+        def again(pod: Plain) -> None:
+            self._later(self._touch(_path(pod), pod["metadata"]["uid"]))
+
+        self.preemption = Preemption(
+            api=self.api,
+            cache=self.cache,
+            events=self.events,
+            pods=ChainMap(self._pods, self._hami_pods),
+            again=again,
+        )
+        self.groups = PodGroups(
+            api=self.api,
+            vocabulary=self.vocabulary,
+            cache=self.cache,
+            choose=self._choose,
+            again=again,
+        )
 
     # --- what the API says ----------------------------------------------------------------------
 
@@ -197,6 +232,7 @@ class Scheduler:
         uids = {pod["metadata"]["uid"] for pod in pods}
         for uid in {*self.cache.standing, *self._hami_pods} - uids:
             self._forget(uid)
+        self.groups.pods_listed(uids)
         for pod in pods:
             self._pod_changed("ADDED", pod)
         if "pods" not in self._ready:
@@ -205,6 +241,7 @@ class Scheduler:
 
     def _pod_changed(self, event: str, pod: Plain) -> None:
         uid, metadata = pod["metadata"]["uid"], pod["metadata"]
+        self.groups.pod_changed(event, pod)
         if event == "DELETED" or (pod.get("status") or {}).get("phase") in _OVER:
             self._forget(uid)
             return
@@ -238,6 +275,7 @@ class Scheduler:
         allocations = dict(given.containers)
         everyone = tuple(allocations.get(name) for name in _names(pod))
         self.cache.restore(uid, standing(pod_request.pod, given.node, everyone))
+        self.groups.restore(pod, given.place_in_time)
         self._pods[uid] = pod
         if not node:
             self._later(self._expire(uid))
@@ -308,7 +346,7 @@ class Scheduler:
         args = {name: json.decode(text) for name, text in given.items()}
         if names is not None:
             if names != self._named.text:  # they are when scored right after they were filtered
-                self._named = _Names(names, _NAMES.decode(names))
+                self._named = _Names(names)
             args["nodenames"] = self._named
         return args
 
@@ -343,22 +381,42 @@ class Scheduler:
         if len(self._filtered) > _MOST_FILTERED:
             del self._filtered[next(iter(self._filtered))]
         self.cache.arrive(plain["metadata"]["uid"], pod_request.pod, time())
-        if self.choose == "one":
-            best = self.cache.best(
-                pod_request.pod, frozenset(names.each), weights=self._weights(pod_request)
-            )
-            if best is not None:
-                names = self._named = _Names(Raw(json.encode([best])), [best])
-                return {"NodeNames": names.text, "FailedNodes": {}}
+        chosen = self._held(plain, pod_request, names)
+        if chosen is None and self.choose == "one":
+            chosen = self.cache.best(pod_request.pod, names, weights=self._weights(pod_request))
+        if isinstance(chosen, str):
+            return {"NodeNames": [chosen], "FailedNodes": {}}
+        if chosen is not None:
+            self._later(self.events.tell(plain, "Unfit", chosen.sentence))
+            return {"NodeNames": [], "FailedNodes": dict.fromkeys(names.each, chosen.sentence)}
         fits, failed = self.cache.serving(pod_request.pod, names.each)
         counts = Counter(failed.values())
         self.scheduler_metrics.refused(counts)
         if not fits:
-            refusal = Refusal(wanted=1, verdicts={}, counts=counts, of="node")
+            refusal = self.cache.refusal(pod_request.pod, names.each)
             self._later(self.events.tell(plain, "Unfit", refusal.sentence))
+            if self.preemption.wanted(plain) and group_of(plain) is None:
+                self._later(self.preemption.make_room(plain, pod_request.pod, names.each))
         if failed:
             names = self._named = _Names(Raw(json.encode(fits)), fits)
         return {"NodeNames": names.text, "FailedNodes": failed}
+
+    def _held(self, plain: Plain, pod_request: PodRequest, names: _Names) -> str | Refusal | None:
+        """Return the node where room is held for a pod, or why it waits; None: any may serve it."""
+        uid = plain["metadata"]["uid"]
+        node = self.preemption.node(uid)
+        if node is None:
+            return self.groups.place(plain, names.each) if group_of(plain) else None
+        if node in names and self.cache.has_room(uid, pod_request.pod, node):
+            return node
+        waits = f"waits for those that it preempts on node {node} to end"
+        return Refusal(wanted=1, verdicts={}, missing=waits)
+
+    def _choose(self, pod_request: PodRequest, names: Collection[str] | None) -> str | Refusal:
+        """Return the best node for a pod, or why none serves it; of all nodes without names."""
+        among = frozenset(self.cache.nodes()) if names is None else names
+        best = self.cache.best(pod_request.pod, among, weights=self._weights(pod_request))
+        return best or self.cache.refusal(pod_request.pod, among)
 
     async def prioritize(self, args: Plain) -> list[Plain]:
         """Return the nodes' scores from 0 to 10, but for those of 0."""
@@ -395,6 +453,7 @@ class Scheduler:
                 raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
             pod_request = self.vocabulary.pod_request(plain)
         if pod_request is not None:
+            await self.groups.gather(plain)
             await self._give(plain, pod_request, node, path)
         try:
             self._check()
@@ -417,9 +476,12 @@ class Scheduler:
             raise HeteroError(sentence)
         self._pods[uid] = plain
         self._ours.add(uid)
+        row = self.groups.row(plain)
         assignment = Assignment(
             node=node,
             uid=uid,
+            row=row.row if row else None,
+            rows=row.rows if row else None,
             containers=tuple(
                 (name, without_core_limit(given) if name in pod_request.unlimited else given)
                 for name, given in zip(_names(plain), answer.allocations, strict=True)
@@ -473,19 +535,24 @@ class Scheduler:
 
     async def preempt(self, args: Plain) -> Plain:
         """Return, for each node kube-scheduler would clear, whom to evict so that the pod fits."""
-        pod_request = self.vocabulary.pod_request(args["pod"])
+        plain = args["pod"]
+        pod_request = self.vocabulary.pod_request(plain)
         offered = args.get("nodenametometavictims", {})
         if pod_request is None:
             return {"NodeNameToMetaVictims": offered}
+        uid = plain["metadata"]["uid"]
+        held = self.preemption.node(uid)
         answer = {}
-        for node, plain in offered.items():
-            victims = {name.lower(): value for name, value in plain.items()}
-            given = [next(iter(one.values())) for one in victims.get("pods") or ()]
-            uids = self.cache.evict(pod_request.pod, node, given)
-            if uids:  # a node without victims is an error to kube-scheduler
+        for node, kind in offered.items():
+            if held not in (None, node):
+                continue  # its room is being made elsewhere
+            said = {name.lower(): value for name, value in kind.items()}
+            given = [next(iter(one.values())) for one in said.get("pods") or ()]
+            victims = self.preemption.victims(uid, pod_request.pod, node, given=given)
+            if victims and victims.uids:  # a node without victims is an error to kube-scheduler
                 answer[node] = {
-                    "Pods": [{"UID": uid} for uid in uids],
-                    "NumPDBViolations": victims.get("numpdbviolations", 0),
+                    "Pods": [{"UID": uid} for uid in victims.uids],
+                    "NumPDBViolations": said.get("numpdbviolations", 0),
                 }
         return {"NodeNameToMetaVictims": answer}
 

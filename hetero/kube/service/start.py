@@ -63,7 +63,12 @@ def scheduler(
                 choose=chosen.choose,
                 half_life=chosen.half_life_days * 86_400,
             )
-            beside = [made.follow_nodes(), made.follow_pods(), made.follow_quotas()]
+            beside = [
+                made.follow_nodes(),
+                made.follow_pods(),
+                made.follow_quotas(),
+                made.groups.follow(),
+            ]
             if contender:
                 beside.append(contender.follow())
             await serve(

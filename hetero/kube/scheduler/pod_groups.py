@@ -1,0 +1,337 @@
+"""Places the pods of a group whole or not at all, and gives the group one row on all its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Any
+
+from attrs import define, field, frozen
+
+from hetero.kube.api.annotations import Row
+from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.pod import ended, full_name
+from hetero.kube.api.pod_request import PodRequest, Vocabulary
+from hetero.model import Refusal, Request
+from hetero.model.errors import HeteroError
+from hetero.placement.cache import SchedulerCache
+from hetero.placement.cluster import Placement, Pod
+
+log = logging.getLogger(__name__)
+
+#: On a pod, of kube-scheduler's coscheduling plugin: the PodGroup that it is in.
+LABEL = "scheduling.x-k8s.io/pod-group"
+#: Where PodGroups are, and the field of their spec that says how many pods are the least: the
+#: plugin's, and Kubernetes' own from 1.36 on, which a pod names in `spec.schedulingGroup`.
+_PLUGIN, _KUBERNETES = "scheduling.x-k8s.io/v1alpha1", "scheduling.k8s.io/v1alpha2"
+_LEAST = {_PLUGIN: ("minMember",), _KUBERNETES: ("schedulingPolicy", "gang", "minCount")}
+#: Seconds that room is held for a group's pods until all of them were to be bound, and that the
+#: first of them waits for the others (kube-scheduler gives a binding ten).
+HELD, _GATHER = 30.0, 8.0
+
+#: Chooses among the nodes, any if None, for a pod; or says why it fits on none.
+Choose = Callable[[PodRequest, Collection[str] | None], str | Refusal]
+
+
+@frozen
+class Group:
+    """A pod group's name; `api` is the API that has it."""
+
+    api: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"pod group {self.name}"
+
+
+@define(eq=False)
+class _Plan:
+    """Nodes where room is held for pods of a group, by UID."""
+
+    nodes: dict[str, str]
+    came: set[str] = field(factory=set)  # those that kube-scheduler wants to bind
+    decided: asyncio.Event = field(factory=asyncio.Event)
+    all_came: bool = False
+
+
+@define(eq=False)
+class PodGroups:
+    """The pod groups of a cluster, and the room that is held for those about to be placed.
+
+    A group's room is taken at once or not at all, and given back whole: two groups never hold
+    parts of what both need. `again` has kube-scheduler try a pod anew.
+    """
+
+    api: Api
+    vocabulary: Vocabulary
+    cache: SchedulerCache
+    choose: Choose
+    again: Callable[[Plain], Any]
+    _least: dict[Group, int] = field(factory=dict)
+    _members: dict[Group, dict[str, Plain]] = field(factory=dict)  # that have not ended, by UID
+    _plans: dict[Group, _Plan] = field(factory=dict)
+    _rows: dict[Group, Row] = field(factory=dict)
+    _allowed: dict[str, frozenset[str]] = field(factory=dict)  # nodes, of pods refused a held one
+    _going: set[str] = field(factory=set)  # UIDs of those whose group has come whole
+    _refused: set[Group] = field(factory=set)
+
+    # --- what the API says ----------------------------------------------------------------------
+
+    async def follow(self) -> None:
+        """Keep what groups there are as the APIs have them; not every cluster has these APIs."""
+        await asyncio.gather(
+            *(
+                self.api.follow(
+                    f"/apis/{api}/podgroups",
+                    listed=partial(self._listed, api),
+                    changed=partial(self._changed, api),
+                    lost=_lost,
+                )
+                for api in _LEAST
+            )
+        )
+
+    def _listed(self, api: str, groups: list[Plain]) -> None:
+        for group in [group for group in self._least if group.api == api]:
+            del self._least[group]
+        for plain in groups:
+            self._changed(api, "ADDED", plain)
+
+    def _changed(self, api: str, event: str, plain: Plain) -> None:
+        group = Group(api, *full_name(plain))
+        found: Any = plain.get("spec") or {}
+        for name in _LEAST[api]:
+            found = (found or {}).get(name)
+        # A group of Kubernetes' own without a gang policy is no more than a name.
+        self._least[group] = found or 1
+        if event == "DELETED":
+            del self._least[group]
+        elif group in self._refused:
+            self._try_again(group)
+
+    def pod_changed(self, event: str, pod: Plain) -> None:
+        """Note what became of a pod."""
+        group, uid = group_of(pod), pod["metadata"]["uid"]
+        if group is None:
+            return
+        members = self._members.setdefault(group, {})
+        if event != "DELETED" and not ended(pod):
+            new = uid not in members
+            members[uid] = pod
+            if new and group in self._refused:
+                self._try_again(group)
+            return
+        members.pop(uid, None)
+        self._allowed.pop(uid, None)
+        self._going.discard(uid)
+        if uid in self._held(group):
+            self._undo(group)
+        if not members:
+            del self._members[group]
+            self._rows.pop(group, None)
+            self._refused.discard(group)
+
+    def pods_listed(self, uids: Collection[str]) -> None:
+        """Note that there are no other pods than these."""
+        for members in list(self._members.values()):
+            for uid, pod in list(members.items()):
+                if uid not in uids:
+                    self.pod_changed("DELETED", pod)
+
+    def restore(self, pod: Plain, row: Row | None) -> None:
+        """Note the row that a group has by the allocation of one of its pods."""
+        group = group_of(pod)
+        if group is not None and row is not None:
+            self._rows[group] = row
+
+    # --- what kube-scheduler asks ---------------------------------------------------------------
+
+    def place(self, pod: Plain, nodes: Collection[str]) -> str | Refusal | None:
+        """Return the node that is held for a pod, or why its group cannot be placed.
+
+        None for a pod that is in no group, or in one that has as many as it needs.
+        """
+        group, uid = group_of(pod), pod["metadata"]["uid"]
+        if group is None:
+            return None
+        members = self._members.setdefault(group, {})
+        members[uid] = pod
+        least = self._least.get(group)
+        if least is None:
+            return self._no(group, f"namespace {group.namespace} has no PodGroup of this name")
+        waiting = [one for one in members.values() if not self._settled(one)]
+        needed = least - (len(members) - len(waiting))
+        if needed <= 0 or self._settled(pod):
+            return None
+        if len(waiting) < needed:
+            return self._no(group, f"{len(members)} of {least} pods are there")
+        held = self._held(group).get(uid)
+        if held in nodes:
+            return held
+        if held is not None:  # kube-scheduler has a reason of its own against that node
+            self._undo(group)
+            self._allowed[uid] = frozenset(nodes)
+        elif group in self._plans:
+            return self._no(group, "its first pods are being placed")
+        return self._place_all(group, pod, waiting, needed, nodes)
+
+    def _place_all(
+        self, group: Group, asking: Plain, waiting: list[Plain], needed: int, nodes: Collection[str]
+    ) -> str | Refusal:
+        """Hold room for all pods that wait, or else for as many as are needed; or for none."""
+        uid = asking["metadata"]["uid"]
+        ranked = sorted(waiting, key=lambda one: (one is not asking, full_name(one)))
+        answer = self._hold(group, ranked, {**self._allowed, uid: nodes})
+        if isinstance(answer, Refusal) and len(ranked) > needed:
+            answer = self._hold(group, ranked[:needed], {**self._allowed, uid: nodes})
+        if isinstance(answer, Refusal):
+            self._refused.add(group)
+            return answer
+        self._refused.discard(group)
+        plan = self._plans[group] = _Plan(answer)
+        asyncio.get_running_loop().call_later(HELD, self._expire, group, plan)
+        self._give_row(group, answer)
+        for one in waiting:
+            if one is not asking and one["metadata"]["uid"] in answer:
+                self.again(one)
+        return answer[uid]
+
+    def _hold(
+        self, group: Group, pods: list[Plain], allowed: dict[str, Collection[str]]
+    ) -> dict[str, str] | Refusal:
+        """Hold room for each of the pods, the largest first, or for none of them."""
+        requests = [(pod, self.vocabulary.pod_request(pod)) for pod in pods]
+        ours = [(pod, found) for pod, found in requests if found is not None]
+        ours.sort(key=lambda one: -_devices(one[1]))
+        placed: dict[str, str] = {}
+        for pod, request in ours:
+            uid = pod["metadata"]["uid"]
+            answer = self.choose(request, allowed.get(uid))
+            if isinstance(answer, str):
+                held = self.cache.reserve(uid, request.pod, answer)
+                if isinstance(held, Placement):
+                    placed[uid] = answer
+                    continue
+                answer = held
+            for other in placed:
+                self.cache.release(other)
+            name = pod["metadata"]["name"]
+            return self._no(
+                group,
+                f"room for {len(placed)} of {len(ours)} pods; pod {name}: {answer.sentence}",
+            )
+        return placed
+
+    async def gather(self, pod: Plain) -> None:
+        """Wait until all pods that room is held for are to be bound. Raises `HeteroError`."""
+        group, uid = group_of(pod), pod["metadata"]["uid"]
+        plan = self._plans.get(group) if group else None
+        if group is None or plan is None or uid not in plan.nodes:
+            return
+        plan.came.add(uid)
+        if plan.came == plan.nodes.keys():
+            plan.all_came = True
+            plan.decided.set()
+            self._going |= plan.came
+            del self._plans[group]
+        try:
+            await asyncio.wait_for(plan.decided.wait(), _GATHER)
+        except asyncio.TimeoutError:
+            plan.came.discard(uid)
+        if not plan.all_came:
+            self.again(pod)
+            raise HeteroError(f"{group}: its other pods did not come in time")
+
+    def row(self, pod: Plain) -> Row | None:
+        """Return the row of a pod's group, None if it has none."""
+        group = group_of(pod)
+        return self._rows.get(group) if group else None
+
+    # --- what follows from it -------------------------------------------------------------------
+
+    def _settled(self, pod: Plain) -> bool:
+        """Return whether a pod is bound, or is being bound with its group."""
+        uid = pod["metadata"]["uid"]
+        return bool(pod["spec"].get("nodeName")) or (
+            uid in self._going and uid in self.cache.standing
+        )
+
+    def _held(self, group: Group) -> dict[str, str]:
+        plan = self._plans.get(group)
+        return plan.nodes if plan else {}
+
+    def _no(self, group: Group, why: str) -> Refusal:
+        self._refused.add(group)
+        return Refusal(wanted=1, verdicts={}, missing=f"{group}: {why}")
+
+    def _undo(self, group: Group) -> None:
+        """Give back the room that is held for a group."""
+        plan = self._plans.pop(group)
+        for uid in plan.nodes:
+            self.cache.release(uid)
+        plan.decided.set()
+
+    def _expire(self, group: Group, plan: _Plan) -> None:
+        if self._plans.get(group) is plan:
+            log.info("%s: gives its room back: its pods did not come in time", group)
+            self._undo(group)
+            for other in sorted(self._refused, key=str):
+                self._try_again(other)
+
+    def _try_again(self, group: Group) -> None:
+        """Have one pod of a group tried anew; the others follow it."""
+        waiting = (pod for pod in self._members.get(group, {}).values() if not self._settled(pod))
+        first = next(waiting, None)
+        if first is not None:
+            self._refused.discard(group)
+            self.again(first)
+
+    def _give_row(self, group: Group, placed: Iterable[str]) -> None:
+        """Give a group the first row that no other group has on any of its devices.
+
+        There are as many rows as times its core goes into a card; without a core limit, or where
+        no row is free, it has none.
+        """
+        if group in self._rows:
+            return
+        placements = [self.cache.standing[uid] for uid in placed]
+        asks = [ask for one in placements for request in _requests(one.pod) for ask in request.asks]
+        rows = 100 // max((ask.core or 100 for ask in asks), default=100)
+        mine = {usage.device for one in placements for usage in one.holds}
+        taken = [row for other, row in self._rows.items() if mine & self._devices(other)]
+        free = (Row(row=number, rows=rows) for number in range(1, rows + 1))
+        row = next((one for one in free if not any(map(one.overlaps, taken))), None)
+        if row is not None and any(ask.core for ask in asks):
+            self._rows[group] = row
+
+    def _devices(self, group: Group) -> set[str]:
+        standing = self.cache.standing
+        uids = self._members.get(group, {}).keys() & standing.keys()
+        return {usage.device for uid in uids for usage in standing[uid].holds}
+
+
+def _requests(pod: Pod) -> list[Request]:
+    containers = (*pod.sidecars, *pod.containers, *pod.init)
+    return [one.request for one in containers if one.request is not None]
+
+
+def _devices(request: PodRequest) -> int:
+    return max(len(one.asks) for one in _requests(request.pod))
+
+
+def group_of(pod: Plain) -> Group | None:
+    """Return the group that a pod is in."""
+    metadata = pod["metadata"]
+    own = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
+    if own:
+        return Group(_KUBERNETES, metadata["namespace"], own)
+    name = (metadata.get("labels") or {}).get(LABEL)
+    return Group(_PLUGIN, metadata["namespace"], name) if name else None
+
+
+def _lost(error: Exception) -> None:
+    if not isinstance(error, ApiError) or error.status != 404:  # 404: the cluster has no such API
+        log.warning("pod groups: %s", error)

@@ -1,0 +1,235 @@
+"""Makes room for a pod that no node serves: evicts the fewest and least important, by the API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from attrs import define, field, frozen
+
+from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.events import Events
+from hetero.kube.api.pod import full_name
+from hetero.placement.cache import SchedulerCache, Victims
+from hetero.placement.cluster import Placement, Pod
+
+log = logging.getLogger(__name__)
+
+#: Nodes that are looked at for victims. Of many nodes kube-scheduler, too, looks at a hundred.
+_MOST_NODES = 100
+#: Sets of victims the API is asked about before a pod is told that budgets protect them.
+_MOST_TRIED = 20
+#: Seconds that freed room is held for the pod it was freed for.
+HELD = 30.0
+#: Seconds that a victim may end later than its grace period says, and between looks.
+_LATE, _PAUSE = 30.0, 0.1
+#: Seconds that a pod has to end in if it does not say (Kubernetes' default).
+_GRACE = 30
+
+
+@frozen(eq=False)
+class _Room:
+    """What is being made free for a pod."""
+
+    victims: Victims
+    held: Placement
+
+
+@define(eq=False)
+class Preemption:
+    """One scheduler's evictions: for each pod at most one set of victims, on one node, at a time.
+
+    `pods` are those that hold something, by UID, as the API has them. `again` has kube-scheduler
+    try a pod anew.
+    """
+
+    api: Api
+    cache: SchedulerCache
+    events: Events
+    pods: Mapping[str, Plain]
+    again: Callable[[Plain], Any]
+    _rooms: dict[str, _Room | None] = field(factory=dict)  # by UID; None: still being chosen
+    _version: str = ""
+
+    def node(self, uid: str) -> str | None:
+        """Return the node where room is being made or held for a pod."""
+        room = self._rooms.get(uid)
+        return room.held.node if room else None
+
+    def _ends(self, uid: str) -> bool:
+        """Return whether a pod was told to end: what it holds comes free by itself."""
+        pod = self.pods.get(uid)
+        return pod is not None and "deletionTimestamp" in pod["metadata"]
+
+    def victims(
+        self,
+        uid: str,
+        pod: Pod,
+        node: str,
+        *,
+        given: Sequence[str] = (),
+        spared: Collection[str] = (),
+    ) -> Victims | None:
+        """Return whom to evict from a node so that the pod fits, None if nobody's end is enough.
+
+        `given` are evicted in any case, `spared` never. Pods that end already are not counted as
+        victims. Room that is held for the pod itself is its own, for others it is theirs.
+        """
+        here = self.cache.on(node)
+        ending = [one for one in sorted(here) if one == uid or self._ends(one)]
+        unbound = here.difference(self.pods)
+        return self.cache.victims(
+            pod, node, given=given, ending=ending, spared=unbound.union(spared)
+        )
+
+    def wanted(self, plain: Plain) -> bool:
+        """Return whether a pod may have others evicted, and has none being evicted."""
+        never = plain["spec"].get("preemptionPolicy") == "Never"
+        return not never and plain["metadata"]["uid"] not in self._rooms
+
+    async def make_room(self, plain: Plain, pod: Pod, nodes: Iterable[str]) -> None:
+        """Evict for the pod where the fewest and least important hold its room, and hold that.
+
+        Returns when the pod is bound, is gone, or did not come for its room in time.
+        """
+        uid = plain["metadata"]["uid"]
+        self._rooms[uid] = None
+        try:
+            room = await self._choose(plain, pod, nodes)
+            if room is None:
+                return
+            self._rooms[uid] = room
+            try:
+                await self._nominate(plain, room.held.node)
+                await self._evict(plain, room)
+                await self._wait(plain, room)
+            except ApiError as error:
+                await self.events.tell(plain, "PreemptionRefused", f"preemption: {error}")
+            finally:
+                if self.cache.standing.get(uid) is room.held:  # nobody came for it
+                    self.cache.release(uid)
+                    with suppress(ApiError):  # the pod is gone
+                        await self._nominate(plain, None)
+        finally:
+            del self._rooms[uid]
+
+    async def _choose(self, plain: Plain, pod: Pod, nodes: Iterable[str]) -> _Room | None:
+        """Return the room to be made, already held, None if there is none to be had."""
+        uid, choices, spared = plain["metadata"]["uid"], list[Victims](), set[str]()
+        for node in self.cache.preemptible(pod, nodes)[:_MOST_NODES]:
+            victims = self.victims(uid, pod, node)
+            if victims is not None:
+                choices.append(victims)
+            await asyncio.sleep(0)  # others are scheduled meanwhile
+        for _ in range(_MOST_TRIED):
+            choice = min(choices, key=lambda one: one.loss, default=None)
+            if choice is None:
+                break
+            choices.remove(choice)
+            refused = await self._refused(choice.uids)
+            spared.update(refused)
+            now = self.victims(uid, pod, choice.node, spared=spared)
+            if now is not None and (refused or now.uids != choice.uids):
+                choices.append(now)  # the node has others, or changed while we asked
+            elif now is not None:
+                going = (*now.uids, *now.ending)
+                held = self.cache.hold(uid, pod, choice.node, without=going)
+                if isinstance(held, Placement):
+                    return _Room(now, held)
+        if spared:
+            told = f"preemption: PodDisruptionBudgets protect {len(spared)} pods"
+            await self.events.tell(plain, "PreemptionRefused", told)
+        return None
+
+    async def _refused(self, uids: Iterable[str]) -> list[str]:
+        """Return the first that the API would not let be evicted now, none if it would all."""
+        for uid in uids:
+            try:
+                await self._post_eviction(uid, dry_run=True)
+            except ApiError as error:
+                log.info("preemption: %s", error)
+                return [uid]
+        return []
+
+    async def _evict(self, plain: Plain, room: _Room) -> None:
+        """Evict all victims, one after the other. Raises `ApiError` at the first that may not."""
+        name = "/".join(full_name(plain))
+        for uid in room.victims.uids:
+            victim = self.pods.get(uid)
+            await self._post_eviction(uid)
+            if victim is not None:
+                log.info("preemption: %s: evicted %s", name, "/".join(full_name(victim)))
+                told = f"preempted by pod {name} on node {room.held.node}"
+                await self.events.tell(victim, "Preempted", told)
+        if room.victims.uids:
+            told = f"evicts {len(room.victims.uids)} of lower priority on node {room.held.node}"
+            await self.events.tell(plain, "Preempting", told)
+
+    async def _wait(self, plain: Plain, room: _Room) -> None:
+        """Wait until the victims are gone, and then until the pod is bound or its time is over."""
+        going = (*room.victims.uids, *room.victims.ending)
+        grace = max((self._grace(victim) for victim in going), default=0)
+        gone = await self._until(
+            lambda: self.cache.standing.keys().isdisjoint(going), plain, room, grace + _LATE
+        )
+        if gone:
+            self.again(plain)
+            await self._until(lambda: False, plain, room, HELD)
+
+    async def _until(
+        self, done: Callable[[], bool], plain: Plain, room: _Room, seconds: float
+    ) -> bool:
+        """Return whether something came true within a time while the room was held."""
+        uid, end = plain["metadata"]["uid"], monotonic() + seconds
+        while self.cache.standing.get(uid) is room.held and monotonic() < end:
+            if done():
+                return True
+            await asyncio.sleep(_PAUSE)
+        return False
+
+    def _grace(self, uid: str) -> int:
+        pod = self.pods.get(uid)
+        seconds = pod["spec"].get("terminationGracePeriodSeconds") if pod else 0
+        return _GRACE if seconds is None else int(seconds)
+
+    async def _post_eviction(self, uid: str, *, dry_run: bool = False) -> None:
+        """Ask the API to evict a pod; one that is gone already is no error. Raises `ApiError`."""
+        pod = self.pods.get(uid)
+        if pod is None:
+            return
+        namespace, name = full_name(pod)
+        options: Plain = {"preconditions": {"uid": uid}}
+        if dry_run:
+            options["dryRun"] = ["All"]
+        body = {
+            "apiVersion": f"policy/{await self._policy_version()}",
+            "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": name},
+            "deleteOptions": options,
+        }
+        try:
+            await self.api.post(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+        except ApiError as error:
+            if error.status not in (404, 409):  # gone, or another of its name
+                raise
+
+    async def _policy_version(self) -> str:
+        """Return the version of evictions: v1 from Kubernetes 1.22 on. Raises `ApiError`."""
+        if not self._version:
+            for resource in (await self.api.get("/api/v1"))["resources"]:
+                if resource["name"] == "pods/eviction":
+                    self._version = resource["version"]
+        return self._version
+
+    async def _nominate(self, plain: Plain, node: str | None) -> None:
+        """Have the pod's status say for which node it waits. Raises `ApiError`."""
+        namespace, name = full_name(plain)
+        body = {
+            "metadata": {"uid": plain["metadata"]["uid"]},
+            "status": {"nominatedNodeName": node},
+        }
+        await self.api.patch(f"/api/v1/namespaces/{namespace}/pods/{name}/status", body)

@@ -1,0 +1,253 @@
+"""The pods of a group are placed whole or not at all, and have one row on all their nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hetero.kube.api.annotations import Row
+from hetero.kube.scheduler import pod_groups
+from tests.kube.conftest import card
+from tests.kube.fake_api import PODS, FakeApi
+from tests.kube.test_preemption import until
+from tests.kube.test_scheduler import SHARE, Running, running
+
+LABELLED = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
+WHOLE = {"nvidia.com/gpu": "1"}
+NODES = ["n1", "n2", "n3"]
+
+
+def group(api: FakeApi, name: str, least: int) -> None:
+    metadata = {"name": name, "namespace": "default"}
+    api.put_now(f"{LABELLED}/{name}", {"metadata": metadata, "spec": {"minMember": least}})
+
+
+def member(it: Running, name: str, of: str, limits: Any = WHOLE, **notes: str) -> None:
+    pod = it.pod(name, limits)
+    pod["metadata"] |= {"labels": {pod_groups.LABEL: of}, "annotations": notes}
+    it.api.put_now(f"{PODS}/{name}", pod)
+
+
+async def ask(it: Running, name: str, nodes: list[str] = NODES) -> Any:
+    pod = it.api.objects[f"{PODS}/{name}"]
+    return await it.call("filter", Pod=pod, NodeNames=nodes)
+
+
+async def schedule(it: Running, *names: str) -> list[Any]:
+    """Filter pods one after the other and bind them side by side, as kube-scheduler does."""
+    bindings = []
+    for name in names:
+        nodes = (await ask(it, name))["NodeNames"]
+        if nodes:
+            bindings.append(it.bind(name, nodes[0]))
+    return await asyncio.gather(*bindings)
+
+
+def bound(it: Running, *names: str) -> list[str | None]:
+    return [it.api.objects[f"{PODS}/{name}"]["spec"].get("nodeName") for name in names]
+
+
+def grouped(play: Any, **least: int) -> FakeApi:
+    async def run() -> FakeApi:
+        api = FakeApi()
+        for name, many in least.items():
+            group(api, name, many)
+        cards: Any = {node: (card(f"GPU-{node}"),) for node in NODES}
+        async with running(api, **cards) as it:
+            following = asyncio.ensure_future(it.scheduler.groups.follow())
+            await asyncio.sleep(0)
+            await play(it)
+            following.cancel()
+        return api
+
+    return asyncio.run(run())
+
+
+def test_a_group_is_bound_when_all_of_its_pods_came() -> None:
+    async def play(it: Running) -> None:
+        for name in ("a1", "a2", "a3"):
+            member(it, name, "a")
+        assert [{}, {}, {}] == await schedule(it, "a1", "a2", "a3")
+
+        assert NODES == sorted(filter(None, bound(it, "a1", "a2", "a3")))
+
+    grouped(play, a=3)
+
+
+def test_a_group_that_is_not_all_there_or_unknown_holds_nothing() -> None:
+    async def play(it: Running) -> None:
+        for name in ("a1", "a2"):
+            member(it, name, "a")
+        member(it, "b1", "b")
+        said = (await ask(it, "a1"))["FailedNodes"]["n1"]
+        assert "pod group a: 2 of 3 pods are there" == said
+        unknown = (await ask(it, "b1"))["FailedNodes"]["n1"]
+
+        assert "pod group b: namespace default has no PodGroup of this name" == unknown
+        assert {} == it.scheduler.cache.standing
+
+    grouped(play, a=3)
+
+
+def test_a_group_for_which_there_is_no_room_takes_none_of_it() -> None:
+    async def play(it: Running) -> None:
+        it.pod("single", WHOLE)
+        assert {} == await it.bind("single", "n2")
+        for name in ("a1", "a2", "a3"):
+            member(it, name, "a")
+        answer = await ask(it, "a1")
+
+        assert [] == answer["NodeNames"]
+        said = answer["FailedNodes"]["n1"]
+        assert said.startswith("pod group a: room for 2 of 3 pods; pod a3: 0 of 3 nodes: 3 lack a")
+        assert ["uid-single"] == list(it.scheduler.cache.standing)
+
+    grouped(play, a=3)
+
+
+def test_two_half_placed_groups_never_block_each_other() -> None:
+    async def play(it: Running) -> None:
+        names = [f"{of}{number}" for number in (1, 2) for of in "ab"]
+        for name in names:
+            member(it, name, name[0])
+        assert [{}, {}] == await schedule(it, *names)
+
+        whole = [name for name in ("a", "b") if all(bound(it, f"{name}1", f"{name}2"))]
+        none = [name for name in ("a", "b") if not any(bound(it, f"{name}1", f"{name}2"))]
+        assert (1, 1) == (len(whole), len(none))
+        for number in (1, 2):
+            it.api.delete(f"{PODS}/{whole[0]}{number}")
+        assert [{}, {}] == await schedule(it, f"{none[0]}1", f"{none[0]}2")
+
+    grouped(play, a=2, b=2)
+
+
+def test_no_pod_is_bound_before_the_last_came_and_the_room_is_given_back_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pod_groups, "_GATHER", 0.2)
+    monkeypatch.setattr(pod_groups, "HELD", 0.5)
+
+    async def play(it: Running) -> None:
+        for name in ("a1", "a2", "a3"):
+            member(it, name, "a")
+        (refused,) = await schedule(it, "a1")
+        assert "pod group a: its other pods did not come in time" == refused["Error"]
+        assert [None] == bound(it, "a1")
+        assert 3 == len(it.scheduler.cache.standing)
+        await until(lambda: not it.scheduler.cache.standing)
+
+        assert [{}, {}, {}] == await schedule(it, "a1", "a2", "a3")
+
+    grouped(play, a=3)
+
+
+def test_a_held_node_that_kube_scheduler_rules_out_is_not_held_for_that_pod_again() -> None:
+    async def play(it: Running) -> None:
+        for name in ("a1", "a2"):
+            member(it, name, "a")
+        first = (await ask(it, "a1"))["NodeNames"]
+        other = (await ask(it, "a2"))["NodeNames"]
+        rest = [node for node in NODES if node not in other]
+        moved = (await ask(it, "a2", rest))["NodeNames"]
+        again = (await ask(it, "a1"))["NodeNames"]
+
+        assert [1, 1] == [len(first), len(moved)]
+        assert moved[0] in rest
+        assert again != moved
+        answers = await asyncio.gather(it.bind("a1", again[0]), it.bind("a2", moved[0]))
+        assert [{}, {}] == list(answers)
+
+    grouped(play, a=2)
+
+
+def test_more_pods_than_a_group_needs_come_later_by_themselves() -> None:
+    async def play(it: Running) -> None:
+        for name in ("a1", "a2", "a3", "a4"):
+            member(it, name, "a")
+        await schedule(it, "a1", "a2", "a3", "a4")
+
+        assert 3 == len([node for node in bound(it, "a1", "a2", "a3", "a4") if node])
+
+    grouped(play, a=3)
+
+
+def test_a_restart_in_mid_run_places_the_rest_of_a_group() -> None:
+    async def play() -> None:
+        api = FakeApi()
+        group(api, "a", 2)
+        cards: Any = {node: (card(f"GPU-{node}"),) for node in NODES}
+        async with running(api, **cards) as first:
+            following = asyncio.ensure_future(first.scheduler.groups.follow())
+            await asyncio.sleep(0)
+            for name in ("a1", "a2"):
+                member(first, name, "a", SHARE)
+            await schedule(first, "a1", "a2")
+            row = first.given("a1")
+            following.cancel()
+        again = api.objects[f"{PODS}/a2"]  # as if it had died between the two bindings
+        del again["spec"]["nodeName"], again["metadata"]["annotations"]
+        api.put_now(f"{PODS}/a2", again)
+        async with running(api, **cards) as second:
+            following = asyncio.ensure_future(second.scheduler.groups.follow())
+            await asyncio.sleep(0)
+            assert [{}] == await schedule(second, "a2")
+            given = second.given("a2")
+            following.cancel()
+        assert row is not None
+        assert given is not None
+        assert row.place_in_time == given.place_in_time == Row(row=1, rows=2)
+
+    asyncio.run(play())
+
+
+def test_groups_on_the_same_cards_have_rows_that_do_not_meet_on_all_their_nodes() -> None:
+    async def play(it: Running) -> None:
+        third = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
+        for of in "abc":
+            names = [f"{of}{number}" for number in (1, 2, 3)]
+            for name in names:
+                member(it, name, of, third, **{"hami.io/node-scheduler-policy": "spread"})
+            assert [{}, {}, {}] == await schedule(it, *names)
+        rows: dict[str, set[Row | None]] = {of: set() for of in "abc"}
+        for of, found in rows.items():
+            for number in (1, 2, 3):
+                given = it.given(f"{of}{number}")
+                assert given is not None
+                found.add(given.place_in_time)
+
+        assert all(len(found) == 1 for found in rows.values())
+        assert [Row(row=n, rows=3) for n in (1, 2, 3)] == sorted(
+            (row for found in rows.values() for row in found if row), key=lambda row: row.row
+        )
+
+    grouped(play, a=3, b=3, c=3)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ((1, 2), (2, 2), False),
+        ((1, 2), (2, 4), True),
+        ((1, 2), (3, 4), False),
+        ((2, 3), (1, 1), True),
+    ],
+)
+def test_rows_of_different_length_meet_where_their_times_do(
+    one: tuple[int, int], other: tuple[int, int], meet: bool
+) -> None:
+    mine, its = (Row(row=row, rows=rows) for row, rows in (one, other))
+
+    assert meet == mine.overlaps(its) == its.overlaps(mine)
+
+
+def test_kubernetes_own_pod_groups_are_read_where_they_are_served() -> None:
+    plain = {
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"schedulingGroup": {"podGroupName": "g"}},
+    }
+    found = pod_groups.group_of(plain)
+
+    assert pod_groups.Group("scheduling.k8s.io/v1alpha2", "default", "g") == found

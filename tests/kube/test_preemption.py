@@ -1,0 +1,237 @@
+"""Room is made for a pod by evicting the fewest and least important, and is held for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hetero.kube.scheduler import preemption
+from hetero.model.units import GiB
+from tests.kube.conftest import card
+from tests.kube.fake_api import PODS, FakeApi
+from tests.kube.test_scheduler import SHARE, Running, running, scenario
+
+HALF = SHARE
+WHOLE = {"nvidia.com/gpu": "1"}
+AT_ONCE: dict[str, Any] = {"terminationGracePeriodSeconds": 0}
+
+
+async def until(true: Callable[[], Any], seconds: float = 5) -> None:
+    for _ in range(int(seconds / 0.02)):
+        if true():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s")
+
+
+async def standing(it: Running, node: str, **priorities: int) -> None:
+    """Bind a pod of half a card, for each name, by their priorities."""
+    for name, priority in priorities.items():
+        it.pod(name, HALF, priority=priority, **AT_ONCE)
+        assert {} == await it.bind(name, node)
+
+
+async def ask(it: Running, name: str, limits: Any = HALF, **spec: Any) -> Any:
+    pod = it.api.objects.get(f"{PODS}/{name}") or it.pod(name, limits, **spec)
+    return await it.call("filter", Pod=pod, NodeNames=["n1", "n2"])
+
+
+def nominated(it: Running, name: str) -> str | None:
+    status = it.api.objects[f"{PODS}/{name}"].get("status") or {}
+    node: str | None = status.get("nominatedNodeName")
+    return node
+
+
+def test_the_one_least_important_pod_goes_and_its_room_is_kept_for_the_other() -> None:
+    async def play(it: Running) -> None:
+        await standing(it, "n1", low=1, mid=5)
+        await standing(it, "n2", other=3, another=3)
+        assert [] == (await ask(it, "high", priority=10))["NodeNames"]
+        await until(lambda: it.api.evicted == ["low"])
+
+        assert "n1" == nominated(it, "high")
+        assert [] == (await ask(it, "thief", priority=0))["NodeNames"]
+        assert ["n1"] == (await ask(it, "high"))["NodeNames"]
+        assert {} == await it.bind("high", "n1")
+        assert ["low"] == it.api.evicted
+
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
+
+
+def test_one_victim_is_chosen_over_two_that_are_less_important() -> None:
+    async def play(it: Running) -> None:
+        await standing(it, "n1", small=1, little=1)
+        it.pod("large", WHOLE, priority=7, **AT_ONCE)
+        assert {} == await it.bind("large", "n2")
+        await ask(it, "high", WHOLE, priority=10)
+        await until(lambda: it.api.evicted)
+        await asyncio.sleep(0.1)
+
+        assert ["large"] == it.api.evicted
+
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
+
+
+def test_who_holds_other_cards_of_the_node_is_left_alone() -> None:
+    async def play(it: Running) -> None:
+        await standing(it, "n1", a=1, b=9, c=9, d=9)
+        card_of_a = it.given("a")
+        assert card_of_a is not None
+        await ask(it, "high", priority=10)
+        await until(lambda: it.api.evicted)
+        assert ["a"] == it.api.evicted
+        await ask(it, "high")
+        assert {} == await it.bind("high", "n1")
+
+        given = it.given("high")
+        assert given is not None
+        assert (
+            card_of_a.containers[0][1].pieces[0].device == given.containers[0][1].pieces[0].device
+        )
+
+    scenario(play, n1=(card("GPU-1"), card("GPU-2")))
+
+
+def test_nobody_is_evicted_for_who_is_no_more_important_or_may_not_preempt() -> None:
+    async def play(it: Running) -> None:
+        await standing(it, "n1", a=5, b=5)
+        await ask(it, "same", priority=5)
+        await ask(it, "polite", priority=10, preemptionPolicy="Never")
+        await ask(it, "huge", {"nvidia.com/gpu": "3"}, priority=10)
+        await asyncio.sleep(0.2)
+
+        assert [] == it.api.evicted
+        assert not [call for call in it.api.calls if "eviction" in call]
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_while_victims_end_no_more_are_chosen_and_the_pod_hears_that_it_waits() -> None:
+    async def play(it: Running) -> None:
+        it.pod("slow", HALF, priority=1, terminationGracePeriodSeconds=30)
+        assert {} == await it.bind("slow", "n1")
+        await standing(it, "n1", rest=2)
+        await ask(it, "high", priority=10)
+        await until(lambda: it.api.evicted)
+        for _ in range(3):
+            answer = await ask(it, "high")
+            assert [] == answer["NodeNames"]
+            waits = "waits for those that it preempts on node n1 to end"
+            assert waits == answer["FailedNodes"]["n1"]
+        assert ["slow"] == it.api.evicted
+        it.api.delete(f"{PODS}/slow")
+
+        assert ["n1"] == (await ask(it, "high"))["NodeNames"]
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_who_ends_already_is_waited_for_and_nobody_else_is_evicted() -> None:
+    async def play() -> None:
+        api, cards = FakeApi(), (card("GPU-1"),)
+        async with running(api, n1=cards) as first:
+            await standing(first, "n1", going=5, stays=1)
+            ending = first.api.objects[f"{PODS}/going"]
+            ending["metadata"]["deletionTimestamp"] = "now"
+            api.put_now(f"{PODS}/going", ending)
+        async with running(api, n1=cards) as second:  # a restart in mid-run
+            await ask(second, "high", priority=10)
+            await until(lambda: nominated(second, "high"))
+            api.delete(f"{PODS}/going")
+
+            await until(lambda: "again" in str(api.objects[f"{PODS}/high"]["metadata"]))
+            assert ["n1"] == (await ask(second, "high"))["NodeNames"]
+            assert [] == api.evicted
+
+    asyncio.run(play())
+
+
+def test_a_disruption_budget_sends_the_pod_to_the_next_best_node_or_nowhere() -> None:
+    async def play(it: Running) -> None:
+        await standing(it, "n1", a=1, b=9)
+        await standing(it, "n2", c=2, d=9)
+        it.api.protected = {"a", "b"}
+        await ask(it, "high", priority=10)
+        await until(lambda: it.api.evicted)
+        assert ["c"] == it.api.evicted
+        it.api.protected = {"a", "b", "d"}
+        await ask(it, "higher", priority=20)
+        told = "preemption: PodDisruptionBudgets protect 3 pods"
+        await until(lambda: told in it.api.events)
+
+        assert ["c"] == it.api.evicted
+
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
+
+
+def test_an_eviction_that_fails_gives_the_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    evict = FakeApi._evict
+
+    def refuse(api: FakeApi, path: str, body: Any) -> None:
+        if not body["deleteOptions"].get("dryRun"):
+            api.protected = {"a"}
+        evict(api, path, body)
+
+    monkeypatch.setattr(FakeApi, "_evict", refuse)
+
+    async def play(it: Running) -> None:
+        await standing(it, "n1", a=1, b=9)
+        await ask(it, "high", priority=10)
+        await until(lambda: any("disruption budget" in said for said in it.api.events))
+        await until(lambda: it.scheduler.preemption.wanted(it.api.objects[f"{PODS}/high"]))
+
+        assert nominated(it, "high") is None
+        assert ["uid-a", "uid-b"] == sorted(it.scheduler.cache.standing)
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_room_that_nobody_comes_for_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "HELD", 0.3)
+
+    async def play(it: Running) -> None:
+        await standing(it, "n1", a=1, b=9)
+        await ask(it, "high", priority=10)
+        await until(lambda: it.api.evicted)
+        assert [] == (await ask(it, "other", priority=0))["NodeNames"]
+        await until(lambda: nominated(it, "high") is None)
+
+        assert ["n1"] == (await ask(it, "other"))["NodeNames"]
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_preemptor_that_is_deleted_leaves_its_room() -> None:
+    async def play(it: Running) -> None:
+        await standing(it, "n1", a=1, b=9)
+        await ask(it, "high", priority=10)
+        await until(lambda: it.api.evicted)
+        it.api.delete(f"{PODS}/high")
+
+        assert ["n1"] == (await ask(it, "other", priority=0))["NodeNames"]
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_the_preempt_verb_names_the_same_victims_and_only_where_room_is_being_made() -> None:
+    async def play(it: Running) -> None:
+        await standing(it, "n1", low=1, mid=5)
+        await standing(it, "n2", other=3, another=3)
+        offered = {name: {"pods": [], "numPDBViolations": 0} for name in ("n1", "n2")}
+        pod = it.pod("high", priority=10)
+
+        async def victims() -> dict[str, list[str]]:
+            answer = await it.call("preempt", Pod=pod, NodeNameToMetaVictims=offered)
+            found = answer["NodeNameToMetaVictims"].items()
+            return {node: [one["UID"] for one in said["Pods"]] for node, said in found}
+
+        assert {"n1": ["uid-low"], "n2": ["uid-another"]} == await victims()
+        it.api.objects[f"{PODS}/low"]["spec"]["terminationGracePeriodSeconds"] = 30
+        await ask(it, "high")
+        await until(lambda: it.api.evicted == ["low"])
+        assert {} == await victims()
+
+    scenario(play, n1=(card("GPU-1", memory=16 * GiB),), n2=(card("GPU-2"),))
