@@ -57,8 +57,8 @@ class Preemption:
 
     def node(self, uid: str) -> str | None:
         """Return the node where room is being made or held for a pod."""
-        room = self._rooms.get(uid)
-        return room.held.node if room else None
+        plan = self._rooms.get(uid)
+        return plan.held.node if plan else None
 
     def _ends(self, uid: str) -> bool:
         """Return whether a pod was told to end: what it holds comes free by itself."""
@@ -88,8 +88,8 @@ class Preemption:
 
     def wanted(self, plain: Plain) -> bool:
         """Return whether a pod may have others evicted, and has none being evicted."""
-        never = plain["spec"].get("preemptionPolicy") == "Never"
-        return not never and plain["metadata"]["uid"] not in self._rooms
+        polite = plain["spec"].get("preemptionPolicy") == "Never"
+        return not polite and plain["metadata"]["uid"] not in self._rooms
 
     async def make_room(self, plain: Plain, pod: Pod, nodes: Iterable[str]) -> None:
         """Evict for the pod where the fewest and least important hold its room, and hold that.
@@ -99,18 +99,18 @@ class Preemption:
         uid = plain["metadata"]["uid"]
         self._rooms[uid] = None
         try:
-            room = await self._choose(plain, pod, nodes)
-            if room is None:
+            plan = await self._choose(plain, pod, nodes)
+            if plan is None:
                 return
-            self._rooms[uid] = room
+            self._rooms[uid] = plan
             try:
-                await self._nominate(plain, room.held.node)
-                await self._evict(plain, room)
-                await self._wait(plain, room)
+                await self._nominate(plain, plan.held.node)
+                await self._evict(plain, plan)
+                await self._wait(plain, plan)
             except ApiError as error:
                 await self.events.tell(plain, "PreemptionRefused", f"preemption: {error}")
             finally:
-                if self.cache.standing.get(uid) is room.held:  # nobody came for it
+                if self.cache.standing.get(uid) is plan.held:  # nobody came for it
                     self.cache.release(uid)
                     with suppress(ApiError):  # the pod is gone
                         await self._nominate(plain, None)
@@ -155,37 +155,37 @@ class Preemption:
                 return [uid]
         return []
 
-    async def _evict(self, plain: Plain, room: _Room) -> None:
+    async def _evict(self, plain: Plain, plan: _Room) -> None:
         """Evict all victims, one after the other. Raises `ApiError` at the first that may not."""
         name = "/".join(full_name(plain))
-        for uid in room.victims.uids:
+        for uid in plan.victims.uids:
             victim = self.pods.get(uid)
             await self._post_eviction(uid)
             if victim is not None:
                 log.info("preemption: %s: evicted %s", name, "/".join(full_name(victim)))
-                told = f"preempted by pod {name} on node {room.held.node}"
+                told = f"preempted by pod {name} on node {plan.held.node}"
                 await self.events.tell(victim, "Preempted", told)
-        if room.victims.uids:
-            told = f"evicts {len(room.victims.uids)} of lower priority on node {room.held.node}"
+        if plan.victims.uids:
+            told = f"evicts {len(plan.victims.uids)} of lower priority on node {plan.held.node}"
             await self.events.tell(plain, "Preempting", told)
 
-    async def _wait(self, plain: Plain, room: _Room) -> None:
+    async def _wait(self, plain: Plain, plan: _Room) -> None:
         """Wait until the victims are gone, and then until the pod is bound or its time is over."""
-        going = (*room.victims.uids, *room.victims.ending)
+        going = (*plan.victims.uids, *plan.victims.ending)
         grace = max((self._grace(victim) for victim in going), default=0)
         gone = await self._until(
-            lambda: self.cache.standing.keys().isdisjoint(going), plain, room, grace + _LATE
+            lambda: self.cache.standing.keys().isdisjoint(going), plain, plan, grace + _LATE
         )
         if gone:
             self.again(plain)
-            await self._until(lambda: False, plain, room, HELD)
+            await self._until(lambda: False, plain, plan, HELD)
 
     async def _until(
-        self, done: Callable[[], bool], plain: Plain, room: _Room, seconds: float
+        self, done: Callable[[], bool], plain: Plain, plan: _Room, seconds: float
     ) -> bool:
         """Return whether something came true within a time while the room was held."""
         uid, end = plain["metadata"]["uid"], monotonic() + seconds
-        while self.cache.standing.get(uid) is room.held and monotonic() < end:
+        while self.cache.standing.get(uid) is plan.held and monotonic() < end:
             if done():
                 return True
             await asyncio.sleep(_PAUSE)
