@@ -125,7 +125,7 @@ def _live(
             lives.append(life)
             progress.advance(task)
     summaries = report.summarise_lives(lives, placements)
-    show(lambda: summaries, render_lives, as_json=as_json)
+    show(lambda: summaries, render_lives, _json.listing("simulation"), as_json=as_json)
     return 0
 
 

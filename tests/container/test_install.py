@@ -18,7 +18,7 @@ from hetero.container.install import (
 )
 from hetero.model.errors import BadInput, NotFound
 from hetero.node.daemon_client import SOCKET
-from hetero.node.ledger.state import SYSTEM
+from hetero.node.place import SYSTEM
 
 BEFORE = '{"log-level": "info",\n  "runtimes": {"kata": {"path": "/kata"}}}'
 

@@ -19,4 +19,4 @@ def test_filter_answers_the_first_choice_alone_and_bind_takes_it() -> None:
         answer = await it.call("filter", Pod=it.pod("q"), NodeNames=["n3"])
         assert {"NodeNames": [], "FailedNodes": {"n3": "have no device"}} == answer
 
-    scenario(play, choose="one", n1=(card("GPU-1"),), n2=(card("GPU-2"),))
+    scenario(play, "one", n1=(card("GPU-1"),), n2=(card("GPU-2"),))

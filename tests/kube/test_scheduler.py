@@ -62,7 +62,7 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    api: FakeApi, *, choose: str = "score", **nodes: tuple[Device, ...]
+    api: FakeApi, choose: str = "score", /, **nodes: tuple[Device, ...]
 ) -> AsyncIterator[Running]:
     for name, devices in nodes.items():
         notes = {INVENTORY: inventory_text(devices)}
@@ -79,13 +79,13 @@ async def running(
 
 def scenario(
     play: Callable[[Running], Awaitable[None]],
-    *,
     choose: str = "score",
+    /,
     **nodes: tuple[Device, ...],
 ) -> FakeApi:
     async def run() -> FakeApi:
         api = FakeApi()
-        async with running(api, choose=choose, **nodes) as made:
+        async with running(api, choose, **nodes) as made:
             await play(made)
         return api
 
