@@ -37,7 +37,7 @@
 
 #define NEVER UINT64_MAX
 
-enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 32 * TENANTS, FENCES = 32 * TENANTS, OPEN = 16 * TENANTS };
+enum { TASKS = 4 * TENANTS, STACK = 512 * 1024, LOCKS = 32 * TENANTS, FENCES = 32 * TENANTS, OPEN = 16 * TENANTS };
 
 /* Descriptors of files that only this machine has begin here, and their paths so: /virtual/GRANT/NAME. */
 #define FIRST_FILE (1 << 20)
