@@ -37,7 +37,7 @@
 
 #define NEVER UINT64_MAX
 
-enum { TASKS = 4 * TENANTS, STACK = 512 * 1024, LOCKS = 32 * TENANTS, FENCES = 32 * TENANTS, OPEN = 16 * TENANTS };
+enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 32 * TENANTS, FENCES = 32 * TENANTS, OPEN = 16 * TENANTS };
 
 /* Descriptors of files that only this machine has begin here, and their paths so: /virtual/GRANT/NAME. */
 #define FIRST_FILE (1 << 20)
@@ -775,13 +775,15 @@ static void stop_tasks(struct tenant *tenant, bool dead, bool stopped)
         }
 }
 
-/* A governor lives as long as its process. */
+/* A governor lives as long as its process. Its address is not used again: a thread remembers the stream that it used
+ * last by the gate's address, and here the threads of all processes are one. */
 static void forget_governor(struct tenant *tenant)
 {
     if (tenant->governor == NULL)
         return;
     governor_after_fork(tenant->governor); /* lets go of its descriptor */
-    free(tenant->governor);
+    for (unsigned chunk = 0; chunk < TRACKED_STREAM_CHUNKS; chunk++)
+        free(tenant->governor->gate.streams.chunks[chunk]);
     tenant->governor = NULL;
     for (struct fence *fence = machine.fence; fence < machine.fence + FENCES; fence++)
         if (fence->tenant == tenant)
