@@ -173,11 +173,12 @@ static bool take_shared(struct region *region)
 }
 
 /* Have the lock of this process stay when its descriptor is closed, by us or by whoever closes what it does not know.
- */
-static bool keep_open(struct region *region, int file)
+ * The page that is mapped is the slot's number, beyond the file's end or not: /proc/PID/maps then says whose slot it is
+ * (hetero/node/ledger/holders.py). */
+static bool keep_open(struct region *region, int file, int slot)
 {
-    size_t page = 1; /* rounded up to a page, which is never looked at */
-    region->keeper = mmap(NULL, page, PROT_NONE, MAP_SHARED, file, 0);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE); /* never looked at */
+    region->keeper = mmap(NULL, page, PROT_NONE, MAP_SHARED, file, (off_t)page * slot);
     return region->keeper != MAP_FAILED && madvise(region->keeper, page, MADV_DONTFORK) == 0;
 }
 
@@ -203,7 +204,7 @@ static bool take_slot(struct region *region)
     if (file < 0)
         return false;
     int slot = lock_slot(region, file);
-    if (slot >= 0 && keep_open(region, file)) {
+    if (slot >= 0 && keep_open(region, file, slot)) {
         region->slot = slot;
         region->pid = (uint32_t)getpid();
     }

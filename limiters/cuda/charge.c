@@ -16,6 +16,15 @@ static unsigned long long mib(uint64_t bytes)
     return (bytes >> 20) + ((bytes & ((1 << 20) - 1)) != 0);
 }
 
+/* A program says "out of memory" where nvidia-smi shows a card that is nearly empty: its user is told once why. */
+static void log_refusal(enum ledger_answer answer, int device, uint64_t bytes, uint64_t used, uint64_t limit)
+{
+    static atomic_flag noticed = ATOMIC_FLAG_INIT;
+    enum log_level level = answer == LEDGER_OVER && !atomic_flag_test_and_set(&noticed) ? LOG_NOTICE : LOG_INFO;
+    log_line(level, "device %d: %llu MiB refused: %llu of %llu MiB of the grant are in use (hetero ps counts refusals)",
+             device, mib(bytes), mib(used), mib(limit));
+}
+
 CUresult charge(int device, uint64_t bytes)
 {
     if (tenancy() == TENANCY_REFUSED)
@@ -33,11 +42,7 @@ CUresult charge(int device, uint64_t bytes)
     enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit);
     if (answer == LEDGER_GRANTED)
         return CUDA_SUCCESS;
-    /* A program says "out of memory" where nvidia-smi shows a card that is nearly empty: its user is told once why. */
-    static atomic_flag noticed = ATOMIC_FLAG_INIT;
-    enum log_level level = answer == LEDGER_OVER && !atomic_flag_test_and_set(&noticed) ? LOG_NOTICE : LOG_INFO;
-    log_line(level, "device %d: %llu MiB refused: %llu of %llu MiB of the grant are in use (hetero ps counts refusals)",
-             device, mib(bytes), mib(ledger_used(region, (unsigned)device)), mib(limit));
+    log_refusal(answer, device, bytes, ledger_used(region, (unsigned)device), limit);
     return answer == LEDGER_OVER ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_PERMITTED;
 }
 

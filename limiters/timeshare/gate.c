@@ -47,6 +47,8 @@ void gate_make(struct gate *gate, const struct engine *engine, const struct hete
     gate->thread = thread;
     gate->spend = spend;
     gate->owner = owner;
+    static atomic_uint made;
+    gate->number = atomic_fetch_add(&made, 1) + 1;
     gate->stride = 1;
     atomic_store(&gate->long_kernels, true);
     pthread_mutex_init(&gate->lock, NULL);
@@ -309,7 +311,7 @@ bool gate_enter(struct gate *gate)
 
 /* The stream this thread used last: most threads use one for long. */
 static __thread struct {
-    struct gate *gate;
+    unsigned gate;
     struct stream_key key;
     struct tracked_stream *stream;
     unsigned generation;
@@ -317,14 +319,14 @@ static __thread struct {
 
 static struct tracked_stream *stream_of(struct gate *gate, const struct stream_key *key)
 {
-    if (last.gate == gate && same_stream(&last.key, key) &&
+    if (last.gate == gate->number && same_stream(&last.key, key) &&
         last.generation == atomic_load_explicit(&last.stream->generation, memory_order_relaxed))
         return last.stream;
     if (!lock(gate))
         return NULL;
     struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
     if (stream != NULL) {
-        last.gate = gate;
+        last.gate = gate->number;
         last.key = *key;
         last.stream = stream;
         last.generation = stream->generation;

@@ -29,6 +29,7 @@ struct gate {
     void *(*thread)(void *owner);            /* what opens and closes the gate */
     void (*spend)(void *owner, uint64_t ns); /* charges what is launched after it was retired */
     void *owner;
+    unsigned number; /* of this gate among all that the process made, from 1: an address may be used twice */
 
     _Atomic uint32_t state;     /* futex: GATE_*; written by the thread */
     _Atomic uint32_t waiting;   /* futex: launchers at the closed gate */

@@ -6,12 +6,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 #: (device, inode): what a file is, whatever path or mount it is seen through.
 _File = tuple[int, int]
+_PAGE = os.sysconf("SC_PAGESIZE")
 
 
 def holders(files: Mapping[str, Iterable[Path]]) -> dict[str, tuple[int, ...]]:
@@ -36,20 +37,22 @@ def holders(files: Mapping[str, Iterable[Path]]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(pids)) for name, pids in holding.items()}
 
 
-def locked(pid: int, path: Path) -> frozenset[int]:
-    """Return the single bytes of a file that the process holds locked, as the kernel says."""
-    found: set[int] = set()
-    with suppress(OSError):
-        wanted = path.stat()
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with suppress(OSError):  # closed since
-                target = entry.stat()
-                if (target.st_dev, target.st_ino) == (wanted.st_dev, wanted.st_ino):
-                    said = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text()
-                    # lock:  1: OFDLCK  ADVISORY  WRITE -1 00:1a:1234 5 5       (proc(5))
-                    locks = (line.split() for line in said.splitlines() if "lock:" in line)
-                    found |= {int(words[-1]) for words in locks if words[-1] == words[-2]}
-    return frozenset(found)
+def slots_of(pid: int, region: Path) -> frozenset[int]:
+    """Return the slots of a usage region that the process keeps, none where that is not to be read.
+
+    The mapping that keeps a slot's lock is of the page with the slot's number, and cannot be
+    accessed (limiters/core/region.c).
+    """
+    try:
+        status = region.stat()
+        wanted = (status.st_dev, status.st_ino)
+        return frozenset(
+            offset // _PAGE
+            for file, permissions, offset in _mappings(pid)
+            if file == wanted and permissions == "---s"
+        )
+    except (OSError, ValueError):
+        return frozenset()
 
 
 def _held(pid: int, wanted: Collection[_File]) -> set[_File]:
@@ -64,14 +67,20 @@ def _held(pid: int, wanted: Collection[_File]) -> set[_File]:
                     held.add((target.st_dev, target.st_ino))
             except OSError:
                 continue  # closed since
-        for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-            _, permissions, _, device, inode, *_ = line.split(maxsplit=5)
-            if inode != "0" and "w" in permissions:
-                major, minor = device.split(":")
-                held.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
+        held.update(file for file, permissions, _ in _mappings(pid) if "w" in permissions)
     except (OSError, ValueError):
         pass  # gone since, or another user's
     return held.intersection(wanted)
+
+
+def _mappings(pid: int) -> Iterator[tuple[_File, str, int]]:
+    """Yield the file, the permissions and the offset in bytes of what a process has mapped."""
+    for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+        _, permissions, offset, device, inode, *_ = line.split(maxsplit=5)
+        if inode != "0":
+            major, minor = device.split(":")
+            file = (os.makedev(int(major, 16), int(minor, 16)), int(inode))
+            yield file, permissions, int(offset, 16)
 
 
 def _user_of(pid: int) -> int:

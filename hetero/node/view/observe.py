@@ -14,7 +14,7 @@ from hetero.model import CORE, Counters, Device, Enforcement, Policy, Priority, 
 from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
-from hetero.node.ledger.holders import locked
+from hetero.node.ledger.holders import slots_of
 from hetero.node.ledger.ledger import ALIVE, Container, Grant, Snapshot, Unreadable
 from hetero.node.ledger.usage_region import Counts, read_counts, read_slots
 from hetero.node.node import Node, inventory_of, program
@@ -286,8 +286,8 @@ def _running(
     found = []
     for pid in pids:
         container = entry.container or inside.get(space_of(pid) or "")
-        # A PID in the region is what the process calls itself; the slot it locks is its own.
-        mine = [slots[slot] for slot in locked(pid, path) if slot in slots] if slots else []
+        # A PID in the region is what the process calls itself; the slot it keeps is its own.
+        mine = [slots[slot] for slot in slots_of(pid, path) if slot in slots] if slots else []
         found.append(
             Process(
                 pid=pid,

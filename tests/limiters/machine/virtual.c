@@ -775,8 +775,7 @@ static void stop_tasks(struct tenant *tenant, bool dead, bool stopped)
         }
 }
 
-/* A governor lives as long as its process. Its address is not used again: a thread remembers the stream that it used
- * last by the gate's address, and here the threads of all processes are one. */
+/* A governor lives as long as its process. */
 static void forget_governor(struct tenant *tenant)
 {
     if (tenant->governor == NULL)
@@ -784,6 +783,7 @@ static void forget_governor(struct tenant *tenant)
     governor_after_fork(tenant->governor); /* lets go of its descriptor */
     for (unsigned chunk = 0; chunk < TRACKED_STREAM_CHUNKS; chunk++)
         free(tenant->governor->gate.streams.chunks[chunk]);
+    free(tenant->governor);
     tenant->governor = NULL;
     for (struct fence *fence = machine.fence; fence < machine.fence + FENCES; fence++)
         if (fence->tenant == tenant)
