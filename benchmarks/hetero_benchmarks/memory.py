@@ -87,7 +87,7 @@ def _probe(name: str, machine: Machine, limit: int) -> Iterator[Check]:
     """Run one probe and give what it found, from inside and from outside."""
     probe = PROBES[name]
     words = (sys.executable, "-m", "hetero_benchmarks.probe", name, str(limit))
-    grant = DeviceAllocation(memory=str(limit))
+    grant = DeviceAllocation(memory=f"{limit}B")
     before = _used(machine)
     try:
         with Program(words, machine, grant, name=name, environment=probe.environment) as program:

@@ -65,15 +65,14 @@ def find_machine(uuid: str | None = None) -> Machine:
     if asked.returncode:
         raise NotFound("hetero inventory found no card to measure on")
     document = json.loads(asked.stdout)
-    devices = [row["device"] for row in document["devices"]]
-    cards = [device for device in devices if device["uuid"].startswith(uuid or "")]
+    cards = [device for device in document["items"] if device["uuid"].startswith(uuid or "")]
     if not cards:
         raise NotFound(f"no card {uuid or ''} here: see hetero inventory and hetero doctor")
     card = cards[0]
     return Machine(
         card=card["model"],
         uuid=card["uuid"],
-        memory=card["capacity"]["memory"],
+        memory=card["memory"],
         driver=card["attributes"].get("driver"),
         simulated=document["simulated"] is not None,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -27,6 +27,10 @@ def following(policy: Policy) -> str:
 POLICY_SLOTS: Counters = {following(policy): 1 << 16 for policy in Policy}
 
 
+#: Bytes; what the grant file can say is twice as much.
+_MOST_MEMORY = 2**63
+
+
 class Priority(str, Enum):
     """Who goes first when both want the device."""
 
@@ -54,6 +58,8 @@ class Ask:
             raise BadInput("memory is given in bytes and in percent: give one of them")
         if self.memory is not None and self.memory < 1:
             raise BadInput(f"memory {self.memory} is not a positive number of bytes")
+        if self.memory is not None and self.memory >= _MOST_MEMORY:
+            raise BadInput("memory is more than any device has: write less than 8 EiB")
         for name, value in (("memory", self.memory_percent), ("core", self.core)):
             if value is not None and not 1 <= value <= 100:
                 raise BadInput(f"{name} {value} is out of range: it is 1 to 100 percent of a card")

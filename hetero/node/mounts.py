@@ -1,4 +1,4 @@
-"""Gives the program about to start its own view of a few files, as a container would have."""
+"""Mounts: a program's own view of a few files, and files that all see and nobody changes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 from hetero.model import Mount
 from hetero.model.errors import HeteroError
 
-# mount(2) and unshare(2)
+_LIBC = ctypes.CDLL(None, use_errno=True)
+# mount(2), umount2(2) and unshare(2)
 _NEW_NAMESPACE = 0x00020000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
+_DETACH = 0x2
 
 
 def enter(mounts: Sequence[Mount]) -> None:
@@ -22,28 +24,52 @@ def enter(mounts: Sequence[Mount]) -> None:
     """
     if not mounts:
         return
-    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        _expect(_LIBC.unshare(_NEW_NAMESPACE), "a mount namespace of its own")
+        _mount(Path("none"), Path("/"), _RECURSIVE | _PRIVATE)
+        for each in mounts:
+            source, target = Path(each.source), Path(each.target)
+            _make(target, like=source)
+            _mount(source, target, _BIND)
+            if not each.writable:
+                _mount(Path("none"), target, _BIND | _REMOUNT | _READ_ONLY)
+    except HeteroError as error:
+        raise HeteroError(f"{error} (this device needs `hetero run` to be root)") from None
 
-    def expect(result: int, doing: str) -> None:
-        if result:
-            why = os.strerror(ctypes.get_errno())
-            raise HeteroError(f"{doing}: {why} (this device needs `hetero run` to be root)")
 
-    def mount(source: bytes, target: bytes, flags: int) -> None:
-        expect(libc.mount(source, target, None, flags, None), f"mount {target.decode()}")
+def show_read_only(source: Path, target: Path, *, by: Path) -> None:
+    """Have a directory appear once more, where nobody changes anything; again changes nothing.
 
-    expect(libc.unshare(_NEW_NAMESPACE), "a mount namespace of its own")
-    mount(b"none", b"/", _RECURSIVE | _PRIVATE)
-    for each in mounts:
-        source, target = Path(each.source), Path(each.target)
-        try:
-            if source.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
-            else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.touch()
-        except OSError as error:
-            raise HeteroError(f"mount {target}: {error.strerror}") from None
-        mount(bytes(source), bytes(target), _BIND)
-        if not each.writable:
-            mount(b"none", bytes(target), _BIND | _REMOUNT | _READ_ONLY)
+    `by` is a path that nobody else reaches: there the mount is while it can still be written.
+    Raises `HeteroError`: it takes root with CAP_SYS_ADMIN.
+    """
+    _make(target, like=source)
+    if target.samefile(source):
+        return
+    _make(by, like=source)
+    try:
+        _mount(source, by, _BIND)
+        _mount(Path("none"), by, _BIND | _REMOUNT | _READ_ONLY)
+        _mount(by, target, _BIND)  # read-only as what it is made of
+    finally:
+        _LIBC.umount2(bytes(by), _DETACH)
+
+
+def _make(target: Path, *, like: Path) -> None:
+    try:
+        if like.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.touch()
+    except OSError as error:
+        raise HeteroError(f"mount {target}: {error.strerror}") from None
+
+
+def _mount(source: Path, target: Path, flags: int) -> None:
+    _expect(_LIBC.mount(bytes(source), bytes(target), None, flags, None), f"mount {target}")
+
+
+def _expect(result: int, doing: str) -> None:
+    if result:
+        raise HeteroError(f"{doing}: {os.strerror(ctypes.get_errno())}")

@@ -173,12 +173,12 @@ static bool take_shared(struct region *region)
 }
 
 /* Have the lock of this process stay when its descriptor is closed, by us or by whoever closes what it does not know.
- * The page that is mapped is the slot's number, beyond the file's end or not: /proc/PID/maps then says whose slot it is
- * (hetero/node/ledger/holders.py). */
+ * Where it is mapped from says the slot in /proc/PID/maps (hetero/node/ledger/holders.py), beyond the file's end or not.
+ */
 static bool keep_open(struct region *region, int file, int slot)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE); /* never looked at */
-    region->keeper = mmap(NULL, page, PROT_NONE, MAP_SHARED, file, (off_t)page * slot);
+    size_t page = 1; /* rounded up to a page, which is never looked at */
+    region->keeper = mmap(NULL, page, PROT_NONE, MAP_SHARED, file, (off_t)slot * HETERO_REGION_SLOT_OFFSET);
     return region->keeper != MAP_FAILED && madvise(region->keeper, page, MADV_DONTFORK) == 0;
 }
 

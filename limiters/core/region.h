@@ -23,9 +23,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#define HETERO_REGION_MAGIC   UINT64_C(0x3145474153555448) /* "HTUSAGE1" read as a little-endian integer */
-#define HETERO_REGION_VERSION 1u
-#define HETERO_REGION_SLOTS   1024u
+#define HETERO_REGION_MAGIC       UINT64_C(0x3145474153555448) /* "HTUSAGE1" read as a little-endian integer */
+#define HETERO_REGION_VERSION     1u
+#define HETERO_REGION_SLOTS       1024u
+#define HETERO_REGION_SLOT_OFFSET 0x10000 /* bytes between the offsets of the mappings that keep slots */
 
 #define HETERO_REGION_LOCK_TIME_SLICE(i) ((int)HETERO_REGION_SLOTS + 1 + 32 * (int)(i))
 

@@ -85,7 +85,17 @@ def test_the_limiter_says_in_one_line_that_a_grants_layout_is_not_its_own(
         f"tail -c +10 $HETERO_GRANT >> {later}; HETERO_GRANT={later} exec {job} --alloc 1MiB"
     )
     done = hetero(
-        "run", "--vendor", "nvidia", "--memory", "1Gi", "--", "sh", "-c", script, HETERO_LOG="error"
+        "run",
+        "-q",
+        "--vendor",
+        "nvidia",
+        "--memory",
+        "1Gi",
+        "--",
+        "sh",
+        "-c",
+        script,
+        HETERO_LOG="error",
     )
 
     # Fails closed: the driver does not even start for it.

@@ -194,7 +194,7 @@ def test_a_spec_without_a_share_is_removed_and_another_ledger_s_is_not(
 def test_a_share_s_memory_is_counted(node: Node, specs: Specs) -> None:
     create(node, "train", ASK, specs=specs)
 
-    with pytest.raises(Refused, match="lack memory"):
+    with pytest.raises(Refused, match=r"1 not empty \(16 GiB wanted, largest free 15\)"):
         node.take(Request(asks=(Ask(memory=16 * GiB),)))
     assert [GiB] == [entry.limits[0].memory for entry in node.snapshot().grants]
     assert GiB == node.snapshot().grants[0].allocation.pieces[0].takes[MEMORY]

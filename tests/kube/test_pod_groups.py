@@ -227,7 +227,7 @@ def test_groups_on_the_same_cards_have_rows_that_do_not_meet_on_all_their_nodes(
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "meet"),
+    ("one", "other", "overlap"),
     [
         ((1, 2), (2, 2), False),
         ((1, 2), (2, 4), True),
@@ -235,12 +235,12 @@ def test_groups_on_the_same_cards_have_rows_that_do_not_meet_on_all_their_nodes(
         ((2, 3), (1, 1), True),
     ],
 )
-def test_rows_of_different_length_meet_where_their_times_do(
-    one: tuple[int, int], other: tuple[int, int], meet: bool
+def test_rows_of_different_length_overlap_where_their_times_do(
+    one: tuple[int, int], other: tuple[int, int], overlap: bool
 ) -> None:
     mine, its = (Row(row=row, rows=rows) for row, rows in (one, other))
 
-    assert meet == mine.overlaps(its) == its.overlaps(mine)
+    assert overlap == mine.overlaps(its) == its.overlaps(mine)
 
 
 def test_kubernetes_own_pod_groups_are_read_where_they_are_served() -> None:

@@ -31,6 +31,12 @@ def _environment(grant: Grant) -> dict[str, str]:
     }
 
 
+def _without_refusals(errors: str) -> str:
+    """Return what was said, but for what a program is told that asks for too much."""
+    lines = errors.splitlines(keepends=True)
+    return "".join(line for line in lines if "MiB of the grant are in use" not in line)
+
+
 @pytest.mark.parametrize(
     "load", [("--kernel-us", "200"), ("--kernel-us", "20", "--graph", "50")], ids=["plain", "graph"]
 )
@@ -67,7 +73,7 @@ say(info()[0])
     )
     out, errors = program.communicate(timeout=60)
 
-    assert (0, "") == (program.returncode, errors)
+    assert (0, "") == (program.returncode, _without_refusals(errors))
     assert 64 * MIB == json.loads(out)
 
 
@@ -79,7 +85,7 @@ def test_threads_of_one_program_meet_no_data_race(tmp_path: Path, limit: int) ->
     )
     out, errors = program.communicate(timeout=60)
 
-    assert ("", "", 0) == (out, errors, program.returncode)
+    assert ("", "", 0) == (out, _without_refusals(errors), program.returncode)
     assert 320 < grant.usage().launches
     assert grant.usage().peak <= limit * MIB
     assert (limit == 3) == (grant.usage().denied > 0)

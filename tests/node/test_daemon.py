@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import grp
 import os
 import pwd
 import re
 import signal
 import socket
+import struct
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from hetero.model.errors import HeteroError, NotFound, Refused
 from hetero.model.units import GiB
 from hetero.node.daemon.server import ROUND
 from hetero.node.daemon_client import SOCKET, DaemonClient
+from hetero.node.ledger.board import PAGE_BYTES
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.ledger import ALIVE, ALLOCATION, Container, Ledger
 from hetero.node.node import Node
@@ -40,9 +44,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 
 def test_row_10_two_users_cannot_overbook_a_card_and_all_see_both(machine: Machine) -> None:
     mine = machine.hold(ALICE, request(memory=6 * GiB, core=60))
-    with pytest.raises(Refused, match="0 of 1 device fit: 1 lack core"):
+    with pytest.raises(Refused, match="0 of 1 device: 1 lack core"):
         machine.hold(BOB, request(memory=GiB, core=60))
-    with pytest.raises(Refused, match="0 of 1 device fit: 1 lack memory"):
+    with pytest.raises(Refused, match="0 of 1 device: 1 lack memory"):
         machine.hold(ROOT, request(memory=12 * GiB, core=10))
     his = machine.hold(BOB, request(memory=2 * GiB, core=30))
     roots = machine.hold(ROOT, request(memory=GiB, core=10))
@@ -191,20 +195,52 @@ def test_the_files_of_a_grant_are_roots_and_its_user_alone_uses_them(machine: Ma
     directory = machine.state / "grants" / mine.grant
 
     def allowed(_: Node) -> dict[str, tuple[bool, bool]]:
-        names = (ALLOCATION, ALIVE, GRANT, USAGE, "tenant/time_slice.0", "tenant", ".")
+        names = (ALLOCATION, ALIVE, GRANT, USAGE, "tenant/page.0", "tenant", ".")
         return {
             name: (os.access(directory / name, os.R_OK), os.access(directory / name, os.W_OK))
             for name in names
         }
 
     public = {ALLOCATION: (True, False), ALIVE: (True, False), ".": (True, False)}
-    writable = {USAGE: (True, True), "tenant/time_slice.0": (True, True)}
+    writable = {USAGE: (True, True), "tenant/page.0": (True, True)}
     assert public | writable | {GRANT: (True, False), "tenant": (True, False)} == machine.said_by(
         ALICE, allowed
     )
     nothing = dict.fromkeys((GRANT, *writable, "tenant"), (False, False))
     assert public | nothing == machine.said_by(BOB, allowed)
     assert {0} == {path.stat().st_uid for path in [directory, *directory.rglob("*")]}
+
+
+def test_users_read_boards_and_pages_of_each_other_and_write_their_own_page_alone(
+    machine: Machine,
+) -> None:
+    mine = machine.hold(ALICE, request(memory=GiB, core=10))
+    his = machine.hold(BOB, request(memory=GiB, core=10))
+    tenant = machine.state / "grants" / mine.grant / "tenant"
+
+    def attack(_: Node) -> None:
+        board = tenant / "board.0"
+        assert {"board", mine.grant, his.grant} == set(os.listdir(board))
+        assert (board / mine.grant).samefile(tenant / "page.0")
+        (tenant / "page.0").write_bytes(b"mine".ljust(PAGE_BYTES))
+        for name in ("board", his.grant, mine.grant):
+            with (board / name).open("rb") as file, pytest.raises(OSError, match="Bad file"):
+                fcntl.fcntl(
+                    file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, *[0] * 4)
+                )
+            with pytest.raises(OSError, match="Read-only|denied"):
+                (board / name).write_bytes(b"")
+            with pytest.raises(OSError, match="Read-only|denied"):
+                os.truncate(board / name, 0)
+        for path in (machine.state / "private", machine.state / "grants" / his.grant / "tenant"):
+            with pytest.raises(PermissionError):
+                os.listdir(path)
+
+    machine.said_by(ALICE, attack)
+    assert 0 == machine.stop(signal.SIGTERM)
+    machine.start()  # what is mounted already stays
+    machine.said_by(ALICE, attack)
+    assert 1 == Path("/proc/mounts").read_text().count(str(machine.path))
 
 
 def test_root_ends_no_process_that_merely_was_sent_the_descriptor(machine: Machine) -> None:

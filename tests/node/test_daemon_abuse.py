@@ -19,6 +19,7 @@ from hetero.model.units import GiB
 from hetero.node.daemon.server import DEADLINE, MOST, MOST_OF_ONE, ROUND
 from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET
 from hetero.node.ledger import usage_region
+from hetero.node.ledger.board import PAGE_BYTES
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.node import Node
 
@@ -64,7 +65,10 @@ def document(**words: Any) -> bytes:
         (document(do="resize", grant="x", ask={"core": 5}), "no grant 'x' stands"),
         (document(do="admit", request={"asks": []}), "names at least one device"),
         (document(do="admit", request={"asks": [{"core": 500}]}), "out of range"),
-        (document(do="admit", request={"asks": [{"memory": 10**4000}]}), "too small"),
+        (
+            document(do="admit", request={"asks": [{"memory": 10**4000}]}),
+            "memory is more than any device has",
+        ),
         (document(do="admit", request={"asks": [{"core": 1}] * 200}), "needed"),
         (document(do="admit", uid=0, user="root", request="[" * 9000), "not a valid Question"),
         (LENGTH.pack(4) + b"[[[[", "not a valid Question"),
@@ -181,7 +185,7 @@ def test_a_user_cannot_fill_the_ledgers_directory(machine: Machine) -> None:
     directory = machine.state / "grants" / mine.grant
 
     def fill(_: Node) -> None:
-        for name in (USAGE, "tenant/time_slice.0"):
+        for name in (USAGE, "tenant/page.0"):
             os.truncate(directory / name, 1 << 40)
         with pytest.raises(PermissionError):
             (machine.state / "mine").touch()
@@ -191,7 +195,7 @@ def test_a_user_cannot_fill_the_ledgers_directory(machine: Machine) -> None:
     machine.said_by(ALICE, fill)
 
     assert until(lambda: usage_region.SIZE == (directory / USAGE).stat().st_size, within=3 * ROUND)
-    assert (directory / "tenant/time_slice.0").stat().st_size <= 1 << 20
+    assert PAGE_BYTES == (directory / "tenant/page.0").stat().st_size
 
 
 def test_a_long_command_is_recorded_in_part_and_a_long_label_refused(machine: Machine) -> None:

@@ -43,6 +43,7 @@ int main(void)
     IS(HETERO_PRIORITY_LOW); IS(HETERO_PRIORITY_HIGH);
     IS(HETERO_FLAG_SPILL); IS(HETERO_FLAG_CONTEXT);
     IS(HETERO_REGION_MAGIC); IS(HETERO_REGION_VERSION); IS(HETERO_REGION_SLOTS);
+    IS(HETERO_REGION_SLOT_OFFSET);
     return 0;
 }
 """
@@ -137,6 +138,7 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
     path.write_bytes(contents)
 
     assert layout["hetero_region"] == usage_region.SIZE
+    assert layout["HETERO_REGION_SLOT_OFFSET"] == usage_region.SLOT_OFFSET
     assert [0, 0] == [counts.memory for counts in usage_region.read_counts(path, devices=2)]
     # Two of the three processes live: their slots are locked. The third one's bytes are gone.
     with path.open("r+b") as first, path.open("r+b") as last:

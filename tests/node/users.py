@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import signal
+import subprocess
 import time
 import traceback
 from collections.abc import Callable
@@ -182,6 +183,13 @@ class Machine:
                 continue
         if self._daemon is not None:
             self.stop(signal.SIGKILL)
+        unmount_all(self.state)
+
+
+def unmount_all(state: Path) -> None:
+    """Undo what heterod mounted in its state directory, which stays when it ends."""
+    if (state / "boards").exists():  # else heterod did not start
+        subprocess.run(["umount", "--lazy", str(state / "boards")], check=False)
 
 
 def until(true: Callable[[], object], *, within: float = 10) -> bool:

@@ -21,6 +21,7 @@ from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET, framed
 from hetero.node.ledger.grant_dir import create
 from hetero.node.ledger.locks import try_lock
 from hetero.node.ledger.state import prepare
+from hetero.node.mounts import show_read_only
 from hetero.node.node import Node
 
 #: Seconds in which a request must have come, and its answer must have been read.
@@ -207,6 +208,7 @@ def serve(node: Node, *, ready: Callable[[Path], None]) -> None:
     try:
         if not try_lock(alone):
             raise Refused(f"heterod runs already for {directory}")
+        show_read_only(node.ledger.boards, node.ledger.shown_boards, by=directory / "private/shown")
         with listen(directory) as listener:
             ready(directory / SOCKET)
             asyncio.run(_until_stopped(Server(node).serve(listener)))

@@ -30,11 +30,12 @@ def write_tenant(
     allocation: Allocation,
     limits: Sequence[DeviceLimit],
     boards: Path,
+    shown: Path,
     uid: int | None = None,
 ) -> None:
     """Write what the limiter reads into a new grant's directory; `boards` has the devices'.
 
-    `uid` is whose programs enter it where that is not the user who writes it.
+    `shown` is where the grant's programs find those. `uid` is whose programs enter it where that is not the user who writes it.
     """
     make(directory / TENANT, mode=0o700)
     if uid is not None:
@@ -45,9 +46,9 @@ def write_tenant(
     write(directory / GRANT, contents, mode=0o644)
     write(directory / USAGE, bytes(usage_region.SIZE), mode=0o666)
     for position, limit in enumerate(limits):
-        board = board_of(boards, limit.name)
-        os.link(make_page(board, identity), directory / page_name(position))
-        (directory / board_name(position)).symlink_to(board)
+        page = make_page(board_of(boards, limit.name), identity)
+        os.link(page, directory / page_name(position))
+        (directory / board_name(position)).symlink_to(board_of(shown, limit.name))
 
 
 def board_of(boards: Path, device: str) -> Path:

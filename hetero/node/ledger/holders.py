@@ -12,7 +12,6 @@ from pathlib import Path
 
 #: (device, inode): what a file is, whatever path or mount it is seen through.
 _File = tuple[int, int]
-_PAGE = os.sysconf("SC_PAGESIZE")
 
 
 def holders(files: Mapping[str, Iterable[Path]]) -> dict[str, tuple[int, ...]]:
@@ -37,24 +36,6 @@ def holders(files: Mapping[str, Iterable[Path]]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(pids)) for name, pids in holding.items()}
 
 
-def slots_of(pid: int, region: Path) -> frozenset[int]:
-    """Return the slots of a usage region that the process keeps, none where that is not to be read.
-
-    The mapping that keeps a slot's lock is of the page with the slot's number, and cannot be
-    accessed (limiters/core/region.c).
-    """
-    try:
-        status = region.stat()
-        wanted = (status.st_dev, status.st_ino)
-        return frozenset(
-            offset // _PAGE
-            for file, permissions, offset in _mappings(pid)
-            if file == wanted and permissions == "---s"
-        )
-    except (OSError, ValueError):
-        return frozenset()
-
-
 def _held(pid: int, wanted: Collection[_File]) -> set[_File]:
     """Return which of the wanted files the process has open for writing or mapped writable."""
     held: set[_File] = set()
@@ -67,13 +48,13 @@ def _held(pid: int, wanted: Collection[_File]) -> set[_File]:
                     held.add((target.st_dev, target.st_ino))
             except OSError:
                 continue  # closed since
-        held.update(file for file, permissions, _ in _mappings(pid) if "w" in permissions)
+        held.update(file for file, permissions, _ in mappings(pid) if "w" in permissions)
     except (OSError, ValueError):
         pass  # gone since, or another user's
     return held.intersection(wanted)
 
 
-def _mappings(pid: int) -> Iterator[tuple[_File, str, int]]:
+def mappings(pid: int) -> Iterator[tuple[_File, str, int]]:
     """Yield the file, the permissions and the offset in bytes of what a process has mapped."""
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         _, permissions, offset, device, inode, *_ = line.split(maxsplit=5)

@@ -6,7 +6,7 @@ beside it must undo or finish each of them.
     lock                    locked by whoever admits, changes or sweeps
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
-    grants/<id>/tenant/           what the limiter maps; boards/<device> is shared (board.py)
+    grants/<id>/tenant/           what the limiter maps; private/boards/<device> is shared (board.py)
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
     grants/<id>/edits.json        what the vendors said of a share (container/share.py)
@@ -153,6 +153,11 @@ class Ledger:
     @property
     def boards(self) -> Path:
         """Where the directories of devices are that their tenants read."""
+        return self.path / "private/boards"
+
+    @property
+    def shown_boards(self) -> Path:
+        """Where programs of other users read them: a mount of heterod's, read-only."""
         return self.path / "boards"
 
     def directory(self, identity: str) -> Path:
@@ -265,6 +270,7 @@ class Ledger:
                 allocation=grant.allocation,
                 limits=grant.limits,
                 boards=self.boards,
+                shown=self.boards if grant.uid is None else self.shown_boards,
                 uid=grant.uid,
             )
             if grant.owner:

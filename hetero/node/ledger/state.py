@@ -59,7 +59,8 @@ def prepare(path: Path) -> None:
         if not os.access(path, os.W_OK):  # a read-only file system, for root as well
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         make(path / "grants", mode=mode)
-        make(path / "boards", mode=0o700)  # others reach into it by mounts alone
+        make(path / "private", mode=0o700)  # others reach into it by mounts alone
+        make(path / "private/boards", mode=0o755)
     except OSError as error:
         raise HeteroError(
             f"state directory {path}: {error.strerror}: "

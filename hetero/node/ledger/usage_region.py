@@ -12,11 +12,14 @@ from pathlib import Path
 
 from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_file import MAX_DEVICES
+from hetero.node.ledger.holders import mappings
 from hetero.node.ledger.locks import is_held
 
 MAGIC = 0x3145474153555448
 VERSION = 1
 SLOTS = 1024
+#: Bytes between the offsets of the mappings by which processes keep their slots.
+SLOT_OFFSET = 1 << 16
 
 HEADER = struct.Struct("<QII64s48x")
 DEVICE = struct.Struct("<QQQQQqQ8x")
@@ -55,6 +58,23 @@ def read_slots(path: Path) -> dict[int, tuple[int, ...]]:
 def read_processes(path: Path) -> dict[int, tuple[int, ...]]:
     """Return the bytes each live process holds of each device, by the PID it knows itself by."""
     return {pid: used for (_, pid), used in _read(path)[1].items()}
+
+
+def slots_of(pid: int, region: Path) -> frozenset[int]:
+    """Return the slots of a usage region that the process keeps, none where that is not to be read.
+
+    The mapping that keeps a slot's lock cannot be accessed, and its offset says the slot.
+    """
+    try:
+        status = region.stat()
+        wanted = (status.st_dev, status.st_ino)
+        return frozenset(
+            offset // SLOT_OFFSET
+            for file, permissions, offset in mappings(pid)
+            if file == wanted and permissions == "---s"
+        )
+    except (OSError, ValueError):
+        return frozenset()
 
 
 def _read(path: Path) -> tuple[bytes, dict[tuple[int, int], tuple[int, ...]]]:

@@ -14,9 +14,8 @@ from hetero.model import CORE, Counters, Device, Enforcement, Policy, Priority, 
 from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
-from hetero.node.ledger.holders import slots_of
 from hetero.node.ledger.ledger import ALIVE, Container, Grant, Snapshot, Unreadable
-from hetero.node.ledger.usage_region import Counts, read_counts, read_slots
+from hetero.node.ledger.usage_region import Counts, read_counts, read_slots, slots_of
 from hetero.node.node import Node, inventory_of, program
 from hetero.node.view.bypass import find_bypass
 from hetero.node.view.containers import containers_by_space, space_of
