@@ -228,9 +228,9 @@ def test_users_read_boards_and_pages_of_each_other_and_write_their_own_page_alon
                 fcntl.fcntl(
                     file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, *[0] * 4)
                 )
-            with pytest.raises(OSError, match="Read-only|denied"):
+            with pytest.raises(OSError, match=r"Read-only|denied"):
                 (board / name).write_bytes(b"")
-            with pytest.raises(OSError, match="Read-only|denied"):
+            with pytest.raises(OSError, match=r"Read-only|denied"):
                 os.truncate(board / name, 0)
         for path in (machine.state / "private", machine.state / "grants" / his.grant / "tenant"):
             with pytest.raises(PermissionError):

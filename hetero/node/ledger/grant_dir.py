@@ -35,7 +35,8 @@ def write_tenant(
 ) -> None:
     """Write what the limiter reads into a new grant's directory; `boards` has the devices'.
 
-    `shown` is where the grant's programs find those. `uid` is whose programs enter it where that is not the user who writes it.
+    `shown` is where the grant's programs find those. `uid` is whose programs enter it where that is
+    not the user who writes it.
     """
     make(directory / TENANT, mode=0o700)
     if uid is not None:

@@ -6,7 +6,7 @@ beside it must undo or finish each of them.
     lock                    locked by whoever admits, changes or sweeps
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
-    grants/<id>/tenant/           what the limiter maps; private/boards/<device> is shared (board.py)
+    grants/<id>/tenant/           what the limiter maps; private/boards/<device>: board.py
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
     grants/<id>/edits.json        what the vendors said of a share (container/share.py)
