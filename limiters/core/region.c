@@ -173,9 +173,7 @@ static bool take_shared(struct region *region)
 }
 
 /* Have the lock of this process stay when its descriptor is closed, by us or by whoever closes what it does not know.
- * Where it is mapped from says the slot in /proc/PID/maps (hetero/node/ledger/holders.py), beyond the file's end or
- * not.
- */
+ * Where it is mapped from says the slot in /proc/PID/maps (hetero/node/ledger), beyond the file's end or not. */
 static bool keep_open(struct region *region, int file, int slot)
 {
     size_t page = 1; /* rounded up to a page, which is never looked at */
