@@ -127,7 +127,6 @@ def main() -> int:
         if uuid is None:
             print("no card is here: on the simulated driver")
         else:
-            (directory / f"time_slice.{uuid}").touch()
             rack = Rack(directory, Card())
         for attack in ATTACKS:
             terms = Terms(memory=MEMORY, core=100 * CORE, uuid=uuid or UUIDS[0])
