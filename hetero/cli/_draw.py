@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO, TypeAlias
 
 from rich import cells, segment, table, text
@@ -108,14 +108,12 @@ def _table(made: Table, console: Console, width: int) -> list[Line]:
     # A sentence in a pipe is as long as it is, and takes no room of others.
     long = () if console.is_terminal else made.folds
     soft = {*made.elides, *made.folds}.difference(long)
-    least = {
-        name: 0 if name in long else min(wanted, _LEAST) if name in soft else wanted
-        for name, wanted in natural.items()
-    }
-    for name in made.drops:
-        if _span(least.values()) <= width:
-            break
-        least.pop(name, None)
+    fixed = {name: 0 if name in long else wanted for name, wanted in natural.items()}
+    least = _fitting(
+        {name: min(each, _LEAST) if name in soft else each for name, each in fixed.items()},
+        made.drops,
+        width,
+    )
     # Where nothing more may go, lines are longer than the terminal: no number is cut.
     room = max(width, _span(least.values())) + sum(natural[name] for name in least if name in long)
     drawn = table.Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
@@ -132,6 +130,16 @@ def _table(made: Table, console: Console, width: int) -> list[Line]:
             shown[name].no_wrap, shown[name].overflow = True, "ellipsis"
         drawn.add_row(*shown.values())
     return _lines(drawn, console, room)
+
+
+def _fitting(widths: Mapping[str, int], drops: Iterable[str], width: int) -> dict[str, int]:
+    """Return the columns that stay when those go that must, the first of `drops` first."""
+    staying = {**widths}
+    for name in drops:
+        if _span(staying.values()) <= width:
+            break
+        staying.pop(name, None)
+    return staying
 
 
 def _span(widths: Iterable[int]) -> int:

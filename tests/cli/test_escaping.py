@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hetero.cli import _json, doctor, fit, inventory, log, ps, share, top, vendors
-from hetero.cli._draw import console_of, draw, layout
+from hetero.cli._draw import draw, layout
 from hetero.cli._render import Part, Text
 from hetero.cli._show import dumps
 from hetero.cli._terminal import _Escaping
@@ -46,6 +44,8 @@ from hetero.node.view.observe import (
     Share,
 )
 from hetero.plugin.registry import VendorRow
+
+from .streams import Stream, console
 
 #: What terminals obey, what people would be misled by, markup of libraries, and any bytes at all.
 HOSTILE = st.one_of(
@@ -170,28 +170,6 @@ def obeyed(text: str) -> list[str]:
 #: Control, format, surrogate, private, unassigned; separators of lines and paragraphs.
 CODES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 WIDTHS: Sequence[int | None] = (None, 40, 60, 80, 120, 250)
-
-
-class Stream(io.StringIO):
-    """A standard stream, of a terminal where it is `live`, in an encoding of that name."""
-
-    def __init__(self, encoding: str = "utf-8", *, live: bool = False) -> None:
-        super().__init__()
-        self._named = encoding
-        self._live = live
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override] # a stream's is not None
-        return self._named
-
-    def isatty(self) -> bool:
-        return self._live
-
-
-def console(stream: Stream, **environ: str) -> Console:
-    """Return the console of a stream where the environment says no more than this."""
-    with patch.dict(os.environ, environ, clear=True):
-        return console_of(stream)
 
 
 def pipe() -> Console:
