@@ -48,7 +48,14 @@ def progress(line: str) -> None:
 
 def show(machine: Machine, *tables: Table, notes: Sequence[str] = ()) -> None:
     """Print where it was measured, the tables and their notes."""
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    # Without codes, which `hetero bench` escapes: names of cards and drivers are not ours.
+    console = Console(
+        width=None if sys.stdout.isatty() else 120,
+        color_system=None,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
     simulated = " (SIMULATED card)" if machine.simulated else ""
     versions = ", ".join(f"{name} {number}" for name, number in machine.versions.items())
     console.print(

@@ -1,9 +1,10 @@
 """The command line: one subcommand, one file, each loaded when it is asked for.
 
 A file without `_` in front defines `command`, and its name is the subcommand's. It parses, asks
-the package that knows, and formats: tables (`_render`), JSON (`_json`), a screen (`_screen`), all
-by way of `_terminal`, which escapes. Imports everything below; of `hetero.kube` `service`, `agent`
-and `cluster_view`. Start with `run` and `_request`.
+the package that knows, and formats: texts and tables (`_render`) or JSON (`_json`), which `_show`
+prints. `_draw` draws and escapes, in a `_screen` where frames follow each other; `_terminal`
+escapes all else. Imports everything below; of `hetero.kube` `service`, `agent` and `cluster_view`.
+Start with `run` and `_request`.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read us has seen enough; leave nothing for the interpreter to flush.
-        sys.stdout = None
+        # Whoever read us has seen enough; what is left to flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
         # A full disk, a file system that cannot be written: the user's to mend, not ours.

@@ -7,16 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from hetero.cli._render import (
-    UNKNOWN,
-    Part,
-    Text,
-    age,
-    core_of,
-    few,
-    memory_of,
-    table,
-)
+from hetero.cli._render import UNKNOWN, Part, Text, age, core_of, few, memory_of, table
 from hetero.model.units import MiB
 from hetero.node.ledger.ledger import Container
 from hetero.node.view.observe import GrantView, Share
@@ -98,7 +89,7 @@ def _cells(grant: GrantView, share: Share, *, first: bool, wide: bool) -> dict[s
 def note_of(share: Share) -> Text:
     """Return what its user should know of a share: refusals, memory that lies with the host."""
     if share.denied:
-        return Text(f"{share.denied} refused", "alarm")
+        return Text(f"{share.denied} refused", "bold red")
     return Text("spills" if share.spill else "")
 
 

@@ -1,20 +1,13 @@
-"""How values become text: aligned and quiet, coloured only for state, one record a line.
-
-A table drops columns until it is as narrow as the terminal; it splits none and cuts no number.
-"""
+"""What commands show: values as texts and tables, which `_draw` draws."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
-import click
 from attrs import define, field
 
-from hetero.cli._terminal import Line, Terminal, columns_of
 from hetero.model import (
     CORE,
     MEMORY,
@@ -33,41 +26,15 @@ from hetero.model.units import GiB, MiB, format_memory
 if TYPE_CHECKING:
     from hetero.node.view.observe import Share
 
-T = TypeVar("T")
-
 #: What stands where nothing is known; never a zero.
 UNKNOWN = "–"
 _COLOURS = {"ok": "green", "note": "yellow", "absent": "yellow", "partial": "yellow"}
 _KEEPERS = {Enforcement.PRELOAD: "limiter", Enforcement.NONE: "nothing !"}
-_GAP = 2
-#: A column of sentences, or of words that may end in `…`, is never narrower.
-_LEAST = 20
-
-
-class Seconds(click.FloatRange):
-    """A number of seconds within limits, which NaN is not."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, as click's own type does."""
-        seconds = super().convert(value, param, ctx)
-        # NaN is within all limits, since no comparison with it holds.
-        return seconds if seconds >= 0 else self.fail(f"{value!r} is no number.", param, ctx)
-
-
-json_option = click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")
-watch_option = click.option(
-    "-w", "--watch", is_flag=True, help="Look again every second, until q or Ctrl-C."
-)
-wide_option = click.option(
-    "-W", "--wide", is_flag=True, help="Every column, however long the lines get."
-)
 
 
 @frozen
 class Text:
-    """A text of any origin in one of `_terminal`'s styles."""
+    """A text of any origin, not escaped yet, in one of rich's styles."""
 
     text: str = ""
     style: str = ""
@@ -75,7 +42,7 @@ class Text:
 
 @define
 class Table:
-    """Rows under named columns; a subset of the columns is shown where not all fit.
+    """Rows under named columns, of which some are dropped where not all fit: none is cut.
 
     `right` hold numbers. `folds` hold sentences, which go on in the next line where somebody looks
     on. `elides` hold words of any length, which end in `…` where they must. `optional` columns are
@@ -110,176 +77,6 @@ def table(
 ) -> Table:
     """Return an empty table."""
     return Table(columns, folds, right, elides, optional, drops)
-
-
-def show(
-    query: Callable[[], T],
-    render: Callable[[T], Part],
-    document: Callable[[T], Mapping[str, Any]],
-    *,
-    as_json: bool,
-    watch: bool = False,
-    wide: bool = False,
-    period: float = 1.0,
-) -> None:
-    """Print what `query` finds, once or, with `watch`, again every `period` seconds.
-
-    `document` makes the JSON of it (`_json`); watched, each document is one line.
-    """
-    terminal = Terminal.here()
-    if wide:
-        terminal = terminal.unlimited()
-    if watch and terminal.moves and not as_json:
-        from hetero.cli._screen import Screen
-
-        with Screen(terminal) as screen:
-            while screen.show(layout(render(query()), terminal), wait=period):
-                terminal = screen.terminal
-        return
-    try:
-        while True:
-            found = query()
-            if as_json:
-                click.echo(dumps(document(found), indent=None if watch else 2))
-            else:
-                put(render(found), terminal)
-            if not watch:
-                return
-            time.sleep(period)
-    except KeyboardInterrupt:
-        if not watch:
-            raise
-
-
-def put(part: Part, terminal: Terminal | None = None) -> None:
-    """Write to standard output, as a terminal or a pipe is to have it."""
-    terminal = terminal or Terminal.here()
-    terminal.write(layout(part, terminal))
-
-
-def dumps(document: Mapping[str, Any], *, indent: int | None = 2) -> str:
-    """Return a document as JSON in ASCII alone, without a character that a terminal obeys."""
-    return json.dumps(document, indent=indent).replace("\x7f", "\\u007f")
-
-
-# --- lines ------------------------------------------------------------------------------------
-
-
-def layout(part: Part, terminal: Terminal) -> list[Line]:
-    """Return the lines of what is to be shown, no wider than the terminal where that can be."""
-    if isinstance(part, str):
-        part = Text(part)
-    if isinstance(part, Text):
-        words = terminal.text(part.text)
-        width = terminal.width if terminal.live and terminal.width else None
-        return [[(line, part.style)] for line in _folded(words, width)]
-    if isinstance(part, Table):
-        return list(_rows(part, terminal))
-    return [line for one in part for line in layout(one, terminal)]
-
-
-def _rows(table: Table, terminal: Terminal) -> Iterator[Line]:
-    cells = [tuple(Text(terminal.text(one.text), one.style) for one in row) for row in table.rows]
-    natural = {
-        name: max(columns_of(name), *(columns_of(row[at].text) for row in cells), 0)
-        for at, name in enumerate(table.columns)
-        if name not in table.optional or any(row[at].text for row in cells)
-    }
-    widths = _fitting(table, natural, terminal)
-    shown = [(at, name) for at, name in enumerate(table.columns) if name in widths]
-    head = [(at, name, Text(name, "bold")) for at, name in shown]
-    for row in [head, *([(at, name, row[at]) for at, name in shown] for row in cells)]:
-        yield from _lines(row, table, widths, terminal)
-
-
-def _fitting(table: Table, natural: Mapping[str, int], terminal: Terminal) -> dict[str, int]:
-    """Return the widths of the columns that are shown."""
-    widths = dict(natural)
-    if terminal.width is None:
-        return widths
-    soft = [*table.elides, *(table.folds if terminal.live else ())]
-    least = {
-        name: min(natural[name], _LEAST) if name in soft else natural[name] for name in natural
-    }
-    # A sentence in a pipe is as long as it is.
-    free = () if terminal.live else table.folds
-
-    def needed() -> int:
-        fixed = [least[name] for name in widths if name not in free]
-        return sum(fixed) + _GAP * (len(widths) - 1)
-
-    for name in table.drops:
-        if needed() <= terminal.width:
-            break
-        widths.pop(name, None)
-    spare = terminal.width - needed()
-    for name in [name for name in table.columns if name in soft and name in widths]:
-        widths[name] = least[name] + max(0, min(natural[name] - least[name], spare))
-        spare -= widths[name] - least[name]
-    return widths
-
-
-def _lines(
-    row: Sequence[tuple[int, str, Text]],
-    table: Table,
-    widths: Mapping[str, int],
-    terminal: Terminal,
-) -> Iterator[Line]:
-    """Yield the line of a row, and those in which its sentences go on."""
-    columns = []
-    for _, name, cell in row:
-        if name in table.elides:
-            texts = [_elided(cell.text, widths[name], plain=terminal.plain)]
-        elif name in table.folds:
-            texts = _folded(cell.text, widths[name])
-        else:
-            texts = [cell.text]
-        columns.append((name, cell.style, texts))
-    for number in range(max(len(texts) for _, _, texts in columns)):
-        line: Line = []
-        for name, style, texts in columns:
-            text = texts[number] if number < len(texts) else ""
-            space = " " * (widths[name] - columns_of(text))
-            pair = [(space, ""), (text, style)]
-            line += pair if name in table.right else pair[::-1]
-            line.append((" " * _GAP, ""))
-        yield line
-
-
-def _folded(text: str, width: int | None) -> list[str]:
-    """Return a text in lines of `width` columns, broken between words where that can be."""
-    if width is None or columns_of(text) <= width:
-        return [text]
-    lines, line = [], ""
-    for word in text.split(" "):
-        if line and columns_of(line) + 1 + columns_of(word) > width:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-        while columns_of(line) > width:  # a word, a path mostly, that is longer than the line
-            head = _cut(line, width)
-            lines.append(head)
-            line = line[len(head) :]
-    return [*lines, line] if line or not lines else lines
-
-
-def _elided(text: str, width: int, *, plain: bool) -> str:
-    if columns_of(text) <= width:
-        return text
-    mark = "..." if plain else "…"
-    return _cut(text, width - len(mark)) + mark
-
-
-def _cut(text: str, width: int) -> str:
-    """Return the beginning of a text, at least one character."""
-    end = min(len(text), max(width, 1))
-    while end > 1 and columns_of(text[:end]) > width:
-        end -= 1
-    return text[:end]
-
-
-# --- cells ------------------------------------------------------------------------------------
 
 
 def state(word: str) -> Text:

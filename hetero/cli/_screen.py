@@ -1,4 +1,4 @@
-"""Takes over a terminal for frames, drawn in place and asked by keys, and gives it back whole."""
+"""Takes over a terminal for frames that rich draws in place, asked by keys, and gives it back."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import define, field
+from rich.console import Console, ConsoleDimensions
+from rich.live import Live
 
-from hetero.cli._terminal import Line, Terminal
+from hetero.cli._draw import Line, joined
 
-#: The other screen, without a cursor; a line that is too long ends at the edge.
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
-_HOME, _NO_LINE, _NO_MORE = "\x1b[H", "\x1b[2K", "\x1b[J"
-#: Seconds within which a new size of the window is met.
+#: Seconds within which a new size of the window, and Ctrl-Z, are met.
 _GLANCE = 0.25
 #: What terminals send for keys without a letter (ECMA-48 and the VT220's; `application` mode, too).
 _KEYS = {
@@ -45,21 +44,37 @@ _KEYS = {
 class Screen:
     """A context in which standard output shows frames and standard input gives keys, unechoed.
 
-    Left by whatever way, the terminal is as it was, and shows what it showed.
+    Left by whatever way, the terminal is as it was, and shows what it showed. So it is while the
+    shell has stopped us (Ctrl-Z).
     """
 
-    terminal: Terminal
+    console: Console
+    _live: Live = field(init=False)
+    _size: ConsoleDimensions = field(init=False)
     _offset: int = field(init=False, default=0)
     _typed: str = field(init=False, default="")
+    _stopping: bool = field(init=False, default=False)
     _before: dict[int, Any] = field(init=False, factory=dict)
     _modes: list[Any] | None = field(init=False, default=None)
 
     def __enter__(self) -> Screen:
+        self._size = self.console.size  # before the first frame is laid out
+        self._live = Live(
+            console=self.console,
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         if sys.stdin is not None and sys.stdin.isatty():
             self._modes = termios.tcgetattr(sys.stdin)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            self._before[number] = signal.signal(number, _end)
-        self._take()
+        for number, handler in (
+            (signal.SIGTERM, _end),
+            (signal.SIGHUP, _end),
+            (signal.SIGTSTP, self._stop),
+        ):
+            self._before[number] = signal.signal(number, handler)
+        self._enter()
         return self
 
     def __exit__(
@@ -68,9 +83,7 @@ class Screen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        self.terminal.send(_LEAVE)
-        if self._modes is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
+        self._leave()
         for number, handler in self._before.items():
             signal.signal(number, handler)
         return kind is KeyboardInterrupt  # the way a watch ends
@@ -90,28 +103,31 @@ class Screen:
             if key == "again" or not self._scroll(key, len(lines) - head):
                 return key
 
-    def _take(self) -> None:
+    def _enter(self) -> None:
         if self._modes is not None:
             tty.setcbreak(sys.stdin)
-        self.terminal.send(_ENTER)
+        self._live.start()
+
+    def _leave(self) -> None:
+        self._live.stop()
+        if self._modes is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
 
     def _draw(self, lines: Sequence[Line], head: int) -> None:
-        room = max(self.terminal.height - head, 1)
+        room = max(self.console.height - head, 1)
         self._offset = max(0, min(self._offset, len(lines) - head - room))
         body = lines[head + self._offset :][:room]
-        shown = [_NO_LINE + self.terminal.styled(line) for line in [*lines[:head], *body]]
-        rest = f"\r\n{_NO_MORE}" if len(shown) < self.terminal.height else ""
-        self.terminal.send(_HOME + "\r\n".join(shown) + rest)
+        self._live.update(joined([*lines[:head], *body]), refresh=True)
 
     def _key(self, until: float) -> str:
-        """Return the next key, or "again" when the time is up or the window has another size."""
-        while True:
-            if self._typed:
-                return self._first_key()
+        """Return the next key, or "again" when the time is up or the frame is out of date."""
+        while not self._typed:
             left = until - time.monotonic()
-            width = Terminal.here().width if self.terminal.width else None
-            if width != self.terminal.width or left <= 0:
-                self.terminal = evolve(self.terminal, width=width)
+            if self._stopping:
+                self._rest()
+                return "again"
+            if self.console.size != self._size or left <= 0:
+                self._size = self.console.size
                 return "again"
             if self._modes is None:
                 time.sleep(min(left, _GLANCE))
@@ -119,6 +135,7 @@ class Screen:
                 self._typed = os.read(sys.stdin.fileno(), 64).decode("ascii", "replace")
                 if not self._typed:
                     return "quit"  # nobody is there any more
+        return self._first_key()
 
     def _first_key(self) -> str:
         """Return what was typed first, and keep the rest."""
@@ -127,9 +144,22 @@ class Screen:
         self._typed = self._typed[len(first) :]
         return _KEYS.get(first, first)
 
+    def _stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what signal calls
+        # Not here: a frame may be half drawn.
+        self._stopping = True
+
+    def _rest(self) -> None:
+        """Be stopped until the shell goes on with us; the terminal is the shell's meanwhile."""
+        self._leave()
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, handler)
+        self._stopping = False
+        self._enter()
+
     def _scroll(self, key: str, lines: int) -> bool:
         """Whether the key was one that scrolls."""
-        page = max(self.terminal.height - 2, 1)
+        page = max(self.console.height - 2, 1)
         by = {
             "up": -1,
             "down": 1,

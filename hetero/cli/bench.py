@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import entry_points
 
 import click
 
-from hetero.cli._terminal import unescaped
 from hetero.model.errors import NotFound
 
 
@@ -29,6 +27,4 @@ def command(name: str | None, arguments: tuple[str, ...]) -> int:
     if name not in found:
         have = ", ".join(sorted(found)) or "none: pip install hetero-benchmarks"
         raise NotFound(f"no benchmark {name!r} is installed (installed: {have})")
-    # A program of another distribution, which draws its tables itself.
-    sys.stdout, sys.stderr = unescaped(sys.stdout), unescaped(sys.stderr)
     return int(found[name].load()(list(arguments)))

@@ -7,12 +7,10 @@ from pathlib import Path
 from shutil import which
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from hetero.cli import fit
-from hetero.cli._render import Part, Text, put, table
-from hetero.cli._terminal import unescaped
+from hetero.cli._render import Part, Text, table
+from hetero.cli._show import put
 from hetero.cli.inventory import render
 from hetero.node.demo import MANY, RACK, SHARES, Demo, Ending, of_each, stage
 from hetero.node.simulation import racks
@@ -41,14 +39,13 @@ def command(*, real: bool, listing: bool, seconds: int) -> None:
     if listing:
         put(_racks(racks()))
         return
-    console = Console(file=unescaped(sys.stdout), highlight=False)
     with stage(real=real) as demo:
         if not real:
             said = "The cards in this demo are SIMULATED: no real card is used or measured."
             put(Text(said, "yellow"))
         _title("What is there", "hetero inventory")
         put(render(demo.view()))
-        _two_programs(console, demo, seconds)
+        _two_programs(demo, seconds)
         _title("A program that wants twice the memory it was granted")
         _ending(demo.over_memory())
         _title("Afterwards the card is empty again", "hetero inventory")
@@ -74,7 +71,12 @@ def _racks(known: dict[str, str]) -> Part:
     return made
 
 
-def _two_programs(console: Console, demo: Demo, seconds: int) -> None:
+def _two_programs(demo: Demo, seconds: int) -> None:
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from hetero.cli._draw import console_of
+
+    console = console_of(sys.stdout)
     name = f"{demo.device.model} {demo.device.uuid[:12]}"
     _title(f"Two programs share the {name}")
     put([Text(f"$ {demo.shown(share, seconds)}", "dim") for share in SHARES])

@@ -9,7 +9,8 @@ from typing import NoReturn
 import click
 
 from hetero.cli import _json
-from hetero.cli._render import Part, json_option, show, state, table
+from hetero.cli._render import Part, state, table
+from hetero.cli._show import json_option, show
 from hetero.container.log import tell
 from hetero.model.errors import Refused
 from hetero.node.node import Node

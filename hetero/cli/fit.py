@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from hetero.cli import _json
-from hetero.cli._render import Part, json_option, show, table
+from hetero.cli._render import Part, table
 from hetero.cli._request import request_from, request_options
+from hetero.cli._show import json_option, show
 from hetero.model import CORE, MEMORY, Allocation, Device, Refusal
 from hetero.model.units import format_memory
 from hetero.node.node import Node, refused

@@ -17,17 +17,14 @@ from hetero.cli._render import (
     free_memory,
     granularity_of,
     heading,
-    json_option,
     kept_by,
     model_of,
     percent,
     short,
-    show,
     state,
     table,
-    watch_option,
-    wide_option,
 )
+from hetero.cli._show import json_option, show, watch_option, wide_option
 from hetero.model import CORE, MEMORY, SLOTS, Whole
 from hetero.model.units import format_memory
 from hetero.node.node import Node

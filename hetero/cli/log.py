@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from hetero.cli import _json
-from hetero.cli._render import Part, json_option, show, table
+from hetero.cli._render import Part, table
+from hetero.cli._show import json_option, show
 from hetero.container.log import Event, events
 from hetero.node.node import Node
 

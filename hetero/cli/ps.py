@@ -7,16 +7,8 @@ from attrs import evolve
 
 from hetero.cli import _json
 from hetero.cli._grants import device_option, holdings, of_user, on_device, user_option
-from hetero.cli._render import (
-    Part,
-    Seconds,
-    Text,
-    heading,
-    json_option,
-    show,
-    watch_option,
-    wide_option,
-)
+from hetero.cli._render import Part, Text, heading
+from hetero.cli._show import Seconds, json_option, show, watch_option, wide_option
 from hetero.node.node import Node
 from hetero.node.view.observe import GrantsView, observe_grants
 

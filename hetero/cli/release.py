@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hetero.cli._done import quiet_option, say
-from hetero.cli._render import Seconds
+from hetero.cli._show import Seconds
 from hetero.node.node import Node
 
 

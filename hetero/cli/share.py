@@ -8,8 +8,9 @@ import click
 
 from hetero.cli import _json
 from hetero.cli._done import limits, quiet_option, say
-from hetero.cli._render import UNKNOWN, Part, Text, json_option, memory_of, show, table
+from hetero.cli._render import UNKNOWN, Part, Text, memory_of, table
 from hetero.cli._request import request_from, request_options
+from hetero.cli._show import json_option, show
 from hetero.container.share import Shares, change, create, remove, settle
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from

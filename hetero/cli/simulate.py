@@ -6,15 +6,17 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hetero.cli import _json
-from hetero.cli._render import UNKNOWN, Table, json_option, show, table
-from hetero.cli._terminal import unescaped
+from hetero.cli._render import UNKNOWN, Table, table
+from hetero.cli._show import json_option, show
 from hetero.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 #: The literature's ten seeds are 42 to 51.
 _FIRST_SEED = 42
@@ -187,7 +189,17 @@ def _simulation() -> tuple[ModuleType, ModuleType]:
 
 def _progress() -> Progress:
     """Return a bar on standard error, shown only where somebody looks."""
-    console = Console(file=unescaped(sys.stderr))
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from hetero.cli._draw import console_of
+
+    console = console_of(sys.stderr)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -195,5 +207,5 @@ def _progress() -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not console.is_interactive,
     )

@@ -24,23 +24,19 @@ from hetero.cli._grants import (
 from hetero.cli._render import (
     UNKNOWN,
     Part,
-    Seconds,
     Table,
     Text,
     age,
     core_of,
     heading,
-    json_option,
     kept_by,
-    layout,
     memory_of,
     model_of,
     percent,
-    show,
     state,
     table,
 )
-from hetero.cli._terminal import Line, Terminal
+from hetero.cli._show import Seconds, json_option, show
 from hetero.model import CORE, MEMORY
 from hetero.model.units import format_memory
 from hetero.node.node import Node
@@ -54,6 +50,9 @@ from hetero.node.view.observe import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hetero.cli._draw import Line
     from hetero.kube.cluster_view import ClusterView
 
 _INTERVAL = 1.0
@@ -129,9 +128,13 @@ def command(
         view = observe_node(node, meter)
         return evolve(view, grants=on_device(of_user(view.grants, user), device))
 
-    if watch and not as_json and Terminal.here().moves:
-        _interact(query, seconds)
-        return
+    if watch and not as_json and sys.stdout.isatty():
+        from hetero.cli._draw import console_of
+
+        console = console_of(sys.stdout)
+        if console.is_interactive:
+            _interact(query, console, seconds)
+            return
     document = partial(_json.node, seconds=interval if once else None)
     show(query, render, document, as_json=as_json, watch=watch, period=seconds)
 
@@ -145,14 +148,14 @@ class _Choice:
     keys: bool = False
 
 
-def _interact(query: Callable[[], NodeView], seconds: float) -> None:
+def _interact(query: Callable[[], NodeView], console: Console, seconds: float) -> None:
     """Show frame after frame until a key ends it."""
     from hetero.cli._screen import Screen
 
     choice = _Choice()
     view = query()
-    with Screen(Terminal.here()) as screen:
-        while key := screen.show(_frame(view, choice, screen.terminal), wait=seconds):
+    with Screen(console) as screen:
+        while key := screen.show(_frame(view, choice, console), wait=seconds):
             match key:
                 case "s":
                     choice.sort = (choice.sort + 1) % len(_ORDERS)
@@ -164,9 +167,11 @@ def _interact(query: Callable[[], NodeView], seconds: float) -> None:
                     view = query()
 
 
-def _frame(view: NodeView, choice: _Choice, terminal: Terminal) -> list[Line]:
+def _frame(view: NodeView, choice: _Choice, console: Console) -> list[Line]:
     """Return the lines of a frame, the first of which stays when it is scrolled."""
     from time import strftime
+
+    from hetero.cli._draw import layout
 
     name, order = _ORDERS[choice.sort]
     title = (
@@ -179,7 +184,7 @@ def _frame(view: NodeView, choice: _Choice, terminal: Terminal) -> list[Line]:
         grants = sorted(view.grants, key=order)
         body = _tables(evolve(view, grants=tuple(grants)), fold_idle=not choice.idle)
     # The first line is cut at the edge, as the keys are in the help.
-    return [[(terminal.text(title), "reverse")], *layout(body, terminal)]
+    return [*layout(Text(title, "reverse"), console, wide=True), *layout(body, console)]
 
 
 def _real(view: NodeView) -> str:

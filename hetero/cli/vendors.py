@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from hetero.cli import _json
-from hetero.cli._render import UNKNOWN, Part, json_option, show, state, table
+from hetero.cli._render import UNKNOWN, Part, state, table
+from hetero.cli._show import json_option, show
 from hetero.node.node import Node
 from hetero.plugin.registry import VendorRow
 

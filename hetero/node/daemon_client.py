@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import time
 from contextlib import suppress
@@ -17,7 +16,9 @@ from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.node.ledger.ledger import PATIENCE, Grant
 
+# Every command imports this module, and few of them talk to heterod: those import socket.
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
 #: The socket's name in the ledger's directory.
@@ -85,6 +86,8 @@ class DaemonClient:
 
     def answers(self) -> bool:
         """Return whether somebody listens."""
+        import socket
+
         with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_AWAY)
             connection.connect(str(self.path))
@@ -136,6 +139,8 @@ class DaemonClient:
 
     def _connected(self) -> socket.socket:
         """Return a connection; one that is being started again is waited for."""
+        import socket
+
         deadline = time.monotonic() + self.away
         while True:
             connection = socket.socket(socket.AF_UNIX)
@@ -158,6 +163,8 @@ class DaemonClient:
 
 def _received(connection: socket.socket, descriptors: list[int]) -> str:
     """Return the message that comes; what descriptors come with it are added to the list."""
+    import socket
+
     contents, wanted = b"", LENGTH.size
     while len(contents) < wanted:
         part, found, _, _ = socket.recv_fds(connection, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from hetero.cli import _json, doctor, fit, inventory, log, ps, share, top, vendors
-from hetero.cli._render import Part, dumps, layout
-from hetero.cli._terminal import Terminal, _Escaping
+from hetero.cli._draw import draw, layout
+from hetero.cli._render import Part, Text
+from hetero.cli._show import dumps
+from hetero.cli._terminal import _Escaping
 from hetero.container.log import Event
 from hetero.container.share import Shares, ShareView
 from hetero.model import (
@@ -41,6 +44,8 @@ from hetero.node.view.observe import (
     Share,
 )
 from hetero.plugin.registry import VendorRow
+
+from .streams import Stream, console
 
 #: What terminals obey, what people would be misled by, markup of libraries, and any bytes at all.
 HOSTILE = st.one_of(
@@ -167,27 +172,33 @@ CODES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 WIDTHS: Sequence[int | None] = (None, 40, 60, 80, 120, 250)
 
 
+def pipe() -> Console:
+    return console(Stream())
+
+
 @given(text=HOSTILE, width=st.sampled_from(WIDTHS), live=st.booleans(), plain=st.booleans())
 def test_no_table_has_a_character_that_a_terminal_obeys(
     text: str, width: int | None, live: bool, plain: bool
 ) -> None:
-    terminal = Terminal(stream=io.StringIO(), width=width, live=live, plain=plain)
+    stream = Stream("ascii" if plain else "utf-8", live=live)
+    columns = {"COLUMNS": str(width or 200)} if live or width else {}
+    drawn = console(stream, TERM="xterm", NO_COLOR="1", **columns)
 
     for part, _ in shown(text):
-        lines = ["".join(piece for piece, _ in line) for line in layout(part, terminal)]
-        assert [] == [each for line in lines for each in obeyed(line)]
-        assert all(line.isascii() for line in lines) or not plain
+        draw(part, drawn)
+    lines = stream.getvalue().splitlines()
+    assert [] == [each for line in lines for each in obeyed(line)]
+    assert all(line.isascii() for line in lines) or not plain
+    assert [] == [line for line in lines if line != line.rstrip(" ")]
 
 
-RECORDS = [len(layout(part, Terminal(stream=io.StringIO()))) for part, _ in shown("x")]
+RECORDS = [len(layout(part, pipe())) for part, _ in shown("x")]
 
 
 @given(text=HOSTILE)
 def test_a_pipe_gets_as_many_lines_as_there_are_records(text: str) -> None:
     """A newline in a name makes no second record."""
-    pipe = Terminal(stream=io.StringIO())
-
-    assert RECORDS == [len(layout(part, pipe)) for part, _ in shown(text)] or not text
+    assert RECORDS == [len(layout(part, pipe())) for part, _ in shown(text)] or not text
 
 
 @given(text=HOSTILE)
@@ -225,8 +236,9 @@ def test_a_character_is_shown_as_people_write_it(text: str, expected: str) -> No
     assert expected == visible(text)
 
 
-def test_markup_of_others_is_text() -> None:
-    pipe = Terminal(stream=io.StringIO())
-    (line,) = layout("[bold red]x[/bold red]", pipe)
+@pytest.mark.parametrize("said", ["[bold red]x[/bold red]", ":warning: 12:30 'x' https://x.y"])
+def test_markup_of_others_is_text(said: str) -> None:
+    stream = Stream(live=True)
+    draw([said, Text(said, "bold")], console(stream, TERM="xterm", COLUMNS="80"))
 
-    assert [("[bold red]x[/bold red]", "")] == line
+    assert f"{said}\n\x1b[1m{said}\x1b[0m\n" == stream.getvalue()

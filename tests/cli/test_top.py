@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 
 import hetero_simulator
 import pytest
 
 from .conftest import Run
+from .window import Window
 
 
 @pytest.fixture
@@ -94,3 +97,25 @@ def test_an_interval_that_makes_no_sense_is_refused_in_a_line(hetero: Run) -> No
 
     assert (2, 1) == (done.returncode, done.stderr.count("\n"))
     assert "--interval" in done.stderr
+
+
+def test_the_shell_has_its_terminal_while_top_is_stopped(
+    environ: Mapping[str, str], command: tuple[str, ...]
+) -> None:
+    """Ctrl-Z, then `fg`, in a shell with job control."""
+    script = f"set -m; stty -g; {shlex.join(command)} top; echo stopped; stty -g; read line; fg"
+    with closing(Window(("bash", "-c", script), environ, columns=100, lines=40)) as shell:
+        first = shell.read(lambda said: "no grants stand" in said)
+        modes, _, drawn = first.partition("\r\n")
+        shell.type("\x1a")
+        stopped = shell.read(lambda said: f"{modes}\r\n" in said)
+        shell.type("\n")
+        again = shell.read(lambda said: "no grants stand" in said)
+        shell.type("q")
+        shell.read(lambda said: "\x1b[?1049l" in said)
+
+        assert 0 == shell.program.wait(10)
+        assert shell.before == shell.modes()
+    assert drawn.startswith("\x1b[?1049h")
+    assert stopped.index("\x1b[?1049l") < stopped.index("stopped")
+    assert "\x1b[?1049h" in again

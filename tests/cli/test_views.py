@@ -258,6 +258,54 @@ def test_bench_lists_what_is_installed_and_runs_it(hetero: Run, environ: Mapping
     assert 4 == hetero("bench", "nothing").returncode
 
 
+def test_a_benchmark_sends_no_code_to_a_terminal(hetero: Run, environ: Mapping[str, str]) -> None:
+    site = Path(environ["PYTHONPATH"])
+    (site / "loud.py").write_text("def main(argv):\n    print('\\x1b[31mred')\n    return 0\n")
+    metadata = site / "loud-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[hetero.bench]\nloud = loud:main\n")
+
+    assert "\\x1b[31mred\n" == hetero("bench", "loud").stdout
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(
+    environ: Mapping[str, str], command: tuple[str, ...]
+) -> None:
+    with subprocess.Popen(
+        [*command, "inventory", "--watch"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as watch:
+        assert watch.stdout
+        assert watch.stderr
+        watch.stdout.close()
+
+        assert b"" == watch.stderr.read()
+        assert 0 == watch.wait(10)
+
+
+@pytest.mark.parametrize("words", [("ps", "--json"), ("--version",), ("completion", "bash")])
+def test_rich_is_imported_only_where_something_is_drawn(
+    environ: Mapping[str, str], words: tuple[str, ...]
+) -> None:
+    script = (
+        "import sys; from hetero.cli import main\n"
+        "try: main()\n"
+        "finally: print(*(name for name in sys.modules if name == 'rich'), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "\n" == done.stderr
+
+
 def test_run_imports_no_table_and_no_other_command(environ: Mapping[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "hetero.cli.run"],

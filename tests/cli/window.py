@@ -22,7 +22,7 @@ class Window:
         self._ours, theirs = pty.openpty()
         self.resize(columns, lines)
         self.before = termios.tcgetattr(theirs)
-        clean = {name: value for name, value in environ.items() if name != "COLUMNS"}
+        clean = {name: environ[name] for name in environ.keys() - {"COLUMNS", "LINES"}}
         self.program = subprocess.Popen(
             words,
             stdin=theirs,

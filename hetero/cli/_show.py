@@ -1,0 +1,91 @@
+"""Prints what a command found: drawn or as JSON, once or again and again."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from hetero.cli._render import Part
+
+T = TypeVar("T")
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds within limits, which NaN is not."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, as click's own type does."""
+        seconds = super().convert(value, param, ctx)
+        # NaN is within all limits, since no comparison with it holds.
+        return seconds if seconds >= 0 else self.fail(f"{value!r} is no number.", param, ctx)
+
+
+json_option = click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")
+watch_option = click.option(
+    "-w", "--watch", is_flag=True, help="Look again every second, until q or Ctrl-C."
+)
+wide_option = click.option(
+    "-W", "--wide", is_flag=True, help="Every column, however long the lines get."
+)
+
+
+def show(
+    query: Callable[[], T],
+    render: Callable[[T], Part],
+    document: Callable[[T], Mapping[str, Any]],
+    *,
+    as_json: bool,
+    watch: bool = False,
+    wide: bool = False,
+    period: float = 1.0,
+) -> None:
+    """Print what `query` finds, once or, with `watch`, again every `period` seconds.
+
+    `document` makes the JSON of it (`_json`), which takes no import of rich; watched, each document
+    is one line.
+    """
+    if as_json:
+        indent = None if watch else 2
+        _repeat(lambda: click.echo(dumps(document(query()), indent=indent)), period, watch=watch)
+        return
+    from hetero.cli import _draw
+
+    console = _draw.console_of(sys.stdout)
+    if watch and console.is_interactive:
+        from hetero.cli._screen import Screen
+
+        with Screen(console) as screen:
+            while screen.show(_draw.layout(render(query()), console, wide=wide), wait=period):
+                pass
+        return
+    _repeat(lambda: _draw.draw(render(query()), console, wide=wide), period, watch=watch)
+
+
+def _repeat(act: Callable[[], None], period: float, *, watch: bool) -> None:
+    try:
+        act()
+        while watch:
+            time.sleep(period)
+            act()
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+
+
+def put(part: Part) -> None:
+    """Write to standard output, as a terminal or a pipe is to have it."""
+    from hetero.cli import _draw
+
+    _draw.draw(part, _draw.console_of(sys.stdout))
+
+
+def dumps(document: Mapping[str, Any], *, indent: int | None = 2) -> str:
+    """Return a document as JSON in ASCII alone, without a character that a terminal obeys."""
+    return json.dumps(document, indent=indent).replace("\x7f", "\\u007f")
