@@ -46,7 +46,7 @@ def test_every_pod_of_hamis_time_runs_or_runs_on(lab: Lab, release: Release) -> 
         lab.call("DELETE", "/api/v1/namespaces/default/pods/new?gracePeriodSeconds=0")
         lab.call("DELETE", f"{BEFORE}/waits?gracePeriodSeconds=0")
         lab.add("every", {CARD: str(len(cards))}, schedulerName=SCHEDULER)
-        assert wait_for(lambda: any("fit" in said for said in lab.messages("every")))
+        assert wait_for(lambda: any("lack" in said for said in lab.messages("every")))
         assert "Pending" == lab.phases()["every"]
         lab.call("DELETE", f"{BEFORE}/old?gracePeriodSeconds=0")
         run_all(lab, "every")

@@ -162,7 +162,7 @@ def test_a_tenant_who_scribbles_over_its_region_gains_nothing(lab: Lab, release:
     lab.add("tenant", share(memory=2000), "sh", "-c", "; ".join(tries))
     ended(lab, "tenant", "neighbour")
 
-    said = lab.output("tenant").splitlines()
+    said = [line for line in lab.output("tenant").splitlines() if "refused:" not in line]
     assert ["/etc/hetero/grant stays", "/etc/ld.so.preload stays"] == said[:2]
     assert [True, True] == ["error" in line for line in said[2:]]
     assert {"allocated": 1900 * MiB} == json.loads(lab.output("neighbour"))
