@@ -11,8 +11,8 @@ static void work(void)
 int main(void)
 {
     driver_by(dlsym);
-    atexit(work);
     begin();
+    atexit(work); /* before the limiter's own, so after it, and before the driver's */
     must(spin(1000), "cuLaunchKernel");
     must(cu.synchronize(), "cuCtxSynchronize");
     usleep(200000); /* until the time slice is over */

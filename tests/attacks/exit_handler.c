@@ -15,8 +15,8 @@ static void copies(void)
 int main(void)
 {
     driver_by(dlsym);
-    atexit(copies); /* before the limiter's own, so after it */
     begin();
+    atexit(copies); /* before the limiter's own, so after it, and before the driver's */
     must(cu.allocate(&memory, 2 * MIB), "cuMemAlloc");
     must(spin(1000), "cuLaunchKernel");
     must(cu.synchronize(), "cuCtxSynchronize");

@@ -5,7 +5,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-enum { KERNELS = 120 };
+/* What the driver answers when the system refuses it something; the limiter answers it nowhere. */
+enum { KERNELS = 120, OPERATING_SYSTEM = 304 };
 
 static struct times {
     uint64_t from, to;
@@ -19,7 +20,10 @@ static void work(struct times *own)
     for (unsigned i = 0; i < KERNELS; i++) {
         must(spin(2000000), "cuLaunchKernel");
         own[i].from = now_ns();
-        must(cu.synchronize(), "cuCtxSynchronize");
+        int code = cu.synchronize();
+        if (code == OPERATING_SYSTEM)
+            verdict(true, "this driver itself cannot work without files: %d", code);
+        must(code, "cuCtxSynchronize");
         own[i].to = now_ns();
     }
 }
