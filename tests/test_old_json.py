@@ -55,6 +55,7 @@ DIGESTS = {
     "model/data/request-1.json": "de0c565e8791a1ed",
     "model/data/usage-1.json": "a84399642b66497b",
     "model/data/usage-2.json": "5038bc8eef390128",
+    "model/data/usage-3.json": "83ad331064304cb3",
     "node/data/grant-1.json": "8eba451f9934e777",
     "node/data/grant-2.json": "011ddf2e78dbe68c",
 }

@@ -53,9 +53,9 @@ def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
     for row in rows:
         made.add_row(*(row[name] for name in made.columns))
     past = [
-        Text(f"process {pid} of grant {grant.id} holds memory past its limiter", "red")
+        Text(f"process {found.pid} of grant {grant.id} {found.what} past its limiter", "red")
         for grant in grants
-        for pid in grant.bypass
+        for found in grant.bypass
     ]
     return [made, *past]
 

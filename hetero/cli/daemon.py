@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from hetero.container.log import tell
 from hetero.node.daemon.server import serve
 from hetero.node.node import Node
+from hetero.node.view.bypass import Bypass
 
 
 @click.command()
@@ -18,6 +20,12 @@ def command() -> None:
 
     It takes root. Users are served at heterod.sock in the ledger's directory,
     /run/hetero. Grants stand while it is away; what users may take is [quota] in
-    the node's settings.
+    the node's settings. It tells of programs that get past their limiter.
     """
-    serve(Node.here(), ready=lambda path: click.echo(f"heterod serves {path}"))
+    node = Node.here()
+
+    def said(found: Bypass) -> None:
+        click.echo(str(found))
+        tell(node, f"process {found.pid}", str(found))
+
+    serve(node, ready=lambda path: click.echo(f"heterod serves {path}"), tell=said)

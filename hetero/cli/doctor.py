@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 from typing import NoReturn
 
@@ -14,7 +13,7 @@ from hetero.cli._show import json_option, show
 from hetero.container.log import tell
 from hetero.model.errors import Refused
 from hetero.node.node import Node
-from hetero.node.view.bypass import PERIOD, BypassMonitor
+from hetero.node.view.bypass import Bypass, watch
 from hetero.node.view.doctor import Finding, Verdict, examine, standing_anywhere, what_for
 
 
@@ -27,7 +26,8 @@ from hetero.node.view.doctor import Finding, Verdict, examine, standing_anywhere
 @click.option(
     "--watch",
     is_flag=True,
-    help="Only tell of processes that get past their limiter, each within 5 s, until Ctrl-C.",
+    help="Only tell of processes that get past their limiter, until Ctrl-C: of memory within 5 s, "
+    "of device time within 60.",
 )
 @json_option
 def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
@@ -54,12 +54,12 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
 
 def _watch(node: Node) -> NoReturn:
     """Tell of every escape once, here and in `hetero log`."""
-    lookout = BypassMonitor(node)
-    while True:
-        for found in lookout.snapshot(node.discover().devices):
-            click.echo(f"{datetime.now():%H:%M:%S} {found}")
-            tell(node, f"process {found.pid}", str(found))
-        time.sleep(PERIOD)
+
+    def said(found: Bypass) -> None:
+        click.echo(f"{datetime.now():%H:%M:%S} {found}")
+        tell(node, f"process {found.pid}", str(found))
+
+    watch(node, said)
 
 
 def render(findings: tuple[Finding, ...]) -> Part:

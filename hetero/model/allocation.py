@@ -79,9 +79,10 @@ class Shortage:
         """What a sentence about this one device says: `20 of 100 core free, 50 asked`."""
         if self.counter != MEMORY:
             return f"{self.free} of {self.of} {self.counter} free, {self.asked} asked"
-        _, free = format_memories(self.of, self.free)
-        asked = format_memory(self.asked)
-        return f"{free} of {format_memory(self.of)} memory free, {asked} asked"
+        of, free = format_memories(self.of, self.free)
+        if self.free == self.of:  # not more of it than is free, by rounding
+            of = f"{free} {of.split()[1]}"
+        return f"{free} of {of} memory free, {format_memory(self.asked)} asked"
 
     def nearer(self, other: Shortage | None) -> Shortage:
         """Return that of the two which lacks the smaller part of what was asked."""

@@ -23,7 +23,7 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("core/tenant.c", "madvise(&process, sizeof process, MADV_WIPEONFORK) == 0", "false"),
     ),
     "closed_files": (
-        ("core/region.c", "slot >= 0 && keep_open(region, file)", "slot >= 0"),
+        ("core/region.c", "slot >= 0 && keep_open(region, file, slot)", "slot >= 0"),
         (
             "core/region.c",
             "    close(file);\n    return region->slot >= 0;",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -73,7 +74,7 @@ def test_a_program_that_dropped_the_limiter_is_found_within_five_seconds(
     assert "bad" in line
     assert "6644 MiB" in " ".join(done.stdout.split())
     (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
-    assert [program.pid] == grant["bypass"]
+    assert [program.pid] == [found["pid"] for found in grant["bypass"]]
     assert f"process {program.pid} of grant {grant['id']}" in hetero("ps").stdout
 
 
@@ -195,6 +196,31 @@ def test_the_contexts_cost_is_shown_apart_and_is_no_escape(hetero: Run, start: B
     )
     assert "2/4 GiB +500 MiB" in " ".join(hetero("ps", "--wide").stdout.split())
     assert 0 == hetero("doctor").returncode
+
+
+def test_who_takes_device_time_past_the_limiter_is_seen_beside_who_keeps_to_a_share(
+    hetero: Run, begin: Begin, start: Begin, command: tuple[str, ...]
+) -> None:
+    watch = begin(*command, "doctor", "--watch")
+    assert watch.stdout
+    kept = start(memory="1MiB")
+    before = time.monotonic()
+    program = start("env", "-u", "LD_PRELOAD", memory="1MiB")
+    holds, told = watch.stdout.readline(), watch.stdout.readline()
+    took = time.monotonic() - before
+    print(f"seen after {took:.0f} s of 60")
+
+    assert took < 180
+    assert f"({program.pid}) holds" in holds
+    assert re.search(
+        rf" \({program.pid}\) takes \d+ % of the time of GPU-\w+ past the limiter", told
+    )
+    grants = json.loads(hetero("ps", "--json").stdout)["items"]
+    found = {one["pid"]: one["core"] for grant in grants for one in grant["bypass"] if one["core"]}
+    assert {program.pid} == set(found)
+    assert 25 <= found[program.pid] <= 100
+    assert f"process {program.pid} of grant" in hetero("ps").stdout
+    assert kept.poll() is None
 
 
 def test_a_program_without_a_grant_is_noted(hetero: Run, start: Begin, outside: Begin) -> None:

@@ -34,6 +34,7 @@ from hetero.model import (
 from hetero.model.visible import visible
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.ledger import Container, Grant, Unreadable
+from hetero.node.view.bypass import Bypass
 from hetero.node.view.doctor import Finding, Verdict
 from hetero.node.view.observe import (
     DeviceView,
@@ -109,7 +110,7 @@ def a_grant(text: str) -> GrantView:
             Process(pid=4, program=text, container=text, memory=(4,)),
             Process(pid=5, program=text),
         ),
-        bypass=(4,),
+        bypass=(Bypass(device=text, pid=4, program=text, grant=text, memory=5, core=50.0),),
     )
 
 

@@ -72,6 +72,23 @@ def test_row_07_a_size_without_a_unit_is_refused(hetero: Run, size: str, says: s
         assert (2, "", f"hetero: {says}\n") == (done.returncode, done.stdout, done.stderr)
 
 
+def test_row_03_devices_that_do_not_add_up_are_named(hetero: Run) -> None:
+    done = hetero("run", "--count", "3", "--", "true", HETERO_RACK="seven", PYTHONPATH="")
+
+    assert 3 == done.returncode
+    says = "hetero: 3 devices of one vendor needed; most here: 2 (ascend, hygon, metax)"
+    assert done.stderr.startswith(says)
+
+
+def test_row_08_each_device_explains_itself_with_numbers(hetero: Run) -> None:
+    words = ("fit", "--memory", "200Gi", "--explain")
+    done = hetero(*words, HETERO_RACK="mixed", PYTHONPATH="")
+
+    assert 3 == done.returncode
+    assert "4 Tesla T4: 15 of 15 GiB memory free, 200 GiB asked" in done.stdout
+    assert "cost" not in done.stdout
+
+
 def test_row_15_a_machine_without_a_card_says_what_to_try(hetero: Run) -> None:
     done = hetero("fit", PYTHONPATH="")
 

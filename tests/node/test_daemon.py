@@ -145,7 +145,7 @@ def test_a_second_heterod_is_refused_and_the_first_goes_on(machine: Machine) -> 
     from hetero.node.daemon.server import serve
 
     with pytest.raises(Refused, match="runs already"):
-        serve(machine.node(), ready=lambda _: None)
+        serve(machine.node(), ready=lambda _: None, tell=print)
 
     machine.hold(ALICE, request(memory=GiB))
 
@@ -154,7 +154,7 @@ def test_only_root_can_be_heterod(stopped: Machine) -> None:
     from hetero.node.daemon.server import serve
 
     with pytest.raises(HeteroError, match="run it as root"):
-        stopped.said_by(ALICE, lambda node: serve(node, ready=lambda _: None))
+        stopped.said_by(ALICE, lambda node: serve(node, ready=lambda _: None, tell=print))
 
 
 # --- everybody's own -----------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_the_socket_that_is_passed_by_systemd_is_served(stopped: Machine) -> Non
         try:
             os.dup2(listener.fileno(), 3)
             os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
-            serve(stopped.node(), ready=lambda _: None)
+            serve(stopped.node(), ready=lambda _: None, tell=print)
         finally:
             os._exit(0)
     listener.close()

@@ -100,7 +100,7 @@ class Machine:
 
         def daemon() -> None:
             os.close(readable)
-            serve(self.node(), ready=lambda _: os.close(writable))
+            serve(self.node(), ready=lambda _: os.close(writable), tell=print)
 
         self._daemon = forked(daemon)
         os.close(writable)

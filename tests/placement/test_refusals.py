@@ -110,6 +110,13 @@ def test_each_device_explains_itself_with_numbers() -> None:
     assert f"0 {small}: 16 of 16 GiB memory free, 24 GiB asked" == said(Ask(memory=24 * GiB))[0]
 
 
+def test_memory_that_is_no_whole_number_of_gibibytes_is_in_one_unit() -> None:
+    odd = Inventory(rack(143_771 * MiB))
+    (verdict,) = explain(odd, Request(asks=(Ask(memory=200 * GiB),))).verdicts
+
+    assert "140.4 of 140.4 GiB memory free, 200 GiB asked" in verdict.sentence
+
+
 def test_a_core_without_a_limit_has_no_number_to_lack() -> None:
     inventory = Inventory(rack(16 * GiB))
     taken = fit(inventory, Request(asks=(Ask(memory=GiB, core=99),)))

@@ -363,11 +363,11 @@ def test_usage_is_read_from_nvml_and_every_opening_is_closed(tmp_path: Path) -> 
         def fail(*_): raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
         pynvml.nvmlDeviceGetName = fail
         registry.discover()
-        print(depth, usage.memory, usage.core)
+        print(depth, usage.memory, usage.core, usage.busy)
     """
     printed = on_rack(["-c", dedent(script)], rack)
 
-    assert "[1, -1, 1, -1, 1, -1] 0 0.0\n" == printed
+    assert "[1, -1, 1, -1, 1, -1] 0 0.0 {}\n" == printed
 
 
 @pytest.mark.parametrize("rack", [FOUR, MIG], ids=["four", "mig"])

@@ -6,6 +6,7 @@ is initialised and not before. What NVML will not say of a card is None.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -71,12 +72,8 @@ VENDOR = plugin.Vendor(
         *("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),
     ),
     files=(
-        "libcuda.so.1",
-        "libnvidia-ml.so.1",
-        "libnvidia-ptxjitcompiler.so.1",
-        "libnvidia-nvvm.so.4",
-        "libnvidia-gpucomp.so.{driver}",
-        "/usr/bin/nvidia-smi",
+        *("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"),
+        *("libnvidia-nvvm.so.4", "libnvidia-gpucomp.so.{driver}", "/usr/bin/nvidia-smi"),
     ),
     resource_names=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
 )
@@ -95,7 +92,6 @@ _NVML = plugin.Binding(
     hint="see `nvidia-smi -q` and the kernel log",
 )
 _get, _find = _NVML.get, _NVML.find
-_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 _LEVELS = plugin.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
 _NVLINKS = {f"NV{count}": 10 * count for count in range(1, pynvml.NVML_NVLINK_MAX_LINKS + 1)}
 _SWITCH = "switch"  # the far end of an NVLink that leads to every card on the same switches
@@ -117,7 +113,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         try:
             return _device(card(index), index)
         except DriverError as error:
-            if error.code not in _LOST:
+            if error.code not in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
                 raise
             return _lost(index, health=str(error))
 
@@ -146,14 +142,20 @@ def hetero_observe(device: Device) -> plugin.Usage:
             memory=_memory(handle).used,
             core=busy.gpu / 100 if busy else None,
             processes=None if known is None or None in known.values() else known,
+            busy=None if busy is None else _busy(handle),
             temperature=_find(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
             power=None if power is None else power / 1000,
         )
 
 
+def _busy(handle: Any) -> dict[int, float]:
+    """Return the part of the card's time in each process's newest sample, of a second or less."""
+    said = _find(pynvml.nvmlDeviceGetProcessUtilization, handle, int((time.time() - 1.5) * 1e6))
+    return {one.pid: one.smUtil / 100 for one in sorted(said or (), key=lambda one: one.timeStamp)}
+
+
 def _device(handle: Any, index: int) -> Device:
-    mode = _find(pynvml.nvmlDeviceGetMigMode, handle)
-    mig = mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    mig = (_find(pynvml.nvmlDeviceGetMigMode, handle) or (0,))[0] == pynvml.NVML_DEVICE_MIG_ENABLE
     menu = _instances(handle) if mig else ()
     compute = _find(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     minor = _find(pynvml.nvmlDeviceGetMinorNumber, handle)
@@ -164,7 +166,6 @@ def _device(handle: Any, index: int) -> Device:
         model=_get(pynvml.nvmlDeviceGetName, handle),
         index=index,
         memory=_memory(handle).total,
-        # Limits of the kernel's, which drivers offer from r615 on, are not set by anybody here yet.
         enforcement=Enforcement.PARTITION if mig else Enforcement.PRELOAD,
         granularity=plugin.Templated(menu, whole=False) if mig else None,
         # A partitioned card counts its core in slices.
@@ -222,8 +223,7 @@ def _instances(handle: Any) -> tuple[Template, ...]:
             continue  # indices may have gaps
         shape = _get(pynvml.nvmlDeviceGetAttributes, part)
         uuid = _get(pynvml.nvmlDeviceGetUUID, part)
-        called = _get(pynvml.nvmlDeviceGetName, part)
-        name = called.rpartition("MIG ")[2]  # "NVIDIA H200 MIG 1g.18gb"
+        name = _get(pynvml.nvmlDeviceGetName, part).rpartition("MIG ")[2]  # "… MIG 1g.18gb"
         size = {MEMORY: shape.memorySizeMB * MiB, CORE: shape.computeInstanceSliceCount}
         instance = _get(pynvml.nvmlDeviceGetGpuInstanceId, part)
         if instance not in largest or largest[instance].takes[CORE] < size[CORE]:

@@ -178,9 +178,12 @@ class Agent:
                 log.warning("process %d is killed: its container sets %s", found.pid, KILLER)
 
     def _kills(self, found: Bypass) -> bool:
-        """Return whether the container whose process that is asked for its end."""
+        """Return whether the container whose process that is asked for its end.
+
+        Nobody is ended for device time: the drivers' figures of it are coarse.
+        """
         for entry in self.node.snapshot().grants:
-            if entry.id == found.grant:
+            if found.memory and entry.id == found.grant:
                 return self.allocator.variable(entry, KILLER) in ("true", "1")
         return False
 

@@ -20,6 +20,7 @@ from hetero.node.ledger.grant_file import CORE_FULL
 from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.usage_region import Counts, read_counts
 from hetero.node.node import inventory_of
+from hetero.node.view.bypass import time_past
 
 _DEVICE = ("UUID", "vendor", "modelName", "Hostname")
 _SHARE = (*_DEVICE, "namespace", "pod", "container")
@@ -118,6 +119,7 @@ class Metrics(Collector):
         core = gauge("core_limit_ratio", "Share of the device's core the container may use")
         spent = counter("core_seconds", "Device time the container was given, where it is limited")
         denied = counter("denied", "Allocations of device memory that were refused")
+        past = gauge("core_past_limiter_ratio", "Device time it takes past its limiter")
         enforcement = GaugeMetricFamily(
             "hetero_share_enforcement_info",
             "How the container is held to its share",
@@ -129,6 +131,7 @@ class Metrics(Collector):
             if "container" not in about:
                 continue  # a program of this machine, not a pod's
             counts = self._counts(entry)
+            noted = tuple(time_past(self.allocator.node, entry.id))
             for position, (piece, bound) in enumerate(
                 zip(entry.allocation.pieces, entry.limits, strict=True)
             ):
@@ -143,11 +146,13 @@ class Metrics(Collector):
                 enforcement.add_metric((*labels, how.value), 1)
                 limit.add_metric(labels, bound.memory)
                 core.add_metric(labels, bound.core / CORE_FULL)
+                taken = sum(one.core for one in noted if one.device == piece.device)
+                past.add_metric(labels, taken / 100)
                 if position < len(counts):
                     used.add_metric(labels, counts[position].memory)
                     spent.add_metric(labels, counts[position].device_ns / 1e9)
                     denied.add_metric(labels, counts[position].denied)
-        yield from (limit, used, core, spent, denied, enforcement)
+        yield from (limit, used, core, past, spent, denied, enforcement)
 
     def _counts(self, entry: Grant) -> tuple[Counts, ...]:
         path = self.allocator.node.directory(entry.id) / USAGE

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from attrs import define, field
@@ -23,6 +24,7 @@ from hetero.node.ledger.locks import try_lock
 from hetero.node.ledger.state import prepare
 from hetero.node.mounts import show_read_only
 from hetero.node.node import Node
+from hetero.node.view.bypass import Bypass, watch
 
 #: Seconds in which a request must have come, and its answer must have been read.
 DEADLINE = 5.0
@@ -198,8 +200,11 @@ def listen(directory: Path) -> socket.socket:
     return listener
 
 
-def serve(node: Node, *, ready: Callable[[Path], None]) -> None:
-    """Be heterod until SIGTERM or SIGINT; `ready` is called when users are served."""
+def serve(node: Node, *, ready: Callable[[Path], None], tell: Callable[[Bypass], None]) -> None:
+    """Be heterod until SIGTERM or SIGINT; `ready` is called when users are served.
+
+    `tell` is called, from a thread, for each process that gets past its limiter, once.
+    """
     if os.geteuid() != 0:
         raise HeteroError("heterod writes the ledger of all users: run it as root")
     directory = node.ledger.path
@@ -210,6 +215,8 @@ def serve(node: Node, *, ready: Callable[[Path], None]) -> None:
             raise Refused(f"heterod runs already for {directory}")
         show_read_only(node.ledger.boards, node.ledger.shown_boards, by=directory / "private/shown")
         with listen(directory) as listener:
+            # A thread that nobody waits for: a driver may take its time to answer.
+            Thread(target=watch, args=(node, tell), daemon=True).start()
             ready(directory / SOCKET)
             asyncio.run(_until_stopped(Server(node).serve(listener)))
     finally:

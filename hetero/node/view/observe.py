@@ -17,7 +17,7 @@ from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.ledger import ALIVE, Container, Grant, Snapshot, Unreadable
 from hetero.node.ledger.usage_region import Counts, read_counts, read_slots, slots_of
 from hetero.node.node import Node, inventory_of, program
-from hetero.node.view.bypass import find_bypass
+from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.containers import containers_by_space, space_of
 from hetero.plugin.registry import VendorRow
 
@@ -66,7 +66,7 @@ class GrantView:
 
     `containers` are those that have it, `share` its name where it is one. `running` says more of
     each of its `processes`.
-    `bypass` are those of its processes that hold memory past the limiter.
+    `bypass` says which of its processes have memory or device time past the limiter.
     """
 
     id: str
@@ -81,7 +81,7 @@ class GrantView:
     containers: tuple[Container, ...] = ()
     share: str | None = None
     running: tuple[Process, ...] = ()
-    bypass: tuple[int, ...] = ()
+    bypass: tuple[Bypass, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -262,7 +262,7 @@ def _views(
                 used=partial(meter.used, entry),
                 enforcements={device.uuid: device.enforcement for device, _ in usages},
             ),
-            bypass=tuple(found.pid for found in past if found.grant == entry.id),
+            bypass=tuple(found for found in past if found.grant == entry.id),
         )
         for entry in snapshot.grants
     )

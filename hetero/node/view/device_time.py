@@ -1,0 +1,155 @@
+"""Finds device time that was taken past a limiter: what drivers see of it, against the charges.
+
+A driver's figure for one process among several is coarse: off by up to 17 points between two heavy
+programs on an H100, and missing for light ones (docs/isolation.md). So a mean over most of a minute
+is compared, and it has to be missing elsewhere, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from attrs import define, field
+
+from hetero.model import Device, Policy, Usage
+from hetero.model.frozen import frozen
+from hetero.node.ledger.grant_dir import USAGE
+from hetero.node.ledger.grant_file import DeviceLimit
+from hetero.node.ledger.ledger import Grant
+from hetero.node.ledger.usage_region import read_counts
+from hetero.node.node import Node
+
+#: Seconds over which a mean is taken, and those of them after which it is believed.
+WINDOW, LEAST = 45.0, 25.0
+#: The part of a device's time that has to be beyond the charges.
+MOST = 0.25
+#: The part of it that has to be missing elsewhere: with co-tenants, or in what the device did.
+MISSING = 0.5
+#: What a grant may be charged above its share, for credit of an earlier time.
+SLACK = 0.05
+
+
+@frozen(kw_only=True)
+class Sample:
+    """One look at a device: parts of its time from 0 to 1, and totals since each grant began.
+
+    `worked` is what the driver saw of each process in its last sample, by grant and PID; `busy`
+    what it saw of all. `charged` are seconds by grant.
+    """
+
+    at: float
+    busy: float
+    worked: Mapping[tuple[str, int], float]
+    charged: Mapping[str, float]
+
+
+@frozen(kw_only=True)
+class Overuse:
+    """The part of a device's time, 0 to 1, that a grant took past its limiter, mostly by `pid`."""
+
+    grant: str
+    pid: int
+    part: float
+
+
+def overuse(samples: Sequence[Sample], shares: Mapping[str, float]) -> tuple[Overuse, ...]:
+    """Return who took more of a device than was charged, over samples from the oldest on.
+
+    `shares` are the parts of the device, 0 to 1, that grants are held to: what is charged beyond is
+    the tenant's own word, and not believed. A grant without one may take all.
+    """
+    span = samples[-1].at - samples[0].at if samples else 0.0
+    if span < LEAST:
+        return ()
+    worked: dict[str, dict[int, float]] = {}
+    for each in samples:
+        for (grant, pid), part in each.worked.items():
+            of_grant = worked.setdefault(grant, {})
+            of_grant[pid] = of_grant.get(pid, 0.0) + part / len(samples)
+    charged = {
+        grant: max(total - samples[0].charged.get(grant, 0.0), 0.0) / span
+        for grant, total in samples[-1].charged.items()
+    }
+    beyond = {
+        grant: sum(worked.get(grant, {}).values()) - min(part, shares.get(grant, 1.0) + SLACK)
+        for grant, part in charged.items()
+    }
+    idle = sum(each.busy for each in samples) / len(samples) - sum(charged.values())
+    found = []
+    for grant, part in beyond.items():
+        missing = max(idle, 0.0) + sum(
+            max(-other, 0.0) for name, other in beyond.items() if name != grant
+        )
+        if grant in shares and part >= MOST and missing >= MISSING * part:
+            pid = max(worked[grant], key=lambda one: worked[grant][one])
+            found.append(Overuse(grant=grant, pid=pid, part=part))
+    return tuple(found)
+
+
+@define
+class DeviceTime:
+    """Looks at devices again and again; each look costs what the drivers' answers do."""
+
+    node: Node
+    _samples: dict[str, deque[Sample]] = field(init=False, factory=dict)
+
+    def sample(
+        self,
+        grants: Iterable[Grant],
+        usages: Iterable[tuple[Device, Usage]],
+        owner: Mapping[int, str],
+    ) -> dict[str, tuple[Overuse, ...]]:
+        """Return, by device, who took its time past a limiter until now.
+
+        `owner` has the grant of each process that has one.
+        """
+        now = time.monotonic()
+        limited = [entry for entry in grants if entry.allocation.policy is not Policy.OFF]
+        found = {}
+        for device, usage in usages:
+            if usage.busy is None:
+                continue
+            samples = self._samples.setdefault(device.uuid, deque())
+            samples.append(
+                Sample(
+                    at=now,
+                    busy=usage.core or 0.0,
+                    worked={
+                        (owner[pid], pid): part for pid, part in usage.busy.items() if pid in owner
+                    },
+                    charged=self._charged(limited, device),
+                )
+            )
+            while samples[0].at < now - WINDOW:
+                samples.popleft()
+            found[device.uuid] = overuse(samples, _shares(limited, device))
+        return found
+
+    def _charged(self, grants: Iterable[Grant], device: Device) -> dict[str, float]:
+        charged = {}
+        for entry in grants:
+            for position, piece in enumerate(entry.allocation.pieces):
+                if piece.device == device.uuid:
+                    charged[entry.id] = 0.0  # also where its tenant scribbled on what counts it
+                    path = self.node.directory(entry.id) / USAGE
+                    with suppress(OSError, ValueError, IndexError):
+                        counts = read_counts(path, devices=len(entry.limits))
+                        charged[entry.id] = counts[position].device_ns / 1e9
+        return charged
+
+
+def _shares(grants: Iterable[Grant], device: Device) -> dict[str, float]:
+    """Return the part of a device that each grant is held to; of elastic ones all may be lent."""
+    return {
+        entry.id: limit.percent / 100 if _is_fixed(entry, limit) else 1.0
+        for entry in grants
+        for piece, limit in zip(entry.allocation.pieces, entry.limits, strict=True)
+        if piece.device == device.uuid and limit.percent is not None
+    }
+
+
+def _is_fixed(entry: Grant, limit: DeviceLimit) -> bool:
+    return entry.allocation.policy is Policy.FIXED and not limit.rest
