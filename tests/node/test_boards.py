@@ -16,13 +16,16 @@ from pathlib import Path
 import pytest
 
 from hetero.container.edits import confine
-from hetero.model import Edits, Mount
+from hetero.model import Edits, Enforcement, Mount
 from hetero.model.errors import HeteroError
 from hetero.model.units import GiB
 from hetero.node import mounts
 from hetero.node.ledger import board
-from hetero.node.ledger.ledger import GrantHandle
+from hetero.node.ledger.ledger import GrantHandle, Ledger
 from hetero.node.node import Node
+from hetero.node.view.doctor import Verdict, examine
+from hetero.plugin.registry import Registry
+from hetero.plugin.testing import MemoryVendor, rack
 
 from .conftest import MakeNode, admit, drop, request
 
@@ -99,6 +102,21 @@ def test_a_page_that_its_tenant_grew_or_cut_has_its_size_again_after_a_look(node
         os.truncate(page(node, handle), size)
         node.snapshot()
         assert board.PAGE_BYTES == page(node, handle).stat().st_size
+
+
+def test_doctor_says_which_programs_can_write_each_others_pages(tmp_path: Path) -> None:
+    cards = rack(16 * GiB, enforcement=Enforcement.PRELOAD)
+    vendor = MemoryVendor(cards, limiter="cuda")
+    node = Node(registry=Registry.of(vendor), ledger=Ledger(tmp_path / "state"))
+    first = admit(node, request(memory=GiB, core=30))
+    (device,) = (piece.device for piece in first.grant.allocation.pieces)
+    says = "without containers: each can write the others' files"
+    assert [] == [one for one in examine(node) if says in one.says]
+    second = admit(node, request(memory=GiB, core=60))
+
+    (found,) = [one for one in examine(node) if says in one.says]
+    assert (f"device {device[:12]}", Verdict.NOTE) == (found.subject, found.verdict)
+    assert {first.grant.id, second.grant.id} < set(found.says.replace(",", "").split())
 
 
 @pytest.fixture

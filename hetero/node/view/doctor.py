@@ -57,6 +57,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *_ledger(node),
         *_slices(node, discovery),
         *_bypass(node, discovery),
+        *_open_to_each_other(node, discovery),
     )
 
 
@@ -192,6 +193,20 @@ def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
         else:
             held = f"{found.program} holds {found.memory >> 20} MiB of {found.device[:12]}"
             yield Finding(f"process {found.pid}", Verdict.NOTE, f"{held} without a grant")
+
+
+def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    """Yield the grants of one device whose programs nothing keeps from each other's files."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for entry in node.snapshot().grants:
+        if not (entry.container or entry.share or entry.owner):
+            for name in dict.fromkeys(piece.device for piece in entry.allocation.pieces):
+                together.setdefault((name, entry.user), []).append(entry.id)
+    shared = {each.uuid for each in discovery.devices if each.enforcement is Enforcement.PRELOAD}
+    for (name, user), grants in together.items():
+        if name in shared and len(grants) > 1:
+            says = f"are programs of {user} without containers: each can write the others' files"
+            yield Finding(f"device {name[:12]}", Verdict.NOTE, f"grants {', '.join(grants)} {says}")
 
 
 def _ledger(node: Node) -> Iterator[Finding]:
