@@ -7,12 +7,16 @@ from hetero.model.names import did_you_mean
 from hetero.node.ledger.ledger import Ledger, Snapshot
 
 
-def one_of(snapshot: Snapshot, name: str, *, system: Ledger | None = None) -> str:
+def one_of(snapshot: Snapshot, name: str, *, uid: int | None, system: Ledger | None = None) -> str:
     """Return the id of the grant that `name` means: the start of its id, its label or its share.
 
-    Raises `NotFound`, or `BadInput` with the ids where several have the name.
+    Where several users have one of that name, the one of user `uid` is meant; None is who keeps
+    the ledger. Raises `NotFound`, or `BadInput` with the ids where several have the name.
     """
     found = _meant(snapshot, name)
+    if len(found) > 1:
+        own = [entry.id for entry in snapshot.grants if entry.id in found and entry.uid == uid]
+        found = own or found
     if len(found) > 1:
         raise BadInput(f"grant {name!r} could be {', '.join(found)}: give more of its id")
     if not found:

@@ -275,7 +275,7 @@ class Node:
         id, or its label. Return what was done.
         """
         snapshot = self.ledger.snapshot()
-        identity = one_of(snapshot, name, system=self.system)
+        identity = one_of(snapshot, name, uid=self.uid, system=self.system)
         owner = None
         for entry in snapshot.grants:
             if entry.id == identity:
@@ -318,6 +318,11 @@ class Node:
             asker = User.of(os.geteuid())
         if asker:
             expect_within(self.settings, asker, snapshot.grants, allocation, devices)
+
+    @property
+    def uid(self) -> int | None:
+        """The user this program runs as, as grants say it: None for who keeps the ledger."""
+        return (os.geteuid() or None) if self.daemon else None
 
     def expect_own(self, entry: Grant, asker: User | None = None) -> None:
         """Raise `Refused` unless the asker may change a grant: in heterod's ledger, its user."""

@@ -48,7 +48,8 @@ def resize(node: Node, name: str, ask: Ask, *, asker: User | None = None) -> Gra
     discovery = node.discover()
     devices = devices_of(discovery)
     with node.ledger.admission() as own:
-        identity = one_of(own, name, system=node.system)
+        uid = (asker.uid or None) if asker else node.uid
+        identity = one_of(own, name, uid=uid, system=node.system)
         entry = next(entry for entry in own.grants if entry.id == identity)
         node.expect_own(entry, asker)
         snapshot = node.with_system(own)

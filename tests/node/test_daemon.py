@@ -18,7 +18,7 @@ import pytest
 from attrs import evolve
 
 from hetero.model import Ask
-from hetero.model.errors import HeteroError, NotFound, Refused
+from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.units import GiB
 from hetero.node.daemon.server import ROUND
 from hetero.node.daemon_client import SOCKET, DaemonClient
@@ -181,6 +181,18 @@ def test_a_user_changes_and_ends_own_grants_and_root_all(machine: Machine) -> No
     other = machine.hold(BOB, request(memory=6 * GiB))
     machine.said_by(ROOT, lambda node: node.release(other.grant, force=True))
     assert {} == machine.said_by(BOB, grants)
+
+
+def test_a_label_that_two_users_gave_is_each_users_own(machine: Machine) -> None:
+    mine = machine.hold(ALICE, request(memory=GiB, core=10), label="trainer")
+    his = machine.hold(BOB, request(memory=GiB, core=10), label="trainer")
+
+    for uid, held in ((ALICE, mine), (BOB, his)):
+        machine.said_by(uid, lambda node: resize(node, "trainer", Ask(core=20)))
+        with pytest.raises(Refused, match=f"grant {held.grant} is in use"):
+            machine.said_by(uid, lambda node: node.release("trainer"))
+    with pytest.raises(BadInput, match=r"grant 'trainer' could be \w+, \w+: give more"):
+        machine.said_by(ROOT, lambda node: node.release("trainer"))
 
 
 def test_a_user_cannot_change_roots_grant(machine: Machine) -> None:

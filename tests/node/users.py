@@ -148,7 +148,7 @@ class Machine:
 
         return wait
 
-    def hold(self, uid: int, asked: Request) -> Held:
+    def hold(self, uid: int, asked: Request, label: str | None = None) -> Held:
         """Have a user's process hold a grant."""
         readable, writable = os.pipe()
 
@@ -156,7 +156,7 @@ class Machine:
             os.close(readable)
             become(uid)
             try:
-                handle, _ = self.node().admit(asked, command=["test"])
+                handle, _ = self.node().admit(asked, command=["test"], label=label)
                 answer: object = handle.grant.id
             except Exception as error:
                 answer = error
