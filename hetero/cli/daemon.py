@@ -5,13 +5,19 @@ from __future__ import annotations
 import click
 
 from hetero.container.log import tell
-from hetero.node.daemon.server import serve
+from hetero.node.daemon.server import serve, set_up
 from hetero.node.node import Node
 from hetero.node.view.bypass import Bypass
 
 
 @click.command()
-def command() -> None:
+@click.option(
+    "--set-up",
+    "before",
+    is_flag=True,
+    help="Make the ledger's directory and mount what users read of it, and end.",
+)
+def command(*, before: bool) -> None:
     """Be heterod: give all users of this machine shares from one ledger, until SIGTERM.
 
     \b
@@ -23,6 +29,9 @@ def command() -> None:
     the node's settings. It tells of programs that get past their limiter.
     """
     node = Node.here()
+    if before:
+        set_up(node)
+        return
 
     def said(found: Bypass) -> None:
         click.echo(str(found))

@@ -30,7 +30,8 @@ _PASSED = ("HETERO_STATE", "HETERO_CONFIG", "HETERO_RACK")
 
 #: systemd holds the socket, so that no connection is lost while heterod is started again. The
 #: ledger's directory outlives the service: programs have its files mapped. Drivers are asked in the
-#: service, so devices, /sys and what drivers load stay within its reach.
+#: service, so devices, /sys and what drivers load stay within its reach. `+` is for the mount of
+#: boards: all programs of the machine need it, and the service has a mount namespace of its own.
 _SOCKET_UNIT = """\
 [Unit]
 Description=Socket of heterod, which shares this machine's accelerators among its users
@@ -52,6 +53,7 @@ Requires=heterod.socket
 After=heterod.socket
 
 [Service]
+ExecStartPre=+{command} --set-up
 ExecStart={command}
 {environment}\
 Restart=always

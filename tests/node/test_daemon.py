@@ -20,7 +20,7 @@ from attrs import evolve
 from hetero.model import Ask
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.units import GiB
-from hetero.node.daemon.server import ROUND
+from hetero.node.daemon.server import ROUND, set_up
 from hetero.node.daemon_client import SOCKET, DaemonClient
 from hetero.node.ledger.board import PAGE_BYTES
 from hetero.node.ledger.grant_dir import GRANT, USAGE
@@ -250,6 +250,7 @@ def test_users_read_boards_and_pages_of_each_other_and_write_their_own_page_alon
 
     machine.said_by(ALICE, attack)
     assert 0 == machine.stop(signal.SIGTERM)
+    set_up(machine.node())
     machine.start()  # what is mounted already stays
     machine.said_by(ALICE, attack)
     assert 1 == Path("/proc/mounts").read_text().count(str(machine.path))

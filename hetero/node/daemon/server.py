@@ -200,20 +200,29 @@ def listen(directory: Path) -> socket.socket:
     return listener
 
 
-def serve(node: Node, *, ready: Callable[[Path], None], tell: Callable[[Bypass], None]) -> None:
-    """Be heterod until SIGTERM or SIGINT; `ready` is called when users are served.
+def set_up(node: Node) -> Path:
+    """Make the ledger's directory, and show all users its boards; return it.
 
-    `tell` is called, from a thread, for each process that gets past its limiter, once.
+    Where the boards are shown is a mount, and so for the mount namespace that this runs in.
     """
     if os.geteuid() != 0:
         raise HeteroError("heterod writes the ledger of all users: run it as root")
     directory = node.ledger.path
     prepare(directory)
+    show_read_only(node.ledger.boards, node.ledger.shown_boards, by=directory / "private/shown")
+    return directory
+
+
+def serve(node: Node, *, ready: Callable[[Path], None], tell: Callable[[Bypass], None]) -> None:
+    """Be heterod until SIGTERM or SIGINT; `ready` is called when users are served.
+
+    `tell` is called, from a thread, for each process that gets past its limiter, once.
+    """
+    directory = set_up(node)
     alone = create(directory / "heterod.lock", mode=0o600)
     try:
         if not try_lock(alone):
             raise Refused(f"heterod runs already for {directory}")
-        show_read_only(node.ledger.boards, node.ledger.shown_boards, by=directory / "private/shown")
         with listen(directory) as listener:
             # A thread that nobody waits for: a driver may take its time to answer.
             Thread(target=watch, args=(node, tell), daemon=True).start()
