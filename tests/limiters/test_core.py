@@ -60,7 +60,7 @@ def test_core(name: str) -> None:
 @pytest.mark.parametrize("seed", range(1, 10_001, 2_500))
 def test_on_ten_thousand_machines_nobody_is_kept_from_a_card(seed: int) -> None:
     name = "on_short_machines_nobody_is_kept_from_a_card_by_what_others_do"
-    print(_run("random_test", name, seed, 2_500))
+    print(_run("random_test", name, seed, 2_500, timeout=240))
 
 
 @pytest.mark.parametrize("name", [name for name in TESTS if name not in LONG])

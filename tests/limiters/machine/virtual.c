@@ -67,7 +67,7 @@ static struct task {
 static char stacks[TASKS][STACK] __attribute__((aligned(16)));
 
 static struct {
-    unsigned tasks, locks, refused_threads;
+    unsigned tasks, locks, refused_threads, preempts;
     uint64_t now_ns, timer_ns;
     uint64_t card_ns, time_slice_ns; /* until when the card has worked; when it looks whether another is to run */
     struct tenant *tenants[TENANTS]; /* all that were ever started */
@@ -184,12 +184,23 @@ static void task_wake(struct task *task)
         task->wakes_ns = at_ns;
 }
 
-/* Between two of its steps a tenant's gate opens once at most. */
+static bool has_time_slice(const struct tenant *tenant)
+{
+    const struct time_slice *time_slice = tenant->governor == NULL ? NULL : &tenant->governor->time_slice;
+    return time_slice != NULL && time_slice->ours && time_slice->pages.own->state >= PAGE_RUNS;
+}
+
+/* After a step of the tenant, in which its gate has opened once at most. */
 static void note_time_slice(struct tenant *tenant)
 {
     bool runs = tenant_runs(tenant);
     tenant->time_slices += runs && !tenant->ran;
     tenant->ran = runs;
+    for (unsigned i = 0; has_time_slice(tenant) && i < machine.tenant_count; i++) {
+        const struct tenant *other = machine.tenants[i];
+        if (other != tenant && other->terms.priority == tenant->terms.priority && has_time_slice(other))
+            tenant->beside |= UINT32_C(1) << i;
+    }
 }
 
 bool machine_run(uint64_t ns)
@@ -237,6 +248,22 @@ int virtual_pthread_sigmask(int how, const sigset_t *set, sigset_t *before);
 void machine_refuse_threads(unsigned count)
 {
     machine.refused_threads = count;
+}
+
+void machine_preempt(unsigned one_of)
+{
+    machine.preempts = one_of;
+}
+
+/* At a system call. */
+static void may_be_preempted(void)
+{
+    if (machine.task == NULL || machine.preempts == 0)
+        return;
+    machine.rng = machine.rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    uint64_t rolled = machine.rng >> 33;
+    if (rolled % machine.preempts == 0)
+        task_wait(machine.now_ns + (5 + rolled / machine.preempts % 100) * US);
 }
 
 void machine_delay_timers(uint64_t ns)
@@ -410,6 +437,7 @@ ssize_t virtual_pread(int number, void *bytes, size_t size, off_t offset)
 {
     if (number < FIRST_FILE)
         return pread(number, bytes, size, offset);
+    may_be_preempted();
     const struct file *file = file_of(number);
     if (file == NULL || offset < 0) {
         errno = EBADF;
@@ -473,6 +501,7 @@ int virtual_fcntl(int file, int command, ...)
     va_end(arguments);
     if (file < FIRST_FILE)
         return fcntl(file, command, range);
+    may_be_preempted();
     if (command == F_DUPFD_CLOEXEC) { /* there is no room above */
         errno = EINVAL;
         return -1;
@@ -793,6 +822,7 @@ void tenant_start(struct tenant *tenant)
     demand(tenant->governor != NULL && tenant->governor->time_slice.pages.own != NULL, "no page");
     tenant->launched = tenant->asked_ns = tenant->done_ns = 0;
     tenant->batches = tenant->batches_ns = tenant->longest_ns = tenant->time_slices = 0;
+    tenant->beside = 0;
     memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
     unsigned known = 0;
     while (known < machine.tenant_count && machine.tenants[known] != tenant)

@@ -41,6 +41,7 @@ struct tenant {
     uint64_t launched, first_ns;              /* launches, and when the first was */
     uint64_t asked_ns, done_ns;               /* of the card: by all launches, and what it has done */
     uint64_t time_slices;                     /* how often its gate opened */
+    uint32_t beside;                          /* bits: what others, in order of their starts, had the slice with it */
     bool ran;                                 /* whether it was open at the last step */
     uint64_t busy_ns[SECONDS];                /* of the card, second by second */
     uint64_t batches, batches_ns, longest_ns; /* how long batches took, from asking for the first launch on */
@@ -62,6 +63,9 @@ void machine_refuse_threads(unsigned count);
 
 /* Sleeps last so much longer than asked from now on, as on a host of many virtual machines; 3 us otherwise. */
 void machine_delay_timers(uint64_t ns);
+
+/* From now on one of so many reads and locks of files takes a task its processor for 5 to 105 us; 0: none does. */
+void machine_preempt(unsigned one_of);
 
 /* SIGKILL, SIGSTOP and SIGCONT. */
 void tenant_kill(struct tenant *tenant);
