@@ -1,5 +1,6 @@
 """The limiter's core as an ordinary library: its tests, under sanitizers, fuzzed, killed."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,16 +23,15 @@ TESTS = {
     if line.startswith("    TEST(")
 }
 #: Hours of virtual time.
-LONGEST = (
-    "a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms",
-    "on_ten_thousand_machines_nobody_is_kept_from_a_card_by_what_others_do",
-)
+LONGEST = ("a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms",)
 #: Minutes of simulated time, which say nothing about memory.
 LONG = (
     "a_share_of_a_busy_device_is_kept_whatever_the_kernels_take",
     "alone_kernels_of_any_length_get_their_share",
     "a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long",
     "two_with_kernels_of_seconds_have_their_shares",
+    "on_machines_of_honest_tenants_each_has_its_share_within_a_point",
+    "on_long_machines_nobody_is_kept_from_a_card_by_what_others_do",
     *LONGEST,
 )
 #: Those in which threads of one process meet.
@@ -55,6 +55,12 @@ def _run(program: str, *arguments: object, timeout: float = 60) -> str:
 @pytest.mark.parametrize("name", [name for name in TESTS if name not in LONGEST])
 def test_core(name: str) -> None:
     print(_run(TESTS[name], name))
+
+
+@pytest.mark.parametrize("seed", range(1, 10_001, 2_500))
+def test_on_ten_thousand_machines_nobody_is_kept_from_a_card(seed: int) -> None:
+    name = "on_short_machines_nobody_is_kept_from_a_card_by_what_others_do"
+    print(_run("random_test", name, seed, 2_500, timeout=240))
 
 
 @pytest.mark.parametrize("name", [name for name in TESTS if name not in LONG])
@@ -102,6 +108,16 @@ def test_after_kill_9_at_a_hundred_thousand_points_nothing_is_stuck() -> None:
 @pytest.mark.parametrize("name", LONGEST)
 def test_hours_of_virtual_time_find_nobody_kept_from_a_card(name: str) -> None:
     print(_run(TESTS[name], name, timeout=3600))
+
+
+@pytest.mark.soak
+def test_in_a_million_time_slices_nobody_is_kept_from_a_card() -> None:
+    name = "on_long_machines_nobody_is_kept_from_a_card_by_what_others_do"
+    printed = _run("random_test", name, 1, 13_000, timeout=3600)
+    print(printed)
+    counted = re.search(r"(\d+) time slices", printed)
+    assert counted is not None
+    assert int(counted[1]) >= 1_000_000
 
 
 @pytest.mark.soak

@@ -23,6 +23,8 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sanitizer/asan_interface.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -46,23 +48,27 @@ enum { TASKS = 4 * TENANTS, STACK = 64 * 1024, LOCKS = 32 * TENANTS, FENCES = 32
 /* A task that does so much at one point in time never lets it pass. */
 #define STEPS_MOST 100000u
 
-/* A sleep is so much longer than it was asked to be, for a thread that asked for better than 50 us. */
-#define TIMER_US 3
+/* A sleep is so much longer than it was asked to be, for a thread that asked for better than 50 us; unless the machine
+ * has worse timers. */
+#define TIMER_NS (3 * US)
 
 static struct task {
-    ucontext_t context;
-    char *stack;
+    ucontext_t context;    /* where it begins */
+    jmp_buf goes_on;       /* where it goes on once it has begun */
     struct tenant *tenant; /* whose process it is in */
     void *(*run)(void *);
     void *argument;
     uint64_t wakes_ns; /* when it goes on, NEVER: when it is woken */
     const void *word;  /* the futex that it waits for */
-    bool dead, stopped, woken;
+    bool dead, stopped, woken, begun;
 } tasks[TASKS];
 
+/* Of each task; kept from one machine to the next. */
+static char stacks[TASKS][STACK] __attribute__((aligned(16)));
+
 static struct {
-    unsigned tasks, locks, refused_threads;
-    uint64_t now_ns;
+    unsigned tasks, locks, refused_threads, preempts;
+    uint64_t now_ns, timer_ns;
     uint64_t card_ns, time_slice_ns; /* until when the card has worked; when it looks whether another is to run */
     struct tenant *tenants[TENANTS]; /* all that were ever started */
     struct tenant *runs;             /* whose time slice it is */
@@ -84,7 +90,7 @@ static struct {
     double drawn, filtered; /* milliwatt: on average of this millisecond, and what a sample would be */
     struct power_reading power;
     struct task *task; /* the one that runs; NULL: the caller of machine_run */
-    ucontext_t caller;
+    jmp_buf caller;
     struct {
         const struct file *of;
         int file, byte;
@@ -113,17 +119,38 @@ static uint64_t wake_latency_ns(void)
 
 /* -------------------------------------------------------------------------------------------------------- the tasks */
 
+/* Tasks are left by _longjmp, because swapcontext makes a system call each time. A sanitizer of addresses says that it
+ * cannot forget the functions which a jump skips; none is skipped. */
+static void leave(struct task *task)
+{
+    if (_setjmp(task->goes_on) == 0)
+        _longjmp(machine.caller, 1);
+}
+
 static void task_main(void)
 {
     machine.task->run(machine.task->argument);
     machine.task->dead = true;
-    swapcontext(&machine.task->context, &machine.caller);
+    leave(machine.task);
+}
+
+static void go_on(struct task *task)
+{
+    machine.task = task;
+    if (_setjmp(machine.caller) == 0) {
+        if (task->begun)
+            _longjmp(task->goes_on, 1);
+        task->begun = true;
+        setcontext(&task->context);
+    }
+    machine.task = NULL;
 }
 
 static void task_prepare(struct task *task)
 {
+    ASAN_UNPOISON_MEMORY_REGION(stacks[task - tasks], STACK); /* whoever was killed on it left no function */
     getcontext(&task->context);
-    task->context.uc_stack.ss_sp = task->stack;
+    task->context.uc_stack.ss_sp = stacks[task - tasks];
     task->context.uc_stack.ss_size = STACK;
     makecontext(&task->context, task_main, 0);
 }
@@ -136,10 +163,7 @@ static void task_new(struct tenant *tenant, void *(*run)(void *), void *argument
     demand(task < tasks + TASKS, "too many tasks");
     if (task == tasks + machine.tasks)
         machine.tasks++;
-    free(task->stack);
     *task = (struct task){.tenant = tenant, .run = run, .argument = argument, .wakes_ns = at_ns};
-    task->stack = malloc(STACK);
-    demand(task->stack != NULL, "no memory for a task");
     task_prepare(task);
 }
 
@@ -148,7 +172,7 @@ static void task_wait(uint64_t until_ns)
     struct task *task = machine.task;
     task->wakes_ns = until_ns;
     task->woken = false;
-    swapcontext(&task->context, &machine.caller);
+    leave(task);
 }
 
 static void task_wake(struct task *task)
@@ -158,6 +182,25 @@ static void task_wake(struct task *task)
     task->word = NULL;
     if (task->wakes_ns > at_ns)
         task->wakes_ns = at_ns;
+}
+
+static bool has_time_slice(const struct tenant *tenant)
+{
+    const struct time_slice *time_slice = tenant->governor == NULL ? NULL : &tenant->governor->time_slice;
+    return time_slice != NULL && time_slice->ours && time_slice->pages.own->state >= PAGE_RUNS;
+}
+
+/* After a step of the tenant, in which its gate has opened once at most. */
+static void note_time_slice(struct tenant *tenant)
+{
+    bool runs = tenant_runs(tenant);
+    tenant->time_slices += runs && !tenant->ran;
+    tenant->ran = runs;
+    for (unsigned i = 0; has_time_slice(tenant) && i < machine.tenant_count; i++) {
+        const struct tenant *other = machine.tenants[i];
+        if (other != tenant && other->terms.priority == tenant->terms.priority && has_time_slice(other))
+            tenant->beside |= UINT32_C(1) << i;
+    }
 }
 
 bool machine_run(uint64_t ns)
@@ -176,9 +219,8 @@ bool machine_run(uint64_t ns)
             return false;
         if (next->wakes_ns > machine.now_ns)
             machine.now_ns = next->wakes_ns;
-        machine.task = next;
-        swapcontext(&machine.caller, &next->context);
-        machine.task = NULL;
+        go_on(next);
+        note_time_slice(next->tenant);
     }
     machine.now_ns = end_ns;
     return true;
@@ -208,6 +250,27 @@ void machine_refuse_threads(unsigned count)
     machine.refused_threads = count;
 }
 
+void machine_preempt(unsigned one_of)
+{
+    machine.preempts = one_of;
+}
+
+/* At a system call. */
+static void may_be_preempted(void)
+{
+    if (machine.task == NULL || machine.preempts == 0)
+        return;
+    machine.rng = machine.rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    uint64_t rolled = machine.rng >> 33;
+    if (rolled % machine.preempts == 0)
+        task_wait(machine.now_ns + (5 + rolled / machine.preempts % 100) * US);
+}
+
+void machine_delay_timers(uint64_t ns)
+{
+    machine.timer_ns = ns;
+}
+
 static uint64_t task_now(void)
 {
     return machine.now_ns + (uint64_t)machine.task->tenant->skew_ns;
@@ -226,7 +289,7 @@ int virtual_nanosleep(const struct timespec *time, struct timespec *left)
 {
     if (machine.task == NULL)
         return nanosleep(time, left);
-    task_wait(machine.now_ns + (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec + TIMER_US * US);
+    task_wait(machine.now_ns + (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec + machine.timer_ns);
     return 0;
 }
 
@@ -374,6 +437,7 @@ ssize_t virtual_pread(int number, void *bytes, size_t size, off_t offset)
 {
     if (number < FIRST_FILE)
         return pread(number, bytes, size, offset);
+    may_be_preempted();
     const struct file *file = file_of(number);
     if (file == NULL || offset < 0) {
         errno = EBADF;
@@ -437,6 +501,7 @@ int virtual_fcntl(int file, int command, ...)
     va_end(arguments);
     if (file < FIRST_FILE)
         return fcntl(file, command, range);
+    may_be_preempted();
     if (command == F_DUPFD_CLOEXEC) { /* there is no room above */
         errno = EINVAL;
         return -1;
@@ -444,9 +509,9 @@ int virtual_fcntl(int file, int command, ...)
     int byte = (int)range->l_start, end = byte + (int)range->l_len;
     if (command == F_OFD_GETLK) {
         bool taken = false;
-        for (unsigned i = 0; i < machine.locks; i++)
-            for (int of = byte; of < end; of++)
-                taken = taken || conflicts(i, file, of, range->l_type);
+        for (unsigned i = 0; i < machine.locks && !taken; i++)
+            taken = machine.lock[i].byte >= byte && machine.lock[i].byte < end &&
+                    conflicts(i, file, machine.lock[i].byte, range->l_type);
         if (!taken)
             range->l_type = F_UNLCK;
         return 0;
@@ -581,7 +646,7 @@ static void *program(void *tenant);
 static void engine_pause(uint64_t ns)
 {
     bool late = machine.task->run == program && ns >= 5 * US;
-    task_wait(machine.now_ns + ns + (late ? 55 : TIMER_US) * US);
+    task_wait(machine.now_ns + ns + (late ? 55 * US : machine.timer_ns));
 }
 
 static void *engine_stream_context(void *stream)
@@ -704,6 +769,7 @@ void machine_begin(uint64_t seed)
     static char usage[64]; /* only its bytes' locks count */
     memset(&machine, 0, sizeof machine);
     machine.now_ns = machine.card_ns = 1000000000;
+    machine.timer_ns = TIMER_NS;
     machine.rng = seed;
     machine.board.magic = HETERO_BOARD_MAGIC;
     machine.board.version = HETERO_BOARD_VERSION;
@@ -755,7 +821,8 @@ void tenant_start(struct tenant *tenant)
     tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, directory, 0);
     demand(tenant->governor != NULL && tenant->governor->time_slice.pages.own != NULL, "no page");
     tenant->launched = tenant->asked_ns = tenant->done_ns = 0;
-    tenant->batches = tenant->batches_ns = tenant->longest_ns = 0;
+    tenant->batches = tenant->batches_ns = tenant->longest_ns = tenant->time_slices = 0;
+    tenant->beside = 0;
     memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
     unsigned known = 0;
     while (known < machine.tenant_count && machine.tenants[known] != tenant)
@@ -818,6 +885,14 @@ bool tenant_waits(const struct tenant *tenant)
     return time_slice->pages.asks && !time_slice->ours && !time_slice->late;
 }
 
+bool tenant_is_kept(const struct tenant *tenant)
+{
+    struct governor *governor = tenant->governor;
+    uint64_t now = machine.now_ns + (uint64_t)tenant->skew_ns;
+    return atomic_load(&governor->gate.waiting) > 0 && pending_ns(tenant) == 0 &&
+           account_balance(&governor->account, now) >= 0;
+}
+
 double tenant_got(const struct tenant *tenant, unsigned from_s, unsigned to_s)
 {
     uint64_t busy_ns = 0;
@@ -828,10 +903,7 @@ double tenant_got(const struct tenant *tenant, unsigned from_s, unsigned to_s)
 
 void machine_end(void)
 {
-    for (struct task *task = tasks; task < tasks + machine.tasks; task++) {
+    for (struct task *task = tasks; task < tasks + machine.tasks; task++)
         forget_governor(task->tenant);
-        free(task->stack);
-        task->stack = NULL;
-    }
     machine.tasks = 0;
 }

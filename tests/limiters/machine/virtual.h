@@ -40,6 +40,9 @@ struct tenant {
     struct governor *governor;
     uint64_t launched, first_ns;              /* launches, and when the first was */
     uint64_t asked_ns, done_ns;               /* of the card: by all launches, and what it has done */
+    uint64_t time_slices;                     /* how often its gate opened */
+    uint32_t beside;                          /* bits: what others, in order of their starts, had the slice with it */
+    bool ran;                                 /* whether it was open at the last step */
     uint64_t busy_ns[SECONDS];                /* of the card, second by second */
     uint64_t batches, batches_ns, longest_ns; /* how long batches took, from asking for the first launch on */
 };
@@ -58,6 +61,12 @@ uint64_t machine_now(void);
 /* So many threads cannot be started, as in a container that has as many as it may. */
 void machine_refuse_threads(unsigned count);
 
+/* Sleeps last so much longer than asked from now on, as on a host of many virtual machines; 3 us otherwise. */
+void machine_delay_timers(uint64_t ns);
+
+/* From now on one of so many reads and locks of files takes a task its processor for 5 to 105 us; 0: none does. */
+void machine_preempt(unsigned one_of);
+
 /* SIGKILL, SIGSTOP and SIGCONT. */
 void tenant_kill(struct tenant *tenant);
 void tenant_stop(struct tenant *tenant);
@@ -69,6 +78,9 @@ struct hetero_page *tenant_page(const struct tenant *tenant);
 /* Whether its gate is open; and whether it waits for its time slice. */
 bool tenant_runs(const struct tenant *tenant);
 bool tenant_waits(const struct tenant *tenant);
+
+/* Whether a launch of it waits, out of debt and with nothing in flight. */
+bool tenant_is_kept(const struct tenant *tenant);
 
 /* What the card did for a tenant from the one second to the other, in percent of that time. */
 double tenant_got(const struct tenant *tenant, unsigned from_s, unsigned to_s);
