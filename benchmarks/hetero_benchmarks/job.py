@@ -52,6 +52,10 @@ JOBS: Mapping[str, Job] = {
     "graph": Job(memory="1Gi", step="one replay of 200 kernels"),
     "copy": Job(memory="3Gi", step="one GiB copied on the card"),
     "decode": Job(memory="22Gi", step="one token for 64 sequences"),
+    "light": Job(memory="6Gi", step="one token for one sequence, bound by its thread"),
+    "prefill": Job(memory="6Gi", step="a prompt of 2048 tokens"),
+    "vit": Job(memory="12Gi", step="one batch of 32 images"),
+    "halves": Job(memory="2Gi", step="25 ms of products, and 25 ms of rest"),
     "streams": Job(memory="1Gi", step="32 products on 4 streams"),
     "processes": Job(
         memory="1Gi",

@@ -6,6 +6,7 @@ when a job starts, so that a machine without PyTorch can still measure the other
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 
@@ -167,6 +168,98 @@ def decode() -> Steps:
             tokens = linear(norm(x), embedding).argmax(dim=-1)
             tokens.tolist()  # where a server sees the words and whether a sequence has ended
             yield 1
+
+
+#: A decoder of a billion parameters. Its kernels are so small that one sequence leaves the card
+#: idle most of the time: the speed is that of the thread that launches them.
+LIGHT_LAYERS, LIGHT_WIDTH, LIGHT_HEADS, LIGHT_PROMPT = 20, 2048, 32, 2048
+
+
+def light() -> Steps:
+    """Decode one sequence with a small transformer, a token a step, with a cache of keys."""
+    longest = LIGHT_PROMPT + 64
+    cache = torch.zeros(LIGHT_LAYERS, 2, longest, LIGHT_WIDTH, device=CARD, dtype=torch.bfloat16)
+    forward = _small_transformer()
+    while True:
+        x = torch.randn(1, LIGHT_WIDTH, device=CARD, dtype=torch.bfloat16)
+        for position in range(LIGHT_PROMPT, longest):
+            x = forward(x, cache, position)
+            x.sum().item()  # where a server sees the word
+            yield 1
+
+
+def prefill() -> Steps:
+    """Read a prompt of 2048 tokens with the same transformer."""
+    cache = torch.zeros(
+        LIGHT_LAYERS, 2, LIGHT_PROMPT, LIGHT_WIDTH, device=CARD, dtype=torch.bfloat16
+    )
+    forward = _small_transformer()
+    x = torch.randn(LIGHT_PROMPT, LIGHT_WIDTH, device=CARD, dtype=torch.bfloat16)
+    while True:
+        forward(x, cache, 0).sum().item()
+        yield 1
+
+
+def _small_transformer() -> Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]:
+    """Return what adds tokens to a cache (layers, keys and values, tokens, width)."""
+    torch.set_grad_enabled(False)
+    linear, width = functional.linear, LIGHT_WIDTH
+
+    def weight(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, device=CARD, dtype=torch.bfloat16) * columns**-0.5
+
+    shapes = ((3 * width, width), (width, width), (4 * width, width), (width, 4 * width))
+    layers = [tuple(weight(*shape) for shape in shapes) for _ in range(LIGHT_LAYERS)]
+
+    def heads(x: torch.Tensor) -> torch.Tensor:
+        return x.view(1, x.shape[0], LIGHT_HEADS, -1).transpose(1, 2)
+
+    def forward(x: torch.Tensor, cache: torch.Tensor, position: int) -> torch.Tensor:
+        end = position + x.shape[0]
+        for (qkv, out, up, down), (keys, values) in zip(layers, cache, strict=True):
+            normed = functional.rms_norm(x, (width,))
+            q, keys[position:end], values[position:end] = linear(normed, qkv).chunk(3, dim=-1)
+            attended = functional.scaled_dot_product_attention(
+                heads(q), heads(keys[:end]), heads(values[:end]), is_causal=x.shape[0] > 1
+            )
+            x = x + linear(attended.transpose(1, 2).reshape(x.shape), out)
+            normed = functional.rms_norm(x, (width,))
+            x = x + linear(functional.gelu(linear(normed, up)), down)
+        return x
+
+    return forward
+
+
+def vit() -> Steps:
+    """Train a vision transformer (ViT-B/16) in bf16, 32 images a step."""
+    import torchvision
+
+    model = torchvision.models.vit_b_16().to(CARD).train()
+    criterion = torch.nn.CrossEntropyLoss().to(CARD)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    images = torch.randn(32, 3, 224, 224, device=CARD)
+    target = torch.randint(1000, (32,), device=CARD)
+    while True:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = criterion(model(images), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        yield 1
+
+
+def halves() -> Steps:
+    """Work for 25 ms and rest for 25, as a program does that waits for its data."""
+    left, right = (torch.randn(8192, 8192, device=CARD, dtype=torch.bfloat16) for _ in "ab")
+    out = torch.empty_like(left)
+    while True:
+        until = time.monotonic() + 0.025
+        while time.monotonic() < until:
+            torch.mm(left, right, out=out)
+            torch.cuda.synchronize()
+        time.sleep(0.025)
+        yield 1
 
 
 def _in_flight(launch: Callable[[], object], depth: int) -> Steps:

@@ -91,7 +91,7 @@ def overuse(samples: Sequence[Sample], shares: Mapping[str, float]) -> tuple[Ove
 
 @define
 class DeviceTime:
-    """Looks at devices again and again; each look costs what the drivers' answers do."""
+    """Samples devices again and again; each sample costs what the drivers' answers do."""
 
     node: Node
     _samples: dict[str, deque[Sample]] = field(init=False, factory=dict)
@@ -106,42 +106,40 @@ class DeviceTime:
 
         `owner` has the grant of each process that has one.
         """
-        now = time.monotonic()
         limited = [entry for entry in grants if entry.allocation.policy is not Policy.OFF]
         found = {}
         for device, usage in usages:
-            if usage.busy is None:
-                continue
-            samples = self._samples.setdefault(device.uuid, deque())
-            samples.append(
-                Sample(
-                    at=now,
-                    busy=usage.core or 0.0,
-                    worked={
-                        (owner[pid], pid): part for pid, part in usage.busy.items() if pid in owner
-                    },
-                    charged=self._charged(limited, device),
-                )
-            )
-            while samples[0].at < now - WINDOW:
-                samples.popleft()
-            found[device.uuid] = overuse(samples, _shares(limited, device))
+            if usage.busy is not None:
+                samples = self._samples.setdefault(device.uuid, deque())
+                samples.append(sample_of(self.node, limited, device, usage, owner))
+                while samples[0].at < samples[-1].at - WINDOW:
+                    samples.popleft()
+                found[device.uuid] = overuse(samples, shares_of(limited, device))
         return found
 
-    def _charged(self, grants: Iterable[Grant], device: Device) -> dict[str, float]:
-        charged = {}
-        for entry in grants:
-            for position, piece in enumerate(entry.allocation.pieces):
-                if piece.device == device.uuid:
-                    charged[entry.id] = 0.0  # also where its tenant scribbled on what counts it
-                    path = self.node.directory(entry.id) / USAGE
-                    with suppress(OSError, ValueError, IndexError):
-                        counts = read_counts(path, devices=len(entry.limits))
-                        charged[entry.id] = counts[position].device_ns / 1e9
-        return charged
+
+def sample_of(
+    node: Node, grants: Iterable[Grant], device: Device, usage: Usage, owner: Mapping[int, str]
+) -> Sample:
+    """Return one look at a device whose `usage` was asked just now."""
+    charged = {}
+    for entry in grants:
+        for position, piece in enumerate(entry.allocation.pieces):
+            if piece.device == device.uuid:
+                charged[entry.id] = 0.0  # also where its tenant scribbled on what counts it
+                with suppress(OSError, ValueError, IndexError):
+                    path = node.directory(entry.id) / USAGE
+                    counts = read_counts(path, devices=len(entry.limits))
+                    charged[entry.id] = counts[position].device_ns / 1e9
+    worked = {
+        (owner[pid], pid): part
+        for pid, part in (usage.busy or {}).items()
+        if owner.get(pid) in charged
+    }
+    return Sample(at=time.monotonic(), busy=usage.core or 0.0, worked=worked, charged=charged)
 
 
-def _shares(grants: Iterable[Grant], device: Device) -> dict[str, float]:
+def shares_of(grants: Iterable[Grant], device: Device) -> dict[str, float]:
     """Return the part of a device that each grant is held to; of elastic ones all may be lent."""
     return {
         entry.id: limit.percent / 100 if _is_fixed(entry, limit) else 1.0

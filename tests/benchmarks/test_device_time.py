@@ -1,0 +1,57 @@
+"""What a driver says of honest programs is recorded, and drawn from without a false alarm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hetero_simulator
+
+SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "device_time.py"
+
+
+def run(*words: str, state: Path) -> str:
+    environ = {
+        **os.environ,
+        "HETERO_RACK": str(hetero_simulator.rack("one")),
+        "HETERO_STATE": str(state),
+    }
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    return done.stdout
+
+
+def test_what_is_recorded_is_drawn_from(tmp_path: Path) -> None:
+    file = tmp_path / "samples.jsonl"
+    said = run(
+        "record", str(file), "--only", "cooperative", "--seconds", "4", state=tmp_path / "state"
+    )
+    (recorded,) = map(json.loads, file.read_text().splitlines())
+
+    assert [0.3] == list(recorded["shares"].values())
+    assert 4 <= len(recorded["samples"])
+    assert all(each["worked"] for each in recorded["samples"])
+    assert said.startswith("cooperative")
+    drawn = run("resample", str(file), "--windows", "50", state=tmp_path / "state")
+    assert ["cooperative", "50", "windows,", "0", "alarms"] == drawn.split()
+
+
+def test_a_program_that_is_not_charged_is_an_alarm_in_each_window(tmp_path: Path) -> None:
+    file = tmp_path / "samples.jsonl"
+    samples = [
+        {"at": at, "busy": 1.0, "worked": [["a", 7, 0.5]], "charged": {"a": 0.0}}
+        for at in range(10)
+    ]
+    file.write_text(json.dumps({"name": "liar", "shares": {"a": 0.1}, "samples": samples}))
+
+    drawn = run("resample", str(file), "--windows", "20", state=tmp_path / "state")
+    assert ["liar", "20", "windows,", "20", "alarms"] == drawn.split()
