@@ -65,19 +65,17 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "pthread_sigmask(SIG_SETMASK, &all, before)",
             "pthread_sigmask(SIG_BLOCK, NULL, before)",
         ),
+        # The lock is held for so few instructions that a handler seldom meets it: for more, here.
+        (
+            "timeshare/gate.c",
+            "    gate->signals = before;",
+            "    gate->signals = before;\n    for (volatile int i = 0; i < 1000; i++) {}",
+        ),
     ),
 }
 #: Those that try to get more time than their share, of tests/attacks/test_arbiter.py.
-_UNCHARGED = (
-    ("timeshare/governor.c", "    if (trails)\n        charge(", "    if (false)\n        charge("),
-)
-OF_TIME: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "long_kernels": _UNCHARGED,
-    "long_graphs": _UNCHARGED,
-    "many_streams": (
-        ("timeshare/tracked_streams.h", "TRACKED_STREAM_CHUNKS 64u", "TRACKED_STREAM_CHUNKS 1u"),
-    ),
-}
+_FORGIVEN = (("timeshare/governor.c", "->trails_ns = drained ? 0 : now;", "->trails_ns = 0;"),)
+OF_TIME = {"long_kernels": _FORGIVEN, "long_graphs": _FORGIVEN}
 
 
 def test_each_attack_that_is_held_has_the_lines_that_hold_it() -> None:
