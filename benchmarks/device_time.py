@@ -1,6 +1,6 @@
 """Records what the driver says of programs that keep to their shares, and looks for false alarms.
 
-    benchmarks/device_time.py record FILE [--only NAME,...] [--seconds S]     on a card, as root
+    benchmarks/device_time.py record FILE [--runs NAME,...] [--seconds S]     on a card, as root
     benchmarks/device_time.py resample FILE [--windows 10000]                  anywhere
 
 `record` runs the eight jobs alone under 30 % for 20 s each, and mixes of programs for 60 s each. It
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import time
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from hetero_benchmarks.job import JOBS, command
 from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machine
 
 from hetero.node.node import Node
+from hetero.node.simulation import enter
 from hetero.node.view.device_time import WINDOW as LENGTH
 from hetero.node.view.device_time import Sample, overuse, sample_of, shares_of
 
@@ -45,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("record", "resample"))
     parser.add_argument("file", type=Path)
-    parser.add_argument("--only", default=",".join(RUNS), help="names of runs")
+    parser.add_argument("--runs", default=",".join(RUNS), help="names of runs")
     parser.add_argument("--seconds", type=float, help="of each run")
     parser.add_argument("--windows", type=int, default=10_000)
     asked = parser.parse_args()
@@ -53,8 +55,9 @@ def main() -> None:
         for line in asked.file.read_text().splitlines():
             resample(json.loads(line), asked.windows)
         return
+    enter(os.environ)
     machine = find_machine()
-    for name in asked.only.split(","):
+    for name in asked.runs.split(","):
         seconds = asked.seconds or (20.0 if len(RUNS[name]) == 1 else 60.0)
         run = record(machine, name, seconds)
         with asked.file.open("a") as file:

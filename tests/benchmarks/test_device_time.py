@@ -33,7 +33,7 @@ def run(*words: str, state: Path) -> str:
 def test_what_is_recorded_is_drawn_from(tmp_path: Path) -> None:
     file = tmp_path / "samples.jsonl"
     said = run(
-        "record", str(file), "--only", "cooperative", "--seconds", "4", state=tmp_path / "state"
+        "record", str(file), "--runs", "cooperative", "--seconds", "4", state=tmp_path / "state"
     )
     (recorded,) = map(json.loads, file.read_text().splitlines())
 
