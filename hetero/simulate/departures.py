@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import product
@@ -17,7 +16,7 @@ from hetero.model.errors import BadInput
 from hetero.placement.demand import wanted
 from hetero.simulate.baselines import WHOLE
 from hetero.simulate.player import Player
-from hetero.simulate.replay import demands
+from hetero.simulate.replay import as_they_end, demands
 from hetero.simulate.trace import Trace, read
 
 MODES = ("loss", "queue")
@@ -224,12 +223,7 @@ def live_all(
 ) -> Iterator[Life]:
     """Yield a life for every placement, seed and protocol as they end, `processes` at a time."""
     work = [(path, pods, *one) for one in product(placements, seeds, protocols)]
-    if processes == 1:
-        yield from map(_one, work)
-        return
-    with ProcessPoolExecutor(max_workers=processes) as pool:
-        for done in as_completed([pool.submit(_one, task) for task in work]):
-            yield done.result()
+    yield from as_they_end(_one, work, processes=processes)
 
 
 def loads(text: str) -> list[int]:

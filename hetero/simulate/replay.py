@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from attrs import frozen
 
@@ -19,6 +20,9 @@ from hetero.placement.state import Cluster
 from hetero.simulate.baselines import SCORES, WHOLE
 from hetero.simulate.player import Player
 from hetero.simulate.trace import Trace, read
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 #: Pods arrive until they ask for this share of all cards, in percent.
 ARRIVALS = 130
@@ -129,11 +133,16 @@ def replay_all(
 ) -> Iterator[Run]:
     """Yield a run for every placement and seed as they end, `processes` of them at a time."""
     work = [(path, pods, placement, seed) for seed in seeds for placement in placements]
+    yield from as_they_end(_one, work, processes=processes)
+
+
+def as_they_end(act: Callable[[T], R], work: Iterable[T], *, processes: int) -> Iterator[R]:
+    """Yield what a module's function returns for each task, `processes` of them at a time."""
     if processes == 1:
-        yield from map(_one, work)
+        yield from map(act, work)
         return
     with ProcessPoolExecutor(max_workers=processes) as pool:
-        for done in as_completed([pool.submit(_one, task) for task in work]):
+        for done in as_completed([pool.submit(act, task) for task in work]):
             yield done.result()
 
 

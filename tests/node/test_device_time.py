@@ -94,7 +94,7 @@ def test_what_runs_alone_past_its_limiter_is_seen_by_what_the_device_did() -> No
 @pytest.mark.parametrize(
     ("worked", "charged", "shares"),
     [
-        # docs/isolation.md's table of what a driver says of honest programs side by side
+        # about what docs/decisions/device-time.md's table has of honest programs side by side
         ((0.608, 0.444), (0.456, 0.44), (0.5, 0.5)),
         ((0.276, 0.628), (0.31, 0.56), (0.5, 0.5)),
         ((0.11, 0.808), (0.2, 0.80), (0.2, 0.8)),

@@ -9,7 +9,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -41,17 +40,9 @@ from .conftest import (
     standing,
     taken_of,
 )
+from .users import until
 
 Spawn = Callable[[Node, Request], Process]
-
-
-def until(true: Callable[[], bool], *, within: float = 10) -> bool:
-    deadline = time.monotonic() + within
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 # --- life -----------------------------------------------------------------------------------

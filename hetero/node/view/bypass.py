@@ -2,8 +2,8 @@
 
 A preloaded limiter cannot stand in front of a program without a dynamic linker, one that dropped
 its environment, or one that talks to the kernel module itself. The driver still counts what such a
-process holds. The agent and `hetero doctor --watch` ask every few seconds, `hetero doctor` and
-`hetero ps` when they are run.
+process holds. heterod, the agent and `hetero doctor --watch` ask every few seconds, `hetero doctor`
+and `hetero ps` when they are run.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class BypassMonitor:
         overuse = self._time.sample(snapshot.grants, usages, owner)
         for entry in snapshot.grants:
             _note(self.node, entry.id, overuse)
-        found = [each for each in find_bypass(self.node, snapshot, usages) if each.grant]
+        found = [each for each in find_bypass(self.node, snapshot, usages, holding) if each.grant]
         before = self._told
         self._told = frozenset(each.key for each in found)
         return tuple(each for each in found if each.key not in before)
@@ -166,15 +166,18 @@ def end(node: Node, found: Bypass) -> bool:
 
 
 def find_bypass(
-    node: Node, snapshot: Snapshot, usages: Iterable[tuple[Device, Usage]]
+    node: Node,
+    snapshot: Snapshot,
+    usages: Iterable[tuple[Device, Usage]],
+    holding: Mapping[str, Collection[int]],
 ) -> tuple[Bypass, ...]:
     """Return what the drivers count beyond the ledger, as far as this user can see.
 
     Only devices that a limiter keeps (enforcement preload) and that somebody holds a grant of are
-    looked at; a grant whose policy is off is not held to anything.
+    looked at; a grant whose policy is off is not held to anything. `holding` has the processes of
+    each grant.
     """
     found = []
-    holding = node.processes(entry.id for entry in snapshot.grants)
     for device, usage in usages:
         here = [
             entry

@@ -1,8 +1,8 @@
 """Finds device time that was taken past a limiter: what drivers see of it, against the charges.
 
-A driver's figure for one process among several is coarse: off by up to 17 points between two heavy
-programs on an H100, and missing for light ones (docs/isolation.md). So a mean over most of a minute
-is compared, and it has to be missing elsewhere, too.
+A driver's figure for one process among several is coarse: off by up to 15 points between two heavy
+programs on an H100, and missing for light ones (docs/decisions/device-time.md). So a mean over most
+of a minute is compared, and it has to be missing elsewhere, too.
 """
 
 from __future__ import annotations

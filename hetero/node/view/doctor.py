@@ -187,7 +187,9 @@ def _state(node: Node) -> Finding:
 def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
     """Yield what runs past its limiter: an error under a grant, else a reason for usage."""
     usages = [(device, node.registry.observe(device)) for device in discovery.devices]
-    for found in find_bypass(node, node.snapshot(), usages):
+    snapshot = node.snapshot()
+    holding = node.processes(entry.id for entry in snapshot.grants)
+    for found in find_bypass(node, snapshot, usages, holding):
         if found.grant:
             yield Finding(f"process {found.pid}", Verdict.BAD, str(found))
         else:

@@ -234,7 +234,7 @@ def _views(
     inside = containers_by_space(
         {entry.id: node.directory(entry.id) / GRANT for entry in snapshot.grants if entry.share}
     )
-    past = find_bypass(node, snapshot, usages)
+    past = find_bypass(node, snapshot, usages, processes)
     views = (
         GrantView(
             id=entry.id,
