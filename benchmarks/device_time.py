@@ -4,9 +4,9 @@
     benchmarks/device_time.py resample FILE [--windows 10000]                  anywhere
 
 `record` runs the eight jobs alone under 30 % for 20 s each, and mixes of programs for 60 s each. It
-appends a line of JSON for each: a sample every second as heterod takes it. `resample` draws windows
-of 60 s from the samples of each run, with repetition, and counts those in which the rule of
-hetero/node/view/device_time.py names somebody. Both print a line for each run.
+appends a line of JSON for each: a sample every second. `resample` draws windows of 60 s from the
+samples of each run, with repetition and as far apart as heterod's, and counts those in which the
+rule of hetero/node/view/device_time.py names somebody at any moment. Both print a line a run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import os
 import random
 import time
+from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from typing import Any
 from hetero_benchmarks.job import JOBS, command
 from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machine
 
+from hetero.model import Policy
 from hetero.node.node import Node
 from hetero.node.simulation import enter
+from hetero.node.view.bypass import PERIOD as APART
 from hetero.node.view.device_time import WINDOW as LENGTH
 from hetero.node.view.device_time import Sample, overuse, sample_of, shares_of
 
@@ -49,6 +52,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--runs", default=",".join(RUNS), help="names of runs")
     parser.add_argument("--seconds", type=float, help="of each run")
+    parser.add_argument("--policy", type=Policy, choices=Policy, default=Policy.FIXED)
     parser.add_argument("--windows", type=int, default=10_000)
     asked = parser.parse_args()
     if asked.what == "resample":
@@ -59,21 +63,25 @@ def main() -> None:
     machine = find_machine()
     for name in asked.runs.split(","):
         seconds = asked.seconds or (20.0 if len(RUNS[name]) == 1 else 60.0)
-        run = record(machine, name, seconds)
+        run = record(machine, name, seconds, asked.policy)
         with asked.file.open("a") as file:
             print(json.dumps(run), file=file)
         means = " ".join(f"{100 * part:.1f}" for part in mean(run))
-        print(f"{name:16} {len(run['samples'])} samples; worked less charged, points: {means}")
+        print(
+            f"{run['name']:26} {len(run['samples'])} samples; worked less charged, points: {means}"
+        )
 
 
-def record(machine: Machine, name: str, seconds: float) -> dict[str, Any]:
+def record(machine: Machine, name: str, seconds: float, policy: Policy) -> dict[str, Any]:
     """Run the programs of one run together; return what was seen of them each second."""
     node = Node.here()
     samples = []
     with ExitStack() as stack:
         programs = []
         for number, (job, core) in enumerate(RUNS[name]):
-            grant = DeviceAllocation(memory=JOBS[job].memory, core=core, label=f"dt{number}")
+            grant = DeviceAllocation(
+                memory=JOBS[job].memory, core=core, policy=policy, label=f"dt{number}"
+            )
             program = Program(command(job), machine, grant, name=job, patience=300)
             programs.append(stack.enter_context(program))
         for program in programs:
@@ -93,7 +101,7 @@ def record(machine: Machine, name: str, seconds: float) -> dict[str, Any]:
         for program in programs:
             program.line()
     return {
-        "name": name,
+        "name": name if policy is Policy.FIXED else f"{name}, {policy.value}",
         "card": machine.card,
         "driver": machine.driver,
         "date": machine.date,
@@ -125,20 +133,22 @@ def mean(run: dict[str, Any]) -> list[float]:
 def resample(run: dict[str, Any], windows: int) -> None:
     """Print in how many windows drawn from a run's samples somebody is named."""
     chance = random.Random(0)
-    steps = list(zip(run["samples"], run["samples"][1:], strict=False))
+    steps = list(zip(run["samples"], run["samples"][round(APART / PERIOD) :], strict=False))
     alarms = 0
     for _ in range(windows):
-        at, charged, drawn = 0.0, dict.fromkeys(run["shares"], 0.0), []
-        for before, after in chance.choices(steps, k=WINDOW):
+        at, charged, drawn = 0.0, dict.fromkeys(run["shares"], 0.0), deque[Sample]()
+        for before, after in chance.choices(steps, k=round(WINDOW / APART)):
             at += after["at"] - before["at"]
             for name in charged:
                 charged[name] += after["charged"][name] - before["charged"][name]
             worked = {(grant, pid): part for grant, pid, part in after["worked"]}
-            sample = Sample(at=at, busy=after["busy"], worked=worked, charged={**charged})
-            drawn.append(sample)
-        kept = [each for each in drawn if each.at >= at - LENGTH]
-        alarms += bool(overuse(kept, run["shares"]))
-    print(f"{run['name']:16} {windows} windows, {alarms} alarms")
+            drawn.append(Sample(at=at, busy=after["busy"], worked=worked, charged={**charged}))
+            while drawn[0].at < at - LENGTH:
+                drawn.popleft()
+            if overuse(drawn, run["shares"]):
+                alarms += 1
+                break
+    print(f"{run['name']:26} {windows} windows, {alarms} alarms")
 
 
 if __name__ == "__main__":

@@ -136,7 +136,8 @@ static void __attribute__((noreturn, unused)) try_all(void)
 {
     unsigned limit = (unsigned)(attack_number("ATTACK_MEMORY") / MIB), core = (unsigned)attack_number("ATTACK_CORE");
     unsigned mib = take_memory();
-    double share = share_in(1.5, 2);
+    uint64_t seconds = attack_number("ATTACK_SECONDS");
+    double share = share_in(seconds == 0 ? 1.5 : (double)seconds, 2);
     verdict(mib <= limit && share <= core + 8, "%u of %u MiB, %.0f %% of the device of %u", mib, limit, share, core);
 }
 

@@ -16,6 +16,7 @@ int main(int count, char **arguments)
 {
     driver_by(dlsym);
     if (count > 1) {
+        unlink(arguments[1]);
         begin();
         try_all();
     }
@@ -34,9 +35,8 @@ int main(int count, char **arguments)
     unsetenv("LD_PRELOAD");
     pid_t child = fork();
     if (child == 0)
-        execl(copy, copy, arguments[0], "again", (char *)NULL);
+        execl(copy, copy, arguments[0], copy, (char *)NULL);
     int status = 1;
     waitpid(child, &status, 0);
-    unlink(copy);
     return status != 0;
 }

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import hetero_simulator
 
+#: 17 runs of honest programs on an H100 (docs/measurements/shares.md).
+RECORDED = Path(__file__).parent / "data/h100-device-time.jsonl"
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "device_time.py"
 
 
@@ -33,7 +35,7 @@ def run(*words: str, state: Path) -> str:
 def test_what_is_recorded_is_drawn_from(tmp_path: Path) -> None:
     file = tmp_path / "samples.jsonl"
     said = run(
-        "record", str(file), "--runs", "cooperative", "--seconds", "4", state=tmp_path / "state"
+        "record", str(file), "--runs", "cooperative", "--seconds", "10", state=tmp_path / "state"
     )
     (recorded,) = map(json.loads, file.read_text().splitlines())
 
@@ -55,3 +57,11 @@ def test_a_program_that_is_not_charged_is_an_alarm_in_each_window(tmp_path: Path
 
     drawn = run("resample", str(file), "--windows", "20", state=tmp_path / "state")
     assert ["liar", "20", "windows,", "20", "alarms"] == drawn.split()
+
+
+def test_no_honest_program_that_was_recorded_on_a_card_is_an_alarm(tmp_path: Path) -> None:
+    drawn = run("resample", str(RECORDED), "--windows", "1000", state=tmp_path / "state")
+    lines = drawn.splitlines()
+
+    assert 17 == len(lines)
+    assert ["1000 windows, 0 alarms"] * 17 == [line[27:] for line in lines]

@@ -22,10 +22,11 @@ from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.usage_region import read_counts
 from hetero.node.node import Node
 
-#: Seconds over which a mean is taken, and those of them after which it is believed.
-WINDOW, LEAST = 45.0, 25.0
-#: The part of a device's time that has to be beyond the charges.
-MOST = 0.25
+#: Seconds of the past that are looked at, and those of them after which a mean is believed.
+WINDOW, LEAST = 54.0, 20.0
+#: Seconds of a device's time within the window that have to be beyond the charges. At these nobody
+#: is named in windows drawn from what an H100's driver said of honest programs.
+TAKEN = 13.5
 #: The part of it that has to be missing elsewhere: with co-tenants, or in what the device did.
 MISSING = 0.5
 #: What a grant may be charged above its share, for credit of an earlier time.
@@ -83,7 +84,7 @@ def overuse(samples: Sequence[Sample], shares: Mapping[str, float]) -> tuple[Ove
         missing = max(idle, 0.0) + sum(
             max(-other, 0.0) for name, other in beyond.items() if name != grant
         )
-        if grant in shares and part >= MOST and missing >= MISSING * part:
+        if grant in shares and part * span >= TAKEN and missing >= MISSING * part:
             pid = max(worked[grant], key=lambda one: worked[grant][one])
             found.append(Overuse(grant=grant, pid=pid, part=part))
     return tuple(found)
