@@ -11,7 +11,7 @@ from hetero.cli.runtime import change
 from hetero.container.install import service_installation, service_removal
 
 _START = "systemctl daemon-reload && systemctl enable --now heterod.socket heterod.service"
-_STOP = "systemctl disable --now heterod.socket heterod.service"
+_STOP = "systemctl disable --now heterod.socket heterod.service heterod-setup.service"
 
 
 @click.command()

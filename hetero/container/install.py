@@ -30,8 +30,7 @@ _PASSED = ("HETERO_STATE", "HETERO_CONFIG", "HETERO_RACK")
 
 #: systemd holds the socket, so that no connection is lost while heterod is started again. The
 #: ledger's directory outlives the service: programs have its files mapped. Drivers are asked in the
-#: service, so devices, /sys and what drivers load stay within its reach. `+` is for the mount of
-#: boards: all programs of the machine need it, and the service has a mount namespace of its own.
+#: service, so devices, /sys and what drivers load stay within its reach.
 _SOCKET_UNIT = """\
 [Unit]
 Description=Socket of heterod, which shares this machine's accelerators among its users
@@ -46,14 +45,24 @@ RemoveOnStop=yes
 [Install]
 WantedBy=sockets.target
 """
+#: A unit of its own: what mounts for all users may have no sandbox, which is a mount namespace.
+#: systemd gives `ExecStartPre=+` that of its service, too (seen with 252).
+_SETUP_UNIT = """\
+[Unit]
+Description=The files that heterod shows to all users
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={command} --set-up
+{environment}"""
 _SERVICE_UNIT = """\
 [Unit]
 Description=heterod, which shares this machine's accelerators among its users
-Requires=heterod.socket
-After=heterod.socket
+Requires=heterod.socket heterod-setup.service
+After=heterod.socket heterod-setup.service
 
 [Service]
-ExecStartPre=+{command} --set-up
 ExecStart={command}
 {environment}\
 Restart=always
@@ -82,6 +91,11 @@ SystemCallArchitectures=native
 WantedBy=multi-user.target
 Also=heterod.socket
 """
+_HETEROD_UNITS = {
+    "heterod.socket": _SOCKET_UNIT,
+    "heterod-setup.service": _SETUP_UNIT,
+    "heterod.service": _SERVICE_UNIT,
+}
 
 
 @frozen
@@ -152,18 +166,18 @@ def service_installation(*, prefix: Path, environ: Mapping[str, str]) -> list[Ch
         if environ.get(name)
     )
     command = " ".join(map(_quoted, (sys.executable, "-Im", "hetero.cli", "daemon")))
-    service = _SERVICE_UNIT.format(command=command, environment=settings)
     if environ.get("HETERO_STATE"):
         raise BadInput("HETERO_STATE is set: heterod as a service keeps its ledger in /run/hetero")
-    units = {"heterod.socket": _SOCKET_UNIT, "heterod.service": service}
-    changes = [_change(prefix / _UNITS / name, text) for name, text in units.items()]
+    changes = [
+        _change(prefix / _UNITS / name, text.format(command=command, environment=settings))
+        for name, text in _HETEROD_UNITS.items()
+    ]
     return [change for change in changes if change.before != change.after]
 
 
 def service_removal(*, prefix: Path) -> list[Change]:
     """Return the changes that put back what `service_installation` changed."""
-    names = ("heterod.socket", "heterod.service")
-    changes = [_change(prefix / _UNITS / name, None) for name in names]
+    changes = [_change(prefix / _UNITS / name, None) for name in _HETEROD_UNITS]
     return [change for change in changes if change.before is not None]
 
 

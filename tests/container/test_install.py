@@ -108,13 +108,10 @@ def test_the_units_of_heterod_are_written_and_taken_out(tmp_path: Path) -> None:
     environ = {"HETERO_CONFIG": "/etc/100 % mine.toml"}
     apply(service_installation(prefix=tmp_path, environ=environ))
 
-    assert ["etc/systemd/system/heterod.service", "etc/systemd/system/heterod.socket"] == [
-        *files(tmp_path)
-    ]
+    units = ("heterod-setup.service", "heterod.service", "heterod.socket")
+    assert [f"etc/systemd/system/{name}" for name in units] == [*files(tmp_path)]
     service = files(tmp_path)["etc/systemd/system/heterod.service"].splitlines()
     assert f'ExecStart="{sys.executable}" "-Im" "hetero.cli" "daemon"' in service
-    set_up = f'ExecStartPre=+"{sys.executable}" "-Im" "hetero.cli" "daemon" --set-up'
-    assert set_up in service  # not in the service's own mount namespace
     assert 'Environment="HETERO_CONFIG=/etc/100 %% mine.toml"' in service
     # Programs have files of this directory mapped when the service stops.
     assert {"RuntimeDirectoryPreserve=yes", "NoNewPrivileges=yes"} <= {*service}
