@@ -1,9 +1,11 @@
-"""Which of the names there are is probably meant by one that is none of them."""
+"""What people may call a grant, and which name is probably meant by one that is none."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+
+from hetero.model.errors import BadInput
 
 _NONE: Mapping[str, str] = {}
 
@@ -22,3 +24,11 @@ def did_you_mean(word: str, known: Iterable[str], *, aliases: Mapping[str, str] 
             spelled.setdefault(part.lower(), name)
     near = get_close_matches(word.lower(), spelled, n=1)
     return f": did you mean {spelled[near[0]]}?" if near else ""
+
+
+def check_label(label: str) -> None:
+    """Raise `BadInput` for a label that could not be told from others, or from a grant's id."""
+    if not label.strip():
+        raise BadInput(f"label {label!r} is blank: write one that can be seen")
+    if re.fullmatch("[0-9a-f]{8}", label):
+        raise BadInput(f"label {label!r} could be the id of a grant: choose another")
