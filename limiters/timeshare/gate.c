@@ -128,9 +128,10 @@ static void throttle(struct gate *gate)
         unlock(gate);
         if (enough)
             return;
-        /* What is in flight beside a grant of high priority is done before a sleeping thread would wake up. */
+        /* What is in flight beside a grant of high priority is done before a sleeping thread would wake up, and the
+         * device waits for who looks late. */
         bool low_latency = atomic_load_explicit(&gate->low_latency, memory_order_relaxed);
-        gate->engine->pause(low_latency ? 4 * US : 20 * US);
+        gate->engine->pause(low_latency ? 2 * US : 20 * US);
     }
 }
 

@@ -680,8 +680,8 @@ static void *program(void *tenant);
  * shorter than falling asleep is waited for awake. */
 static void engine_pause(uint64_t ns)
 {
-    bool late = machine.task->run == program && ns >= 5 * US;
-    task_wait(machine.now_ns + ns + (late ? 55 * US : machine.timer_ns));
+    uint64_t late_ns = machine.task->run != program ? machine.timer_ns : ns < 5 * US ? 0 : 55 * US;
+    task_wait(machine.now_ns + ns + late_ns);
 }
 
 static void *engine_stream_context(void *stream)
