@@ -31,7 +31,7 @@ _SHOWN = 2  # reasons of refusals in a row
 )
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True)
 @click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [one per processor]")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw curves.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw it.")
 @click.option(
     "--lifetimes",
     type=click.Choice(["exponential", "trace"]),
@@ -85,9 +85,11 @@ def command(
     if lifetimes is None and (load or mode):
         raise BadInput("--load and --mode need --lifetimes exponential or --lifetimes trace")
     if lifetimes is not None:
+        summaries = _live(path, pods, placements, numbers, lifetimes, load, mode, processes)
         if plot is not None:
-            raise BadInput("--plot draws arrivals only: leave out --lifetimes")
-        return _live(path, pods, placements, numbers, lifetimes, load, mode, processes, as_json)
+            report.draw_lives(summaries, plot, title=f"{name}, mean of {seeds}")
+        show(lambda: summaries, render_lives, _json.listing("simulation"), as_json=as_json)
+        return 0
     runs = []
     with _progress() as progress:
         task = progress.add_task("replaying", total=len(placements) * seeds)
@@ -110,8 +112,7 @@ def _live(
     load: str | None,
     mode: str | None,
     processes: int,
-    as_json: bool,
-) -> int:
+) -> tuple:  # type: ignore[type-arg]
     from hetero.simulate import departures, report
 
     protocols = [
@@ -126,9 +127,7 @@ def _live(
         ):
             lives.append(life)
             progress.advance(task)
-    summaries = report.summarise_lives(lives, placements)
-    show(lambda: summaries, render_lives, _json.listing("simulation"), as_json=as_json)
-    return 0
+    return report.summarise_lives(lives, placements)
 
 
 def render_lives(summaries: tuple) -> Table:  # type: ignore[type-arg]

@@ -179,7 +179,9 @@ class SchedulerCache:
             self._learn()
 
     def forget(self, uid: str) -> None:
-        """Give back what a pod held that will not ask again."""
+        """Give back what a pod held that will not ask again, and count that it ended."""
+        if uid in self.standing:
+            self.demand.end()
         self._counted.discard(uid)
         self.release(uid)
 
@@ -439,8 +441,7 @@ class SchedulerCache:
         allocation = None
         if want.wanted.request is not None:
             cards = cluster.cards[number]
-            chosen = prices.choose(cards, want)
-            places = chosen[1] if chosen else []
+            places = prices.choose(number, shape)
             cuts = [(node.devices[p], prices.cut(cluster.states[cards[p]], want)) for p in places]
             allocation = allocate(
                 want.wanted.request, [(device, cut) for device, cut in cuts if cut is not None]

@@ -12,8 +12,13 @@ from hetero.placement.mix import GRAIN
 
 #: The first lesson is drawn after this many pods, the next when as many came as were counted then.
 FIRST_LESSON = 16
+#: What a pod takes of each of the host's counters.
+Needs = tuple[tuple[str, int], ...]
 #: Weights above the first are made smaller; classes below the second are then forgotten.
 _LARGEST, _FORGOTTEN = 2.0**20, 2.0**-10
+#: Pods come and go once one of so many has ended. Any figure from 2 to 100 would do: in a cluster
+#: that has been full for a while nearly all that came have ended.
+_TURNOVER = 8
 
 
 @frozen
@@ -44,16 +49,17 @@ def wanted(pod: Pod) -> RequestClass:
 
 @define(eq=False)
 class Demand:
-    """How often each class of request came, and how much of the host all pods asked for.
+    """How often each class of pod came and went, and how much of the host all pods asked for.
 
     A pod that came `half_life` seconds ago counts half of one that comes now; None: all count
     alike. Weights are kept in units of a pod that came at `_origin`.
     """
 
     half_life: float | None = None
-    weights: dict[RequestClass, float] = field(factory=dict)
+    weights: dict[tuple[RequestClass, Needs], float] = field(factory=dict)
     host: dict[str, float] = field(factory=dict)
     _arrived: float = 0.0  # the weight of all pods
+    _ended: float = 0.0  # the weight of all that ended, each as of when it did
     _since: int = 0  # pods since the last lesson
     _lesson: float = FIRST_LESSON  # pods from one lesson to the next
     _origin: float = 0.0
@@ -66,13 +72,23 @@ class Demand:
         self._arrived += weight
         self._since += 1
         if want.request is not None:
-            self.weights[want] = self.weights.get(want, 0.0) + weight
+            one = want, tuple(sorted(host.items()))
+            self.weights[one] = self.weights.get(one, 0.0) + weight
         for name, amount in host.items():
             self.host[name] = self.host.get(name, 0.0) + weight * amount
         if self._since < self._lesson:
             return False
         self._since, self._lesson = 0, max(FIRST_LESSON, self._arrived / weight)
         return True
+
+    def end(self) -> None:
+        """Count a pod that held a place and ended."""
+        self._ended += self._weight()
+
+    @property
+    def turns_over(self) -> bool:
+        """Whether pods end, and not only arrive: one in eight of those that came."""
+        return self._ended * _TURNOVER > self._arrived
 
     def _weight(self) -> float:
         """Return what a pod of now weighs; numbers that grew too large are made smaller."""
@@ -83,16 +99,28 @@ class Demand:
             return weight
         self._origin = self._now
         self._arrived /= weight
+        self._ended /= weight
         self.weights = {
-            want: left for want, was in self.weights.items() if (left := was / weight) > _FORGOTTEN
+            one: left for one, was in self.weights.items() if (left := was / weight) > _FORGOTTEN
         }
         self.host = {name: was / weight for name, was in self.host.items()}
         return 1.0
 
     def times(self) -> list[tuple[RequestClass, int]]:
-        """Return how often each class came, in sixteenths of a pod of now, at least one."""
+        """Return how often each request came, in sixteenths of a pod of now, at least one."""
+        came: dict[RequestClass, float] = {}
+        for (want, _), weight in self.weights.items():
+            came[want] = came.get(want, 0.0) + weight
         unit = GRAIN / self._weight()
-        return [(want, max(round(weight * unit), 1)) for want, weight in self.weights.items()]
+        return [(want, max(round(weight * unit), 1)) for want, weight in came.items()]
+
+    def pods(self) -> list[tuple[RequestClass, Needs, int]]:
+        """Return the same, those apart that ask for different amounts of the host."""
+        unit = GRAIN / self._weight()
+        return [
+            (want, needs, max(round(weight * unit), 1))
+            for (want, needs), weight in self.weights.items()
+        ]
 
     def asked(self, counter: str) -> int:
         """Return how much of a host counter was asked for, in the same unit."""

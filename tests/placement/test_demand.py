@@ -21,6 +21,35 @@ def test_pods_that_ask_the_same_of_devices_are_one_class_whatever_their_host() -
     assert 16 * 10_000 == demand.asked("cpu")
 
 
+def test_pods_that_ask_for_other_amounts_of_the_host_can_be_told_apart() -> None:
+    demand = Demand()
+    for cpu in (1000, 2000, 2000):
+        demand.arrive(SMALL, {"cpu": cpu}, 0.0)
+
+    assert [(SMALL, (("cpu", 1000),), 16), (SMALL, (("cpu", 2000),), 32)] == demand.pods()
+
+
+def test_pods_come_and_go_once_more_than_one_in_eight_has_ended() -> None:
+    demand = Demand()
+    for _ in range(16):
+        demand.arrive(SMALL, {}, 0.0)
+    told = []
+    for _ in range(4):
+        told.append(demand.turns_over)
+        demand.end()
+
+    assert [False, False, False, True] == told
+
+
+def test_a_pod_that_held_no_place_does_not_count_as_ended() -> None:
+    asked = Asked([node("a", cards("free", 1, node="a"))])
+    for number in range(16):
+        asked.cache.arrive(str(number), pod(memory=GiB), 0.0)
+        asked.cache.forget(str(number))
+
+    assert not asked.cache.demand.turns_over
+
+
 def test_a_pod_of_a_half_life_ago_counts_half() -> None:
     demand = Demand(half_life=100.0)
     demand.arrive(SMALL, {"cpu": 1000}, 0.0)

@@ -19,7 +19,7 @@ from hetero.simulate.baselines import SCORES, Room, demand
 from hetero.simulate.departures import MODES, Protocol, live, loads
 from hetero.simulate.player import Player
 from hetero.simulate.replay import arrivals, placements, replay, replay_all
-from hetero.simulate.report import draw, summarise
+from hetero.simulate.report import draw, draw_lives, summarise, summarise_lives
 from hetero.simulate.trace import Trace, read
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
@@ -203,6 +203,15 @@ def test_a_plot_is_a_picture_file(trace: Trace, tmp_path: Path) -> None:
         tmp_path / "c.png",
         title="small",
     )
+
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_plot_of_pods_that_end_is_a_picture_file(trace: Trace, tmp_path: Path, mode: str) -> None:
+    pytest.importorskip("matplotlib")
+    lives = [live(trace, "fgd", 42, short(mode=mode, load=load)) for load in (60, 115)]
+    draw_lives(summarise_lives(lives, ["fgd"]), tmp_path / "c.png", title="small")
 
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
