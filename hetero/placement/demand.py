@@ -18,7 +18,7 @@ Needs = tuple[tuple[str, int], ...]
 _LARGEST, _FORGOTTEN = 2.0**20, 2.0**-10
 #: Pods come and go once one of so many has ended. Any figure from 2 to 100 would do: in a cluster
 #: that has been full for a while nearly all that came have ended.
-_TURNOVER = 8
+_ENDED = 8
 
 
 @frozen
@@ -86,9 +86,9 @@ class Demand:
         self._ended += self._weight()
 
     @property
-    def turns_over(self) -> bool:
+    def pods_end(self) -> bool:
         """Whether pods end, and not only arrive: one in eight of those that came."""
-        return self._ended * _TURNOVER > self._arrived
+        return self._ended * _ENDED > self._arrived
 
     def _weight(self) -> float:
         """Return what a pod of now weighs; numbers that grew too large are made smaller."""

@@ -1,4 +1,8 @@
-"""What a placement costs on every node, by the weights and by what was learned of the demand."""
+"""What a placement costs on every node, by the weights and by what was learned of the demand.
+
+Over 400 lines because both prices, where pods only arrive and where they also end, choose the same
+cards of the same nodes.
+"""
 
 from __future__ import annotations
 
@@ -411,7 +415,7 @@ class Prices:
             (place, rate.points, rate.amount) for place, rate in enumerate(rates) if rate
         )
         self.lessons.usable = (
-            Usable(self._pod_classes(demand), self.cluster) if demand.turns_over else None
+            Usable(self._pod_classes(demand), self.cluster) if demand.pods_end else None
         )
 
     def _pod_classes(self, demand: Demand) -> Iterator[PodClass]:

@@ -159,16 +159,16 @@ def draw_lives(summaries: Iterable[LifeSummary], file: Path, *, title: str) -> N
     for one in summaries:
         by_placement.setdefault(one.placement, []).append(one)
     for number, (placement, some) in enumerate(by_placement.items()):
-        look = {"color": f"C{number}", "linewidth": 1.2, "marker": "o", "markersize": 3}
+        style = {"color": f"C{number}", "linewidth": 1.2, "marker": "o", "markersize": 3}
         load = [str(one.load) for one in some]
-        allocated.plot(load, [one.allocated for one in some], label=placement, **look)
-        whole.plot(load, [one.whole_nodes for one in some], **look)
+        allocated.plot(load, [one.allocated for one in some], label=placement, **style)
+        whole.plot(load, [one.whole_nodes for one in some], **style)
         for one, line in zip(some, cycle(("-", "--", ":"))):
             cards = [str(size.cards or "share") for size in one.sizes]
             lost = [100 * size.refused / max(size.arrived, 1) for size in one.sizes]
             label = f"{placement}, {one.load} %"
-            refused.plot(cards, lost, linestyle=line, label=label, **look)
-            waited.plot(cards, [size.waited_p99 for size in one.sizes], linestyle=line, **look)
+            refused.plot(cards, lost, linestyle=line, label=label, **style)
+            waited.plot(cards, [size.waited_p99 for size in one.sizes], linestyle=line, **style)
     allocated.set_title(title)
     for axes, what in (
         (allocated, "cards allocated, %"),

@@ -35,7 +35,7 @@ def test_pods_come_and_go_once_more_than_one_in_eight_has_ended() -> None:
         demand.arrive(SMALL, {}, 0.0)
     told = []
     for _ in range(4):
-        told.append(demand.turns_over)
+        told.append(demand.pods_end)
         demand.end()
 
     assert [False, False, False, True] == told
@@ -47,7 +47,7 @@ def test_a_pod_that_held_no_place_does_not_count_as_ended() -> None:
         asked.cache.arrive(str(number), pod(memory=GiB), 0.0)
         asked.cache.forget(str(number))
 
-    assert not asked.cache.demand.turns_over
+    assert not asked.cache.demand.pods_end
 
 
 def test_a_pod_of_a_half_life_ago_counts_half() -> None:

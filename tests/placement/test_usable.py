@@ -20,7 +20,7 @@ from tests.placement.conftest import Asked, cards, node, placed, pod
 WHOLE = 80 * GiB
 
 
-def turned_over(nodes: list[Node], pods: list[Pod]) -> Asked:
+def where_pods_end(nodes: list[Node], pods: list[Pod]) -> Asked:
     """Return a cache on which these pods have come and gone."""
     asked = Asked(nodes)
     for number in range(FIRST_LESSON * len(pods)):
@@ -35,7 +35,7 @@ def test_the_only_node_that_serves_a_large_pod_is_kept_for_it() -> None:
         node("plain", cards("free", 4, node="plain"), cpu=64_000),
     ]
     small, large = pod(memory=WHOLE, cpu=8000), pod(4, memory=WHOLE, cpu=120_000)
-    asked = turned_over(nodes, [small] * 5 + [large])
+    asked = where_pods_end(nodes, [small] * 5 + [large])
 
     assert ["plain"] * 4 == [placed(asked, small).node for _ in range(4)]
     assert "ample" == placed(asked, large).node
@@ -46,7 +46,7 @@ def test_a_pod_of_processors_alone_leaves_them_to_pods_that_need_cards_too() -> 
         node("wanted", cards("free", 4, node="wanted"), cpu=64_000),
         node("poor", cards("free", 4, node="poor"), cpu=16_000),
     ]
-    asked = turned_over(nodes, [pod(4, memory=WHOLE, cpu=60_000), pod(0, cpu=8000)])
+    asked = where_pods_end(nodes, [pod(4, memory=WHOLE, cpu=60_000), pod(0, cpu=8000)])
 
     assert ["poor", "poor"] == [placed(asked, pod(0, cpu=8000)).node for _ in range(2)]
 
@@ -54,7 +54,7 @@ def test_a_pod_of_processors_alone_leaves_them_to_pods_that_need_cards_too() -> 
 def test_of_nodes_that_cost_alike_the_first_is_taken_so_that_the_last_empties() -> None:
     nodes = [node(name, cards("free", 2, node=name)) for name in ("first", "second", "third")]
     small = pod(memory=WHOLE)
-    asked = turned_over(nodes, [small])
+    asked = where_pods_end(nodes, [small])
     standing = [placed(asked, small) for _ in range(4)]
     asked.remove(standing[0])
 
