@@ -11,7 +11,7 @@ checked in one place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import comb
@@ -162,7 +162,7 @@ class SchedulerCache:
         cluster = self.cluster()
         return cluster.free(cluster.number[name])
 
-    def nodes(self) -> Iterable[str]:
+    def nodes(self) -> KeysView[str]:
         """Return the nodes that are known."""
         return self._nodes.keys()
 
