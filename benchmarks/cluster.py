@@ -144,6 +144,7 @@ class Watched:
 async def place_all(plane: ControlPlane, trace: Trace, *, kill_at: int) -> Watched:
     """Make the nodes, then the pods one after the other, and wait until nothing changes."""
     async with session(plane) as (api, watched):
+        await api.post("/api/v1/namespaces/default/configmaps", {"metadata": {"name": "mix"}})
         await add_nodes(api, trace.nodes)
         start_extender(plane, SETTINGS)
         start_scheduler(plane, extender=True)
@@ -255,7 +256,8 @@ def start_extender(plane: ControlPlane, settings: str) -> None:
     }
     plane.start(
         "extender", sys.executable, "-m", "hetero.cli", "scheduler",
-        "--host", "127.0.0.1", "--port", str(port), "--config", str(plane.folder / "settings.toml"),
+        "--host", "127.0.0.1", "--port", str(port), "--mix", "default/mix",
+        "--config", str(plane.folder / "settings.toml"),
         "--cert", str(cert), "--key", str(key), "--client-ca", str(authority.path), env=environ,
     )  # fmt: skip
     tls = ssl.create_default_context(cafile=str(authority.path))

@@ -30,12 +30,12 @@ from hetero.model import (
     Shortage,
 )
 from hetero.placement.cluster import DeviceUsage, Node, Placement, Pod
-from hetero.placement.demand import Demand
+from hetero.placement.demand import MOST_CLASSES, Demand, RequestClass
 from hetero.placement.match import allocate
 from hetero.placement.node_reason import Said, node_reason
 from hetero.placement.place_pod import place_pod
 from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights
-from hetero.placement.price import NEVER, Lessons, Prices, Shape
+from hetero.placement.price import NEVER, Lessons, Prices, Shape, Want
 from hetero.placement.state import Cluster
 
 #: What a device says that only those hold whom the pod may not share it with.
@@ -175,8 +175,17 @@ class SchedulerCache:
         self._counted.add(uid)
         states = self.cluster().states
         want = self._priced(None).shape(pod).want.wanted
-        if self.demand.arrive(want, pod.host(), now) or len(states) > self._most_states:
+        due = self.demand.arrive(want, pod.host(), now)
+        if len(self.demand.weights) > MOST_CLASSES:  # it takes long: the next need no join at once
+            self.demand.join(self.size, most=MOST_CLASSES * 3 // 4)
+        if due or len(states) > self._most_states:
             self._learn()
+
+    def size(self, want: RequestClass) -> int:
+        """Return the thousandths of cards a class takes, averaged over the kinds that serve it."""
+        prices, one = self._priced(None), Want(want)
+        sizes = [size for kind in self.cluster().kinds if (size := prices.size(one, kind))]
+        return sum(sizes) // len(sizes) if sizes else 0
 
     def forget(self, uid: str) -> None:
         """Give back what a pod held that will not ask again."""

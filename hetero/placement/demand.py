@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from itertools import chain, pairwise
 
 from attrs import define, evolve, field, frozen
 
-from hetero.model import Request, Selector
+from hetero.model import Ask, Request, Selector
 from hetero.placement.cluster import Pod
 from hetero.placement.mix import GRAIN
 
 #: The first lesson is drawn after this many pods, the next when as many came as were counted then.
 FIRST_LESSON = 16
+#: Classes that are kept.
+MOST_CLASSES = 512
 #: Weights above the first are made smaller; classes below the second are then forgotten.
 _LARGEST, _FORGOTTEN = 2.0**20, 2.0**-10
 
@@ -40,6 +44,87 @@ def wanted(pod: Pod) -> RequestClass:
     told_apart = largest.uuid != Selector() or largest.asks[0].device is not None
     plain = len(requests) == 1 and alike and not (told_apart or largest.numa or largest.links)
     return RequestClass(evolve(largest, uuid=Selector()), len(largest.asks) if alike else 1, plain)
+
+
+def without_size(want: RequestClass) -> tuple[RequestClass, tuple[int, int, int] | None]:
+    """Return what is left of a class without the size of its asks, and that size.
+
+    The size is memory in bytes, memory in percent and core in percent, 0 where that was not asked.
+    What is left keeps a 1 where it was. A class whose asks differ has no size.
+    """
+    if not want.plain or want.request is None:
+        return want, None
+    ask = want.request.asks[0]
+    bare = Ask(
+        memory=ask.memory and 1,
+        memory_percent=ask.memory_percent and 1,
+        core=ask.core and 1,
+        shape=ask.shape,
+    )
+    size = (ask.memory or 0, ask.memory_percent or 0, ask.core or 0)
+    return evolve(want, request=evolve(want.request, asks=(bare,))), size
+
+
+def with_size(bare: RequestClass, size: tuple[int, int, int]) -> RequestClass:
+    """Return the class that `without_size` made this of."""
+    if bare.request is None:
+        return bare
+    memory, percent, core = (amount or None for amount in size)
+    ask = evolve(bare.request.asks[0], memory=memory, memory_percent=percent, core=core)
+    return evolve(bare, request=evolve(bare.request, asks=(ask,) * bare.cards))
+
+
+@define(eq=False)
+class _Sized:
+    """A class that may be joined with its neighbours, which differ from it in size alone."""
+
+    want: RequestClass
+    bare: RequestClass
+    amounts: tuple[int, int, int]
+    size: int
+    weight: float
+    before: _Sized | None = None
+    after: _Sized | None = None
+    gone: bool = False
+
+
+@define(eq=False)
+class _Joins:
+    """Pairs of neighbours, by what joining them adds; `size` is as in `Demand.join`."""
+
+    size: Callable[[RequestClass], int]
+    _heap: list[tuple[float, int, _Sized, _Sized, _Sized]] = field(factory=list)
+    _offered: int = 0
+
+    def offer(self, one: _Sized) -> None:
+        """Put a class and the next one, if there is one, among the pairs."""
+        other = one.after
+        if other is None:
+            return
+        memory, percent, core = map(max, one.amounts, other.amounts)
+        amounts = memory, percent, core
+        want = with_size(one.bare, amounts)
+        both = _Sized(want, one.bare, amounts, self.size(want), one.weight + other.weight)
+        added = one.weight * (both.size - one.size) + other.weight * (both.size - other.size)
+        self._offered += 1
+        heappush(self._heap, (added, self._offered, one, other, both))
+
+    def take(self) -> _Sized | None:
+        """Join the pair that adds least and return what it becomes, None if no pair is left."""
+        while self._heap:
+            _, _, one, other, both = heappop(self._heap)
+            if one.gone or other.gone:
+                continue
+            one.gone = other.gone = True
+            both.before, both.after = one.before, other.after
+            if both.before is not None:
+                both.before.after = both
+                self.offer(both.before)
+            if both.after is not None:
+                both.after.before = both
+                self.offer(both)
+            return both
+        return None
 
 
 @define(eq=False)
@@ -88,6 +173,62 @@ class Demand:
         }
         self.host = {name: was / weight for name, was in self.host.items()}
         return 1.0
+
+    def join(self, size: Callable[[RequestClass], int], *, most: int = MOST_CLASSES) -> None:
+        """Join classes until at most `most` are left: those first that so ask for least more.
+
+        `size` says how many thousandths of cards a class takes. Two that differ in size alone
+        become one that has room for both. Where none are left to join, those that ask for least are
+        forgotten.
+        """
+        alike: dict[RequestClass, list[_Sized]] = {}
+        weights: dict[RequestClass, float] = {}  # of those that have no size, then of all
+        for want, weight in self.weights.items():
+            bare, amounts = without_size(want)
+            if amounts is None:
+                weights[want] = weight
+            else:
+                alike.setdefault(bare, []).append(_Sized(want, bare, amounts, size(want), weight))
+        joins = _Joins(size)
+        for row in alike.values():
+            row.sort(key=lambda one: (one.size, one.amounts))
+            for one, other in pairwise(row):
+                one.after, other.before = other, one
+                joins.offer(one)
+        joined = [joins.take() for _ in range(len(self.weights) - most)]
+        for one in (one for one in (*chain(*alike.values()), *joined) if one and not one.gone):
+            weights[one.want] = weights.get(one.want, 0.0) + one.weight
+        if len(weights) > most:
+            for want in sorted(weights, key=lambda want: weights[want] * size(want))[:-most]:
+                del weights[want]
+        self.weights = weights
+
+    def copy(self) -> Demand:
+        """Return the same, to be changed apart."""
+        return evolve(self, weights=dict(self.weights), host=dict(self.host))
+
+    def at(self, now: float) -> tuple[dict[RequestClass, float], dict[str, float], float]:
+        """Return classes, host counters and all pods, in pods that come at `now`."""
+        age = 0.0 if self.half_life is None else (now - self._origin) / self.half_life
+        fade = 2.0 ** -max(min(age, 1000.0), -1000.0)
+        return (
+            {want: weight * fade for want, weight in self.weights.items()},
+            {name: amount * fade for name, amount in self.host.items()},
+            self._arrived * fade,
+        )
+
+    def restore(
+        self,
+        weights: Mapping[RequestClass, float],
+        host: Mapping[str, float],
+        arrived: float,
+        *,
+        now: float,
+    ) -> None:
+        """Take over what `at` gave at that time."""
+        self.weights, self.host = dict(weights), dict(host)
+        self._arrived, self._origin, self._now = arrived, now, now
+        self._since, self._lesson = 0, max(FIRST_LESSON, arrived)
 
     def times(self) -> list[tuple[RequestClass, int]]:
         """Return how often each class came, in sixteenths of a pod of now, at least one."""

@@ -18,6 +18,7 @@ import logging
 from collections import ChainMap, Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from datetime import datetime, timezone
 from time import monotonic, time
 from typing import Any
 
@@ -44,6 +45,7 @@ from hetero.kube.api.lease import Lease
 from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.kube.api.quota import Quotas, limits
 from hetero.kube.scheduler import hami_migration
+from hetero.kube.scheduler.expected_mix import ExpectedMix
 from hetero.kube.scheduler.pod_groups import PodGroups, group_of
 from hetero.kube.scheduler.preemption import Preemption
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
@@ -113,6 +115,8 @@ class Scheduler:
     device_placement: str = "fragmentation"
     choose: str = "one"  # "score": answer all nodes that serve
     half_life: float | None = None  # seconds, of what arrived
+    mix_in: str | None = None  # the ConfigMap of the expected mix, as namespace/name
+    mix: ExpectedMix | None = field(init=False, default=None)
     quotas: Quotas = field(init=False)
     cache: SchedulerCache = field(init=False)
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
@@ -135,6 +139,8 @@ class Scheduler:
         self.cache = SchedulerCache(self.quotas, demand=Demand(self.half_life))
         self.scheduler_metrics = SchedulerMetrics(self.cache, self.quotas)
         self.events = Events(self.api)
+        if self.mix_in is not None:
+            self.mix = ExpectedMix(self.api, self.cache, self.mix_in, lambda: self.ready)
 
         def again(pod: Plain) -> None:
             self._later(self._touch(_path(pod), pod["metadata"]["uid"]))
@@ -243,7 +249,7 @@ class Scheduler:
         for uid in {*self.cache.standing, *self._hami_pods} - uids:
             self._forget(uid)
         self.groups.pods_listed(uids)
-        for pod in pods:
+        for pod in sorted(pods, key=_created):  # in the order they arrived in
             self._pod_changed("ADDED", pod)
         if "pods" not in self._ready:
             self._later(self._wake())
@@ -295,6 +301,7 @@ class Scheduler:
             return
         allocations = dict(given.containers)
         everyone = tuple(allocations.get(name) for name in _names(pod))
+        self._arrive(pod, pod_request, _created(pod))
         self.cache.restore(uid, standing(pod_request.pod, given.node, everyone))
         self.groups.restore(pod, given.place_in_time)
         self._pods[uid] = pod
@@ -420,7 +427,7 @@ class Scheduler:
             del self._filtered[next(iter(self._filtered))]
         if not pod_request.devices:
             return self._without_devices(plain, pod_request, names)
-        self.cache.arrive(plain["metadata"]["uid"], pod_request.pod, time())
+        self._arrive(plain, pod_request, time())
         chosen = self._held(plain, pod_request, names)
         if chosen is None and self.choose == "one":
             chosen = self._take(plain["metadata"]["uid"], pod_request, names)
@@ -453,11 +460,16 @@ class Scheduler:
         known = self.cache.nodes()
         others = [name for name in names.each if name not in known]
         if not others:
+            self._arrive(plain, pod_request, time())
             uid = plain["metadata"]["uid"]
-            self.cache.arrive(uid, pod_request.pod, time())
             chosen = self._take(uid, pod_request, names) if self.choose == "one" else None
             others = [chosen] if chosen else names.each
         return {"NodeNames": others, "FailedNodes": {}}
+
+    def _arrive(self, plain: Plain, pod_request: PodRequest, now: float) -> None:
+        """Count a pod in the expected mix, unless the mix that was read has it."""
+        if self.mix is None or _created(plain) > self.mix.until:
+            self.cache.arrive(plain["metadata"]["uid"], pod_request.pod, now)
 
     def _take(self, uid: str, pod_request: PodRequest, names: _Names) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""
@@ -665,6 +677,14 @@ def _full_name(plain: Plain) -> tuple[str, str]:
 
 def _path(pod: Plain) -> str:
     return "/api/v1/namespaces/{}/pods/{}".format(*_full_name(pod))
+
+
+def _created(pod: Plain) -> float:
+    """Return when a pod was made, in seconds since 1970, to the second as the API has it."""
+    said = pod["metadata"].get("creationTimestamp")
+    if said is None:
+        return time()
+    return datetime.strptime(said, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
 
 
 def _without_host(pod: Pod) -> Pod:
