@@ -615,15 +615,19 @@ class SchedulerCache:
     def _new_row(self, shape: Shape, prices: Prices) -> _Row:
         row, cluster = _Row(shape, [], [], {}, 0), self.cluster()
         known: dict[object, int] = {}  # of alike nodes, which most are in a large cluster
-        for number, states in enumerate(cluster.states_of):
-            if not _is_exact(shape, number, cluster):
-                row.costs.append(self._cost(number, row, prices))
-                continue
-            alike = (states, cluster.closed[number], *cluster.host[number])
+        searched: Iterable[int] = range(len(cluster.nodes))
+        if shape.exact:
+            searched = cluster.mixed if shape.want.wanted.request is not None else ()
+        # At thousands of nodes most of the time goes into this loop: no calls for alike nodes.
+        for number, alike in enumerate(
+            zip(cluster.states_of, cluster.closed, map(tuple, cluster.host), strict=True)
+        ):
             cost = known.get(alike)
             if cost is None:
                 cost = known[alike] = prices.cost(number, shape)
             row.costs.append(cost)
+        for number in searched:
+            row.costs[number] = self._cost(number, row, prices)
         row.heap = _heap(row.costs)
         return row
 

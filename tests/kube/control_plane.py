@@ -276,11 +276,6 @@ def control_plane(folder: Path, *, binaries: Path) -> Iterator[ControlPlane]:
         wait_for(answers)
         yield made
     finally:
-        for process in reversed(made.running):
-            process.terminate()
-        for process in made.running:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for process in reversed(made.running):  # nothing of it is to be kept
+            process.kill()
+            process.wait()
