@@ -40,7 +40,14 @@ from hetero.simulate.replay import demands
 from hetero.simulate.trace import Trace, read
 from tests.kube.binaries import LABS, binaries
 from tests.kube.conftest import extender_settings
-from tests.kube.control_plane import Authority, ControlPlane, control_plane, free_port, wait_for
+from tests.kube.control_plane import (
+    TOKEN,
+    Authority,
+    ControlPlane,
+    control_plane,
+    free_port,
+    wait_for,
+)
 
 PODS = "/api/v1/namespaces/default/pods"
 #: The pods that are compared one by one, and those whose binding is timed.
@@ -304,8 +311,9 @@ class session:  # noqa: N801 - used as a context manager
     """The API of a control plane, and its pods followed meanwhile."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        os.environ["KUBECONFIG"] = str(plane.kubeconfig)
-        self.opened = Api(Access.here()).open()
+        tls = ssl._create_unverified_context()  # noqa: S323 - its certificate is its own
+        access = Access(server=f"https://127.0.0.1:{plane.port}", tls=tls, token=TOKEN)
+        self.opened = Api(access).open()
         self.watched = Watched()
 
     async def __aenter__(self) -> tuple[Api, Watched]:
@@ -346,6 +354,9 @@ async def add_nodes(api: Api, nodes: Iterable[Node]) -> None:
             "cpu": f"{node.host['cpu']}m",
             "memory": str(node.host["memory"]),
             "pods": "1000",
+            # Counted by kube-scheduler where no extender has it ignore them.
+            "nvidia.com/gpu": "1000",
+            "nvidia.com/gpumem": "10000000",
         }
         ready = [{"type": "Ready", "status": "True"}]
         status = {"capacity": amounts, "allocatable": amounts, "conditions": ready}
