@@ -218,13 +218,13 @@ async def bind_all(plane: ControlPlane, nodes: int, *, extender: bool) -> tuple[
 
     async with session(plane) as (api, watched):
         await add_nodes(api, map(made, range(nodes)))
+        if extender:  # before the pods: it touches those that waited for it
+            start_extender(plane, "")
         share = {"cpu": "1", "nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192"}
         await each(
             (plain_pod(f"p{number}", share, {}) for number in range(TIMED)),
             lambda body: api.post(PODS, body),
         )
-        if extender:
-            start_extender(plane, "")
         before = usage(plane)
         start_scheduler(plane, extender=extender)
         while len(watched.bound) < TIMED:
