@@ -286,3 +286,12 @@ def test_lives_of_a_trace_need_its_times(trace: Trace, tmp_path: Path) -> None:
 def test_a_load_that_is_none_is_said_so(text: str) -> None:
     with pytest.raises(BadInput, match=r"--load"):
         loads(text)
+
+
+def test_in_the_order_of_the_file_every_pod_comes_once_and_nothing_is_drawn(trace: Trace) -> None:
+    run, again = (replay(trace, "fragmentation", seed, arrival="file") for seed in (1, 2))
+
+    assert (200, run.allocated, run.refused) == (run.arrived, again.allocated, again.refused)
+    player = Player("fragmentation", trace.nodes, trace.pods, 0)
+    placed = [player.place(pod.name, pod, 0.0) for pod in trace.pods]
+    assert run.placed == sum(placed)
