@@ -13,7 +13,7 @@ import hetero_simulator
 import pytest
 from hypothesis import settings
 
-from tests.kube.binaries import binaries
+from tests.kube.binaries import LABS, binaries
 
 # What a test says depends on the change alone; `make soak` asks for "soak", which looks further
 # each time. Neither count is set anywhere else.
@@ -89,6 +89,7 @@ def nothing_is_left_on_simulated_cards(tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
-def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of Kubernetes' binaries."""
-    return binaries(tmp_path_factory.mktemp("kubernetes"))
+def kubernetes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of Kubernetes' binaries: of the lab that a test names, or of the first."""
+    lab = getattr(request, "param", LABS[0])
+    return binaries(tmp_path_factory.mktemp(lab), lab)

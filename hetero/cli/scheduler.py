@@ -19,6 +19,11 @@ from hetero.model.errors import BadInput
     metavar="NAMESPACE/NAME",
     help="Lead while the kube-scheduler on this host holds this Lease.",
 )
+@click.option(
+    "--mix",
+    metavar="NAMESPACE/NAME",
+    help="Keep what was learned of the pods that arrive in this ConfigMap.",
+)
 @click.option("--metrics", type=PORT, help="The port /metrics is served on; none: not at all.")
 @listen_options
 def command(
@@ -26,6 +31,7 @@ def command(
     config: Path | None,
     client_ca: Path | None,
     lease: str | None,
+    mix: str | None,
     metrics: int | None,
     insecure: bool,
     **where: Any,
@@ -47,6 +53,7 @@ def command(
         listen(client_ca=client_ca, insecure=insecure, **where),
         config=config,
         lease=lease,
+        mix=mix,
         metrics=metrics,
         environ=os.environ,
     )

@@ -30,8 +30,15 @@ _SHOWN = 2  # reasons of refusals in a row
     "--placement", default="fragmentation,fgd,bestfit", metavar="NAMES", show_default=True
 )
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option(
+    "--arrival",
+    type=click.Choice(["drawn", "file"]),
+    default="drawn",
+    show_default=True,
+    help="Pods are drawn, or come once each as they stand in the file.",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [one per processor]")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw curves.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw it.")
 @click.option(
     "--lifetimes",
     type=click.Choice(["exponential", "trace"]),
@@ -48,6 +55,7 @@ def command(
     pods: str | None,
     placement: str,
     seeds: int,
+    arrival: str,
     jobs: int | None,
     plot: Path | None,
     lifetimes: str | None,
@@ -59,7 +67,7 @@ def command(
 
     PATH is a folder of openb CSV files or a JSON file of nodes and pods. Pods are drawn with
     replacement until they ask for 130 % of all cards: each seed draws others, the same seed the
-    same again.
+    same again. With --arrival file nothing is drawn.
 
     With --lifetimes pods also end. The load is the rate of arrivals times the mean of cards times
     life. A pod that fits nowhere is refused (loss) or waits and is tried again whenever another
@@ -80,18 +88,24 @@ def command(
     name = replay.read(path, pods=pods).name  # what cannot be read is said before work is shared
     if plot is not None and plot.suffix != ".png":
         raise BadInput(f"--plot {plot}: name a file that ends in .png")
+    if arrival == "file" and (seeds > 1 or lifetimes is not None):
+        raise BadInput("--arrival file draws nothing: leave out --seeds and --lifetimes")
     numbers = range(_FIRST_SEED, _FIRST_SEED + seeds)
     processes = jobs or os.cpu_count() or 1
     if lifetimes is None and (load or mode):
         raise BadInput("--load and --mode need --lifetimes exponential or --lifetimes trace")
     if lifetimes is not None:
+        summaries = _live(path, pods, placements, numbers, lifetimes, load, mode, processes)
         if plot is not None:
-            raise BadInput("--plot draws arrivals only: leave out --lifetimes")
-        return _live(path, pods, placements, numbers, lifetimes, load, mode, processes, as_json)
+            report.draw_lives(summaries, plot, title=f"{name}, mean of {seeds}")
+        show(lambda: summaries, render_lives, _json.listing("simulation"), as_json=as_json)
+        return 0
     runs = []
     with _progress() as progress:
         task = progress.add_task("replaying", total=len(placements) * seeds)
-        for run in replay.replay_all(path, pods, placements, numbers, processes=processes):
+        for run in replay.replay_all(
+            path, pods, placements, numbers, processes=processes, arrival=arrival
+        ):
             runs.append(run)
             progress.advance(task)
     summaries = report.summarise(runs, placements)
@@ -110,8 +124,7 @@ def _live(
     load: str | None,
     mode: str | None,
     processes: int,
-    as_json: bool,
-) -> int:
+) -> tuple:  # type: ignore[type-arg]
     from hetero.simulate import departures, report
 
     protocols = [
@@ -126,9 +139,7 @@ def _live(
         ):
             lives.append(life)
             progress.advance(task)
-    summaries = report.summarise_lives(lives, placements)
-    show(lambda: summaries, render_lives, _json.listing("simulation"), as_json=as_json)
-    return 0
+    return report.summarise_lives(lives, placements)
 
 
 def render_lives(summaries: tuple) -> Table:  # type: ignore[type-arg]

@@ -11,7 +11,7 @@ checked in one place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import comb
@@ -30,12 +30,12 @@ from hetero.model import (
     Shortage,
 )
 from hetero.placement.cluster import DeviceUsage, Node, Placement, Pod
-from hetero.placement.demand import Demand
+from hetero.placement.demand import MOST_CLASSES, Demand, RequestClass
 from hetero.placement.match import allocate
 from hetero.placement.node_reason import Said, node_reason
 from hetero.placement.place_pod import place_pod
 from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights
-from hetero.placement.price import NEVER, Lessons, Prices, Shape
+from hetero.placement.price import NEVER, Lessons, Prices, Shape, Want
 from hetero.placement.state import Cluster
 
 #: What a device says that only those hold whom the pod may not share it with.
@@ -162,7 +162,7 @@ class SchedulerCache:
         cluster = self.cluster()
         return cluster.free(cluster.number[name])
 
-    def nodes(self) -> Iterable[str]:
+    def nodes(self) -> KeysView[str]:
         """Return the nodes that are known."""
         return self._nodes.keys()
 
@@ -175,11 +175,22 @@ class SchedulerCache:
         self._counted.add(uid)
         states = self.cluster().states
         want = self._priced(None).shape(pod).want.wanted
-        if self.demand.arrive(want, pod.host(), now) or len(states) > self._most_states:
+        due = self.demand.arrive(want, pod.host(), now)
+        if len(self.demand.weights) > MOST_CLASSES:  # it takes long: the next need no join at once
+            self.demand.join(self.size, most=MOST_CLASSES * 3 // 4)
+        if due or len(states) > self._most_states:
             self._learn()
 
+    def size(self, want: RequestClass) -> int:
+        """Return the thousandths of cards a class takes, averaged over the kinds that serve it."""
+        prices, one = self._priced(None), Want(want)
+        sizes = [size for kind in self.cluster().kinds if (size := prices.size(one, kind))]
+        return sum(sizes) // len(sizes) if sizes else 0
+
     def forget(self, uid: str) -> None:
-        """Give back what a pod held that will not ask again."""
+        """Give back what a pod held that will not ask again, and count that it ended."""
+        if uid in self.standing:
+            self.demand.end()
         self._counted.discard(uid)
         self.release(uid)
 
@@ -439,8 +450,7 @@ class SchedulerCache:
         allocation = None
         if want.wanted.request is not None:
             cards = cluster.cards[number]
-            chosen = prices.choose(cards, want)
-            places = chosen[1] if chosen else []
+            places = prices.choose(number, shape)
             cuts = [(node.devices[p], prices.cut(cluster.states[cards[p]], want)) for p in places]
             allocation = allocate(
                 want.wanted.request, [(device, cut) for device, cut in cuts if cut is not None]
@@ -606,15 +616,19 @@ class SchedulerCache:
     def _new_row(self, shape: Shape, prices: Prices) -> _Row:
         row, cluster = _Row(shape, [], [], {}, 0), self.cluster()
         known: dict[object, int] = {}  # of alike nodes, which most are in a large cluster
-        for number, states in enumerate(cluster.states_of):
-            if not _is_exact(shape, number, cluster):
-                row.costs.append(self._cost(number, row, prices))
-                continue
-            alike = (states, cluster.closed[number], *cluster.host[number])
+        searched: Iterable[int] = range(len(cluster.nodes))
+        if shape.exact:
+            searched = cluster.mixed if shape.want.wanted.request is not None else ()
+        # At thousands of nodes most of the time goes into this loop: no calls for alike nodes.
+        for number, alike in enumerate(
+            zip(cluster.states_of, cluster.closed, map(tuple, cluster.host), strict=True)
+        ):
             cost = known.get(alike)
             if cost is None:
                 cost = known[alike] = prices.cost(number, shape)
             row.costs.append(cost)
+        for number in searched:
+            row.costs[number] = self._cost(number, row, prices)
         row.heap = _heap(row.costs)
         return row
 

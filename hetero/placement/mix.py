@@ -80,10 +80,7 @@ def _fragmentation(demanded: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
 def whole_cards(demands: Iterable[DemandClass], *, most: int) -> tuple[int, ...]:
     """Return the points that stay unused of 0, 1, … `most` empty cards of one node.
 
-    A demand counts by the cards it would fill: a pod of eight is rare but large. The mean of two
-    estimates: what one more pod after the other leaves unused, and what is of no use to those that
-    want more cards than are left. The first alone breaks whole nodes where pods come and go
-    (docs/decisions/packing.md).
+    A demand counts by the cards it would fill: a pod of eight is rare but large.
     """
     asked: dict[int, int] = {}
     for demand in demands:
@@ -99,13 +96,7 @@ def whole_cards(demands: Iterable[DemandClass], *, most: int) -> tuple[int, ...]
             if count <= cards
         )
         used[cards] = filled // everything
-    points = CARD_MILLI * POINTS
-    table = []
-    for cards in range(most + 1):
-        larger = sum(mass for count, mass in asked.items() if count > cards)
-        left = cards * points - used[cards]
-        table.append((left + cards * points * larger // everything) // 2)
-    return tuple(table)
+    return tuple(cards * CARD_MILLI * POINTS - used[cards] for cards in range(most + 1))
 
 
 def host_rate(card_points: int, amount: int) -> HostRate | None:

@@ -42,12 +42,15 @@ class Weights:
     The first three price what the placement makes useless (see `hetero.placement.mix`): the rest of
     the card it cuts, the rest of the node's empty cards, cards left without enough host. The other
     two pack (positive) or spread (negative) by the room that is left of the card and of the node.
+    Once pods end as well as arrive, `usable` takes the place of all others: what the node can serve
+    less (see `hetero.placement.usable`).
     The cheapest placement wins, the first node among equals.
     """
 
     fragmentation: int = 0
     whole_cards: int = 0
     host: int = 0
+    usable: int = 0
     card: int = 0
     node: int = 0
 
@@ -59,7 +62,7 @@ class Weights:
 
 #: The placement policies over a cluster by name. Terms that settle only ties weigh 1 against 1000.
 WEIGHTS: Mapping[str, Weights] = {
-    "fragmentation": Weights(fragmentation=2, whole_cards=1, host=1),
+    "fragmentation": Weights(fragmentation=2, whole_cards=1, host=1, usable=1),
     "binpack": Weights(node=1000, card=1),
     "spread": Weights(node=-1000, card=-1),
     "node-binpack-device-spread": Weights(node=1000, card=-1),

@@ -1,8 +1,12 @@
-"""What a placement costs on every node, by the weights and by what was learned of the demand."""
+"""What a placement costs on every node, by the weights and by what was learned of the demand.
+
+Over 400 lines because both prices, where pods only arrive and where they also end, choose the same
+cards of the same nodes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import define, field
 
@@ -22,6 +26,7 @@ from hetero.placement.node_reason import Said, node_reason
 from hetero.placement.offer import cut_of, obstacle, offer, shortage
 from hetero.placement.placement_policy import Weights
 from hetero.placement.state import Cluster, Kind, State
+from hetero.placement.usable import PodClass, Usable, Worth, coarse
 
 #: A cost no placement has: the pod does not fit. Sums of a node's devices stay below it.
 NEVER = 1 << 50
@@ -48,6 +53,10 @@ class Want:
     said: list[Said] = field(factory=list)
     #: What it costs of a node's cards, and what they say, by the states they are in.
     nodes: dict[tuple[int, ...], int] = field(factory=dict)
+    #: Where pods come and go: what a cut leaves of a card, by its state (and what it concedes); and
+    #: what it costs of a node, by its cards' states and its worth before and after.
+    left: list[tuple[int, int] | None] = field(factory=list)
+    losses: dict[tuple[tuple[int, ...], ...], int] = field(factory=dict)
     reasons: dict[tuple[int, ...], Said] = field(factory=dict)
 
 
@@ -72,6 +81,7 @@ class Lessons:
     whole_cards: tuple[int, ...] = ()  # by the empty cards of a node
     #: The place of a host's counter, and the points of card asked for with every amount of it.
     rates: tuple[tuple[int, int, int], ...] = ()
+    usable: Usable | None = None  # where pods come and go
 
 
 class Prices:
@@ -121,6 +131,8 @@ class Prices:
             want.costs.clear()
             want.said.clear()
             want.nodes.clear()
+            want.left.clear()
+            want.losses.clear()
             want.reasons.clear()
 
     # --- what it costs --------------------------------------------------------------------------
@@ -133,22 +145,59 @@ class Prices:
         for have, need in zip(cluster.host[number], shape.host, strict=True):
             if need and have < need:
                 return NEVER
+        usable = self.usable
+        if usable is not None:
+            return self._loss(number, shape, usable)
         cost = 0
-        states = cluster.states_of[number]
+        states, weights = cluster.states_of[number], self.weights
         if want.wanted.cards:
             known = want.nodes.get(states)
             if known is None:
-                chosen = self.choose(states, want)
+                chosen = self._choose(states, want)
                 known = want.nodes[states] = NEVER if chosen is None else chosen[0]
             if known == NEVER:
                 return NEVER
             cost = known
-        weights = self.weights
         if weights.node and states:
             cost += weights.node * cluster.free_milli[number] // len(states)
         if weights.host:
             cost += weights.host * self._stranded_by(number, shape)
         return cost
+
+    @property
+    def usable(self) -> Usable | None:
+        """What nodes are worth to pods that come and go, if they do and it is weighed."""
+        return self.lessons.usable if self.weights.usable else None
+
+    def _loss(self, number: int, shape: Shape, usable: Usable) -> int:
+        """Return by how much less a node serves with the shape on it, in steps."""
+        cluster, want = self.cluster, shape.want
+        states = cluster.states_of[number]
+        if want.nodes.get(states) == NEVER:  # quick: most nodes of a full cluster
+            return NEVER
+        if not states:
+            return NEVER if want.wanted.cards else 0
+        kind, host = cluster.states[states[0]].kind, cluster.host[number]
+        before = usable.worth(kind.number, host)
+        after = usable.worth(kind.number, _without(host, shape.host))
+        key = (states, before.key, after.key)
+        known = want.losses.get(key)
+        if known is None:
+            known = want.losses[key] = self._loss_of(states, want, before, after)
+            if known == NEVER:
+                want.nodes[states] = NEVER
+        return known
+
+    def _loss_of(self, states: tuple[int, ...], want: Want, before: Worth, after: Worth) -> int:
+        all_states, conceded, cost, size = self.cluster.states, 0, 0, 0
+        if want.wanted.cards:
+            chosen = self._choose(states, want, after)
+            if chosen is None:
+                return NEVER
+            conceded, cost = divmod(chosen[0], _CONCEDED)
+            size = self.size(want, all_states[states[0]].kind)
+        cost += before.node(states, all_states) - after.node(states, all_states)
+        return conceded * _CONCEDED + coarse(cost - size * POINTS)
 
     def _stranded_by(self, number: int, shape: Shape) -> int:
         """Return the points of card for which the node's own counters fall short by the shape.
@@ -169,26 +218,67 @@ class Prices:
             still = min(still, max(covered, 0))
         return (after - still) - (before - served)
 
-    def choose(self, cards: Sequence[int], want: Want) -> tuple[int, list[int]] | None:
+    def choose(self, number: int, shape: Shape) -> list[int]:
+        """Return the positions of the cards to cut on a node; none if too few can be."""
+        cluster, usable, worth = self.cluster, self.usable, None
+        cards = cluster.cards[number]
+        if usable is not None and cards:
+            kind = cluster.states[cluster.states_of[number][0]].kind
+            worth = usable.worth(kind.number, _without(cluster.host[number], shape.host))
+        chosen = self._choose(cards, shape.want, worth)
+        return chosen[1] if chosen else []
+
+    def _choose(
+        self, cards: Sequence[int], want: Want, worth: Worth | None = None
+    ) -> tuple[int, list[int]] | None:
         """Return the cost and the positions of the cards to cut, None if too few can be.
 
-        `cards` are the states of a node's cards.
+        `cards` are the states of a node's cards; `worth` is what the node is worth afterwards.
         """
-        states, costs = self.cluster.states, self._card_costs(want)
-        ranked, empty = [], 0
-        for position, card in enumerate(cards):
-            is_empty = states[card].empty
-            empty += is_empty
-            if costs[card] < NEVER:
-                ranked.append((costs[card], is_empty, position))
-        many = want.wanted.cards
+        states, many = self.cluster.states, want.wanted.cards
+        empty = sum(states[card].empty for card in cards)
+        costs: Mapping[int, int] | list[int]
+        if worth is None:
+            costs, opening = self._card_costs(want), 0
+        else:
+            costs = self._card_losses(cards, want, worth)
+            opening = worth.empty[empty] - worth.empty[max(empty - 1, 0)]
+        ranked = [
+            (costs[card] + states[card].empty * opening, states[card].empty, position)
+            for position, card in enumerate(cards)
+            if costs[card] < NEVER
+        ]
         if len(ranked) < many:
             return None
         chosen = [min(ranked)] if many == 1 else sorted(ranked)[:many]
-        rest = empty - sum(opened for _, opened, _ in chosen)
-        table = self.lessons.whole_cards
-        cost = self.weights.whole_cards * (table[rest] - table[empty])
-        return sum(cost for cost, _, _ in chosen) + cost, [place for _, _, place in chosen]
+        opened = sum(is_empty for _, is_empty, _ in chosen)
+        cost = sum(cost for cost, _, _ in chosen) - opened * opening
+        if worth is None:
+            table = self.lessons.whole_cards
+            cost += self.weights.whole_cards * (table[empty - opened] - table[empty])
+        else:
+            cost += worth.empty[empty] - worth.empty[empty - opened]
+        return cost, [place for _, _, place in chosen]
+
+    def _card_losses(self, cards: Sequence[int], want: Want, worth: Worth) -> dict[int, int]:
+        """Return what one cut of it takes of the worth of each of the cards, by their state."""
+        states, left = self.cluster.states, want.left
+        for state in states[len(left) :]:
+            cut = self.cut(state, want)
+            if cut is None:
+                left.append(None)
+                continue
+            free = {name: have - cut.takes.get(name, 0) for name, have in state.free.items()}
+            left.append((cut.conceded * _CONCEDED, state.kind.free_milli(free)))
+        losses = {}
+        for card in set(cards):
+            one = left[card]
+            losses[card] = (
+                NEVER
+                if one is None
+                else one[0] + worth.card(states[card].free_milli) - worth.card(one[1])
+            )
+        return losses
 
     def _card_costs(self, want: Want) -> list[int]:
         """Return what one cut of it costs on every state of a card there is."""
@@ -324,3 +414,22 @@ class Prices:
         self.lessons.rates = tuple(
             (place, rate.points, rate.amount) for place, rate in enumerate(rates) if rate
         )
+        self.lessons.usable = (
+            Usable(self._pod_classes(demand), self.cluster) if demand.pods_end else None
+        )
+
+    def _pod_classes(self, demand: Demand) -> Iterator[PodClass]:
+        for one, needs, times in demand.pods():
+            want, host = self.want(one), dict(needs)
+            sizes = {
+                kind.number: size // one.cards
+                for kind in self.cluster.kinds
+                if (size := self.size(want, kind))
+            }
+            if sizes:
+                needed = tuple(host.get(name, 0) for name in self.cluster.counters)
+                yield PodClass(times, one.cards, sizes, needed)
+
+
+def _without(host: Sequence[int], needs: Sequence[int]) -> list[int]:
+    return [have - need for have, need in zip(host, needs, strict=True)]

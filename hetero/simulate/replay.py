@@ -87,9 +87,16 @@ def demands(trace: Trace) -> list[int]:
     return [prices.demand(pod) for pod in trace.pods]
 
 
-def replay(trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS) -> Run:
-    """Return what a placement policy makes of the arrivals; the same seed gives the same."""
-    nodes, pods = arrivals(trace, seed, percent=percent)
+def replay(
+    trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS, arrival: str = "drawn"
+) -> Run:
+    """Return what a placement policy makes of the arrivals; the same seed gives the same.
+
+    With `arrival` "file" nodes and pods come as they stand in the trace, each once.
+    """
+    nodes, pods = list(trace.nodes), list(trace.pods)
+    if arrival == "drawn":
+        nodes, pods = arrivals(trace, seed, percent=percent)
     player = Player(placement, nodes, trace.pods, seed)
     asked = dict(zip(map(id, trace.pods), demands(trace), strict=True))
     total = player.left()
@@ -116,7 +123,7 @@ def replay(trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS) 
         if arrived * 100 >= step * total:
             step = arrived * 100 // total + 1
             curve.append(stands(step - 1))
-    curve.append(stands(percent))
+    curve.append(stands(percent if arrival == "drawn" else arrived * 100 // total))
     return Run(
         placement=placement,
         seed=seed,
@@ -129,10 +136,16 @@ def replay(trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS) 
 
 
 def replay_all(
-    path: Path, pods: str | None, placements: Iterable[str], seeds: Iterable[int], *, processes: int
+    path: Path,
+    pods: str | None,
+    placements: Iterable[str],
+    seeds: Iterable[int],
+    *,
+    processes: int,
+    arrival: str = "drawn",
 ) -> Iterator[Run]:
     """Yield a run for every placement and seed as they end, `processes` of them at a time."""
-    work = [(path, pods, placement, seed) for seed in seeds for placement in placements]
+    work = [(path, pods, placement, seed, arrival) for seed in seeds for placement in placements]
     yield from as_they_end(_one, work, processes=processes)
 
 
@@ -172,9 +185,9 @@ def _known(placement: str) -> None:
     weights(placement)
 
 
-def _one(task: tuple[Path, str | None, str, int]) -> Run:
-    path, pods, placement, seed = task
-    return replay(_read(path, pods), placement, seed)
+def _one(task: tuple[Path, str | None, str, int, str]) -> Run:
+    path, pods, placement, seed, arrival = task
+    return replay(_read(path, pods), placement, seed, arrival=arrival)
 
 
 @lru_cache(maxsize=2)

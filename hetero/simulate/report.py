@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from hetero.model.errors import BadInput
 from hetero.simulate.departures import Life, Size
 from hetero.simulate.replay import Point, Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @frozen(kw_only=True)
@@ -123,11 +128,7 @@ def _sizes(all_of_them: Iterable[Size]) -> tuple[Size, ...]:
 
 def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:
     """Draw what was allocated against what had arrived. Raises `BadInput` without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise BadInput("--plot needs matplotlib: pip install hetero[simulate]") from None
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = _figure(9, 4)
     whole, end = figure.subplots(1, 2)
     for summary in summaries:
         arrived = [point.arrived for point in summary.curve]
@@ -144,6 +145,54 @@ def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:
         axes.set_xlabel("cards asked for so far, % of all")
         axes.grid(visible=True, linewidth=0.3)
     whole.legend(loc="lower right", fontsize="small")
+    _save(figure, file)
+
+
+def draw_lives(summaries: Iterable[LifeSummary], file: Path, *, title: str) -> None:
+    """Draw what was allocated and what stayed whole by load, refusals and waiting by pods' size.
+
+    Raises `BadInput` without matplotlib.
+    """
+    figure = _figure(10, 7)
+    (allocated, whole), (refused, waited) = figure.subplots(2, 2)
+    by_placement: dict[str, list[LifeSummary]] = {}
+    for one in summaries:
+        by_placement.setdefault(one.placement, []).append(one)
+    for number, (placement, some) in enumerate(by_placement.items()):
+        style = {"color": f"C{number}", "linewidth": 1.2, "marker": "o", "markersize": 3}
+        load = [str(one.load) for one in some]
+        allocated.plot(load, [one.allocated for one in some], label=placement, **style)
+        whole.plot(load, [one.whole_nodes for one in some], **style)
+        for one, line in zip(some, cycle(("-", "--", ":"))):
+            cards = [str(size.cards or "share") for size in one.sizes]
+            lost = [100 * size.refused / max(size.arrived, 1) for size in one.sizes]
+            label = f"{placement}, {one.load} %"
+            refused.plot(cards, lost, linestyle=line, label=label, **style)
+            waited.plot(cards, [size.waited_p99 for size in one.sizes], linestyle=line, **style)
+    allocated.set_title(title)
+    for axes, what in (
+        (allocated, "cards allocated, %"),
+        (whole, "whole nodes free"),
+        (refused, "pods refused, %"),
+        (waited, "waited, 99th percentile, s"),
+    ):
+        axes.set_ylabel(what)
+        axes.set_xlabel("load, %" if axes in (allocated, whole) else "cards of a pod")
+        axes.grid(visible=True, linewidth=0.3)
+    for axes in (allocated, refused):
+        axes.legend(fontsize="small")
+    _save(figure, file)
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise BadInput("--plot needs matplotlib: pip install hetero[simulate]") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Figure, file: Path) -> None:
     try:
         figure.savefig(file, dpi=110)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 Its binaries are those in the folder $KUBE_ASSETS names, or the one packed beside the script
 `lab.py`, which makes nodes; its folder is $HETERO_LAB, or `shared/kube` in or beside this checkout.
+`shared/kube136`, if it is there, has those of a later Kubernetes, with its etcd.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ ROOT = Path(__file__).parents[2]
 _PARTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
 
 
-def script() -> Path | None:
+def script(lab: str = "kube") -> Path | None:
     """Return the script that makes nodes, None if there is none."""
-    named = os.environ.get("HETERO_LAB")
-    folders = [Path(named)] if named else [ROOT / "shared/kube", ROOT.parent / "shared/kube"]
+    named = os.environ.get("HETERO_LAB") if lab == "kube" else None
+    folders = [Path(named)] if named else [here / "shared" / lab for here in (ROOT, ROOT.parent)]
     return next((one / "lab.py" for one in folders if (one / "lab.py").exists()), None)
+
+
+#: The labs of a control plane: that of the oldest version, and of a late one if it is there.
+LABS = ("kube", *(["kube136"] if script("kube136") else []))
 
 
 def minor(folder: Path) -> int:
@@ -35,13 +40,13 @@ def minor(folder: Path) -> int:
     return int(found[1])
 
 
-def binaries(folder: Path) -> Path:
-    """Return the folder of Kubernetes' binaries, unpacked into `folder` if need be; or skip."""
+def binaries(folder: Path, lab: str = "kube") -> Path:
+    """Return the folder of a lab's binaries, unpacked into `folder` if need be; or skip."""
     if not shutil.which("etcd") or not shutil.which("openssl"):
         pytest.skip("needs etcd and openssl: install the Debian packages that .ci/run names")
-    if "KUBE_ASSETS" in os.environ:
+    if "KUBE_ASSETS" in os.environ and lab == "kube":
         return Path(os.environ["KUBE_ASSETS"])
-    found = script()
+    found = script(lab)
     packed = found.with_name("hyper.xz") if found else None
     if packed is None or not packed.exists():
         pytest.skip(
@@ -49,9 +54,15 @@ def binaries(folder: Path) -> Path:
             "kube-controller-manager, kubelet and kube-proxy, or HETERO_LAB to the lab's folder"
         )
     # One program that is all of them, by the name it is called by.
-    with lzma.open(packed) as source, (folder / "hyper").open("wb") as target:
-        shutil.copyfileobj(source, target, 1 << 20)
-    (folder / "hyper").chmod(0o755)
+    _unpack(packed, folder / "hyper")
+    if packed.with_name("etcd.xz").exists():
+        _unpack(packed.with_name("etcd.xz"), folder / "etcd")
     for part in _PARTS:
         (folder / part).symlink_to("hyper")
     return folder
+
+
+def _unpack(packed: Path, program: Path) -> None:
+    with lzma.open(packed) as source, program.open("wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    program.chmod(0o755)

@@ -213,6 +213,21 @@ def control_plane(folder: Path, *, binaries: Path) -> Iterator[ControlPlane]:
     """Run etcd and kube-apiserver."""
     made = ControlPlane(folder=folder, port=free_port(), binaries=binaries)
     client, peer = free_port(), free_port()
+    etcd, settings = binaries / "etcd", folder / "etcd.json"
+    settings.write_text(
+        json.dumps(
+            {
+                "name": "default",
+                "data-dir": str(folder / "etcd"),
+                "unsafe-no-fsync": True,
+                "listen-client-urls": f"http://127.0.0.1:{client}",
+                "advertise-client-urls": f"http://127.0.0.1:{client}",
+                "listen-peer-urls": f"http://127.0.0.1:{peer}",
+                "initial-advertise-peer-urls": f"http://127.0.0.1:{peer}",
+                "initial-cluster": f"default=http://127.0.0.1:{peer}",
+            }
+        )
+    )
     (folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
     key = folder / "sa.key"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
@@ -237,14 +252,7 @@ def control_plane(folder: Path, *, binaries: Path) -> Iterator[ControlPlane]:
         )
     )
     try:
-        made.start(
-            "etcd", "etcd", "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync",
-            "--listen-client-urls", f"http://127.0.0.1:{client}",
-            "--advertise-client-urls", f"http://127.0.0.1:{client}",
-            "--listen-peer-urls", f"http://127.0.0.1:{peer}",
-            "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
-            "--initial-cluster", f"default=http://127.0.0.1:{peer}",
-        )  # fmt: skip
+        made.start("etcd", str(etcd if etcd.exists() else "etcd"), f"--config-file={settings}")
         made.start(
             "apiserver", str(binaries / "kube-apiserver"),
             f"--etcd-servers=http://127.0.0.1:{client}", "--advertise-address=127.0.0.1",
@@ -268,11 +276,6 @@ def control_plane(folder: Path, *, binaries: Path) -> Iterator[ControlPlane]:
         wait_for(answers)
         yield made
     finally:
-        for process in reversed(made.running):
-            process.terminate()
-        for process in made.running:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for process in reversed(made.running):  # nothing of it is to be kept
+            process.kill()
+            process.wait()

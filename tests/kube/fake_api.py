@@ -68,6 +68,9 @@ class FakeApi:
         if path.endswith("/status"):
             self._set(path.removesuffix("/status"), lambda o: _merge(o, {"status": body["status"]}))
             return body
+        if path.split("/")[-2] == "configmaps":
+            self._set(path, lambda o: _merge(o, body))
+            return body
         metadata = body["metadata"]
         if metadata.get("uid") not in (None, self.objects[path]["metadata"]["uid"]):
             raise ApiError(f"PATCH {path}", 409, "another uid")

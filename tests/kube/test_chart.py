@@ -68,7 +68,7 @@ def test_each_kubernetes_gets_the_versions_and_flags_it_knows(
 
 def test_a_former_schedulers_pods_are_ours_before_and_after_they_meet_the_webhook() -> None:
     def served(**values: Any) -> list[str]:
-        (config,) = [m for m in chart(**values) if m["kind"] == "ConfigMap"]
+        (config,) = [m for m in chart(**values) if m["kind"] == "ConfigMap" and "data" in m]
         profiles = yaml.safe_load(config["data"]["scheduler.yaml"])["profiles"]
         return [profile["schedulerName"] for profile in profiles]
 

@@ -13,11 +13,13 @@ import pytest
 
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.model.units import GiB
+from tests.kube.binaries import LABS
 from tests.kube.conftest import card
 from tests.kube.control_plane import Authority, ControlPlane, free_port, wait_for
 from tests.kube.test_chart import chart
 
 pytestmark = pytest.mark.cluster
+everywhere = pytest.mark.parametrize("kubernetes", LABS, indirect=True)
 
 
 def test_a_real_api_server_takes_every_manifest_of_the_chart(plane: ControlPlane) -> None:
@@ -148,6 +150,7 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
         plane.add_pod("forged", share, spec=plain, metadata={"annotations": notes})
 
 
+@everywhere
 def test_a_refusal_has_the_numbers_of_what_lacks(scheduled: ControlPlane) -> None:
     share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "12288"}
     for number in (1, 2):
@@ -176,6 +179,7 @@ def protect(plane: ControlPlane, app: str, *, allowed: int) -> None:
     plane.call("PUT", f"{path}/{app}/status", {**made, "status": status})
 
 
+@everywhere
 def test_the_least_important_that_no_budget_protects_is_evicted_and_its_room_is_kept(
     scheduled: ControlPlane,
 ) -> None:
@@ -230,6 +234,7 @@ _CRD = {
 }
 
 
+@everywhere
 def test_two_groups_that_both_want_most_of_a_cluster_are_placed_one_after_the_other(
     scheduled: ControlPlane,
 ) -> None:

@@ -14,6 +14,7 @@ from hetero.model.errors import BadInput
 from hetero.model.rounding import portion
 from hetero.model.units import GiB
 from hetero.placement.cluster import Node, Placement, Pod
+from hetero.placement.demand import FIRST_LESSON
 from hetero.placement.placement_policy import WEIGHTS, weights
 from hetero.placement.state import Cluster
 from hetero.plugin.testing import rack
@@ -68,6 +69,9 @@ def test_costs_that_followed_every_change_are_those_worked_out_anew(
     data: st.DataObject, policy: str
 ) -> None:
     asked = Asked(mixed(7), weights=weights(policy))
+    for number in range(data.draw(st.sampled_from([0, FIRST_LESSON]))):  # so that pods end
+        asked.cache.arrive(f"early-{number}", pod(cpu=1000), 0.0)
+        asked.cache.demand.end()
     demands = data.draw(st.lists(pods(), min_size=1, max_size=6))
     names = sorted(asked.cache.nodes())
     standing: list[Placement] = []
@@ -208,7 +212,7 @@ def test_an_order_nobody_knows_is_said_so(name: str) -> None:
 
 
 def test_weights_can_be_given_as_data() -> None:
-    assert WEIGHTS["fragmentation"] == weights("fragmentation=2,whole_cards=1,host=1")
+    assert WEIGHTS["fragmentation"] == weights("fragmentation=2,whole_cards=1,host=1,usable=1")
 
 
 # --- placement policies --------------------------------------------------------------------------
@@ -249,8 +253,8 @@ def test_frag_keeps_cards_with_processors_for_those_who_need_both() -> None:
         node("ample", cards("free", 1, node="ample"), cpu=400_000),
     ]
     asked = Asked(nodes)
-    for _ in range(20):
-        asked.remove(placed(asked, pod(memory=80 * GiB, cpu=10_000)))
+    for number in range(20):
+        asked.cache.arrive(f"early-{number}", pod(memory=80 * GiB, cpu=10_000), 0.0)
 
     assert "ample" == placed(asked, pod(0, cpu=10_000)).node
 

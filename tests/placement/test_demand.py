@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from hetero.model.units import GiB
+from hetero.model.units import GiB, MiB
+from hetero.placement import cache
 from hetero.placement.demand import FIRST_LESSON, Demand, wanted
 from tests.placement.conftest import Asked, cards, node, pod
 
@@ -19,6 +22,35 @@ def test_pods_that_ask_the_same_of_devices_are_one_class_whatever_their_host() -
 
     assert [(SMALL, 3 * 16)] == demand.times()
     assert 16 * 10_000 == demand.asked("cpu")
+
+
+def test_pods_that_ask_for_other_amounts_of_the_host_can_be_told_apart() -> None:
+    demand = Demand()
+    for cpu in (1000, 2000, 2000):
+        demand.arrive(SMALL, {"cpu": cpu}, 0.0)
+
+    assert [(SMALL, (("cpu", 1000),), 16), (SMALL, (("cpu", 2000),), 32)] == demand.pods()
+
+
+def test_pods_come_and_go_once_more_than_one_in_eight_has_ended() -> None:
+    demand = Demand()
+    for _ in range(16):
+        demand.arrive(SMALL, {}, 0.0)
+    told = []
+    for _ in range(4):
+        told.append(demand.pods_end)
+        demand.end()
+
+    assert [False, False, False, True] == told
+
+
+def test_a_pod_that_held_no_place_does_not_count_as_ended() -> None:
+    asked = Asked([node("a", cards("free", 1, node="a"))])
+    for number in range(16):
+        asked.cache.arrive(str(number), pod(memory=GiB), 0.0)
+        asked.cache.forget(str(number))
+
+    assert not asked.cache.demand.pods_end
 
 
 def test_a_pod_of_a_half_life_ago_counts_half() -> None:
@@ -55,3 +87,51 @@ def test_a_pod_that_is_tried_again_is_counted_once() -> None:
     asked.cache.forget("uid")
     asked.cache.arrive("uid", pod(memory=GiB), 3.0)
     assert [(SMALL, 32)] == asked.cache.demand.times()
+
+
+def test_classes_that_differ_in_size_alone_are_joined_where_that_wastes_least() -> None:
+    demand = Demand()
+    for memory, times in ((1, 5), (2, 1), (6, 9), (8, 2)):
+        for _ in range(times):
+            demand.arrive(wanted(pod(memory=memory * GiB)), {}, 0.0)
+    demand.arrive(LARGE, {}, 0.0)
+    sizes = {wanted(pod(memory=gib * GiB)): gib * 100 for gib in (1, 2, 6, 8)}
+    demand.join(lambda want: sizes.get(want, 8000), most=4)
+    one, six, eight = (wanted(pod(memory=gib * GiB)) for gib in (1, 6, 8))
+
+    assert {(one, ()): 5, (six, ()): 10, (eight, ()): 2, (LARGE, ()): 1} == demand.weights
+    demand.join(lambda want: sizes.get(want, 8000), most=2)
+    assert {(eight, ()): 17, (LARGE, ()): 1} == demand.weights
+    demand.join(lambda want: sizes.get(want, 8000), most=1)
+    assert [(eight, ())] == list(demand.weights), (
+        "what asks for least is forgotten: 17 of 800, 1 of 8000"
+    )
+
+
+def test_of_five_thousand_shapes_512_classes_pack_as_well() -> None:
+    rng = random.Random(1)
+    sizes = rng.sample(range(200, 80_000), 5000)
+    shapes = [pod(memory=size * MiB, cpu=1000 * (1 + size % 4)) for size in sizes]
+    shapes += [pod(count, cpu=8000 * count) for count in (1, 2, 4, 8)] * 100
+    rng.shuffle(shapes)
+
+    def allocated(most: int) -> float:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cache, "MOST_CLASSES", most)
+            nodes = [node(f"n{n}", cards("free", 8, node=f"n{n}"), cpu=96_000) for n in range(12)]
+            asked = Asked(nodes)
+            asked.cache.demand._lesson = len(shapes)  # one, when all were seen
+            for number, shape in enumerate(shapes):
+                asked.cache.arrive(f"seen-{number}", shape, 0.0)
+            assert most >= len(asked.cache.demand.weights)
+            names = frozenset(asked.cache.nodes())
+            for number, shape in enumerate(shapes[:540]):
+                best = asked.cache.best(shape, names)
+                if best is not None:
+                    asked.cache.reserve(f"uid-{number}", shape, best)
+            left = sum(asked.cache.cluster().free_milli)
+            return 100 - left / (12 * 8 * 10)
+
+    joined, apart = allocated(512), allocated(10_000)
+    assert apart > 80, "there were enough pods"
+    assert joined >= apart - 0.3

@@ -19,7 +19,7 @@ from hetero.simulate.baselines import SCORES, Room, demand
 from hetero.simulate.departures import MODES, Protocol, live, loads
 from hetero.simulate.player import Player
 from hetero.simulate.replay import arrivals, placements, replay, replay_all
-from hetero.simulate.report import draw, summarise
+from hetero.simulate.report import draw, draw_lives, summarise, summarise_lives
 from hetero.simulate.trace import Trace, read
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
@@ -207,6 +207,15 @@ def test_a_plot_is_a_picture_file(trace: Trace, tmp_path: Path) -> None:
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_plot_of_pods_that_end_is_a_picture_file(trace: Trace, tmp_path: Path, mode: str) -> None:
+    pytest.importorskip("matplotlib")
+    lives = [live(trace, "fgd", 42, short(mode=mode, load=load)) for load in (60, 115)]
+    draw_lives(summarise_lives(lives, ["fgd"]), tmp_path / "c.png", title="small")
+
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_orders_are_named_one_after_the_other_and_weights_stay_together() -> None:
     assert ["fragmentation", "fragmentation=2,host=1", "fgd"] == placements(
         "fragmentation, fragmentation=2,host=1,fgd,fragmentation"
@@ -277,3 +286,12 @@ def test_lives_of_a_trace_need_its_times(trace: Trace, tmp_path: Path) -> None:
 def test_a_load_that_is_none_is_said_so(text: str) -> None:
     with pytest.raises(BadInput, match=r"--load"):
         loads(text)
+
+
+def test_in_the_order_of_the_file_every_pod_comes_once_and_nothing_is_drawn(trace: Trace) -> None:
+    run, again = (replay(trace, "fragmentation", seed, arrival="file") for seed in (1, 2))
+
+    assert (200, run.allocated, run.refused) == (run.arrived, again.allocated, again.refused)
+    player = Player("fragmentation", trace.nodes, trace.pods, 0)
+    placed = [player.place(pod.name, pod, 0.0) for pod in trace.pods]
+    assert run.placed == sum(placed)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
+from hetero.kube.api.host import pod_host
 from hetero.kube.api.quantity import bytes_of, quantity
 from hetero.model import Ask, CoTenancy, Policy, Priority, Request, Selector
 from hetero.model.errors import BadInput
@@ -58,11 +59,14 @@ class Asked:
 class PodRequest:
     """What a pod wants.
 
-    `pod` is how the packing core sees it; `unlimited` are its containers without a core limit, as
-    in `Defaults`. Nodes and devices are chosen by the placements; None: by the cluster's own.
+    `pod` is how the packing core sees it: what it requests of the host stands with its first
+    container. `devices` is whether it wants any. `unlimited` are its containers without a core
+    limit, as in `Defaults`. Nodes and devices are chosen by the placements; None: by the cluster's
+    own.
     """
 
     pod: Pod
+    devices: bool
     unlimited: frozenset[str]
     node_placement: str | None
     device_placement: str | None
@@ -95,9 +99,8 @@ class Vocabulary:
         notes = pod["metadata"].get("annotations") or {}
         found = []
         for container in (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())):
-            resources = container.get("resources") or {}
-            amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-            if self._resources.isdisjoint(amounts):
+            amounts = self._names(container)
+            if not amounts:
                 continue
             try:
                 asked = self._container(container, amounts, notes)
@@ -110,12 +113,13 @@ class Vocabulary:
     def pod_request(
         self, pod: Plain, given: Mapping[str, Sequence[str]] | None = None
     ) -> PodRequest | None:
-        """Return what the pod wants, None if it asks nothing of us. Raises `BadInput`.
+        """Return what the pod wants, None if it names none of our resources. Raises `BadInput`.
 
-        `given` are the UUIDs of the devices that containers hold already, and so ask for.
+        One that counts 0 devices wants a node and none of its devices. `given` are the UUIDs of
+        the devices that containers hold already, and so ask for.
         """
         asked = self.asked(pod)
-        if not asked:
+        if not asked and not any(self._names(one) for one in pod["spec"]["containers"]):
             return None
         held = given or {}
         requests = {
@@ -125,8 +129,13 @@ class Vocabulary:
         first = spec.get("initContainers") or ()
         beside = [one for one in first if one.get("restartPolicy") == "Always"]
 
-        def containers(plain: Iterable[Plain]) -> tuple[Container, ...]:
-            return tuple(Container(request=requests.get(one["name"])) for one in plain)
+        def containers(
+            plain: Iterable[Plain], host: Mapping[str, int] | None = None
+        ) -> tuple[Container, ...]:
+            made = [Container(request=requests.get(one["name"])) for one in plain]
+            if host:
+                made[0] = evolve(made[0], host=host)
+            return tuple(made)
 
         notes = metadata.get("annotations") or {}
         placements = names(_first(notes, DEVICE_PLACEMENT))
@@ -134,17 +143,24 @@ class Vocabulary:
             pod=Pod(
                 name=metadata["name"],
                 namespace=metadata.get("namespace", "default"),
-                containers=containers(spec["containers"]),
+                containers=containers(spec["containers"], pod_host(pod)),
                 init=containers(one for one in first if one not in beside),
                 sidecars=containers(beside),
                 priority=spec.get("priority") or 0,
             ),
+            devices=bool(asked),
             unlimited=frozenset(one.container for one in asked if one.unlimited),
             node_placement=_first(notes, NODE_PLACEMENT),
             device_placement=next(
                 (name for name in placements if name in ("binpack", "spread")), None
             ),
         )
+
+    def _names(self, container: Plain) -> dict[str, str]:
+        """Return the amounts of a container's resources, nothing if it names none of ours."""
+        resources = container.get("resources") or {}
+        amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        return {} if self._resources.isdisjoint(amounts) else amounts
 
     def _container(
         self, container: Plain, amounts: Mapping[str, str], notes: Mapping[str, str]

@@ -1,19 +1,25 @@
-"""Reads the quantities of the API: whole numbers, with the suffixes it allows."""
+"""Reads the quantities of the API: numbers with the suffixes it allows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import lru_cache
+from math import ceil
 
 from hetero.model.errors import BadInput
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL: Mapping[str, Decimal | int] = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
     "m": Decimal("0.001"),
     "k": 10**3,
     "M": 10**6,
     "G": 10**9,
     "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
 }
 #: The API's own quantities end below this.
 _MOST = 2**63
@@ -32,16 +38,28 @@ def bytes_of(amounts: Mapping[str, str], name: str, unit: int) -> int | None:
     return _number(name, amounts[name]) * (1 if suffixed else unit)
 
 
+def rounded_up(name: str, amount: object, *, unit: Decimal) -> int:
+    """Return a resource in so large units, rounded up as Kubernetes does. Raises `BadInput`."""
+    return ceil(_parsed(name, str(amount)) / unit)
+
+
 def _number(name: str, said: object) -> int:
-    text = str(said)
+    number = _parsed(name, str(said))
+    if number != int(number):
+        raise BadInput(f"{name} {str(said)!r} is not a whole number")
+    return int(number)
+
+
+@lru_cache(maxsize=4096)  # pods of one workload say the same, at every event
+def _parsed(name: str, text: str) -> Decimal:
     digits, suffix = (text[:-2], text[-2:]) if text[-2:] in _BINARY else (text, "")
     factor: Decimal | int = _BINARY.get(suffix, 1)
     if not suffix and text[-1:] in _DECIMAL:
         digits, factor = text[:-1], _DECIMAL[text[-1:]]
     try:
         number = Decimal(digits) * factor
-        if not 0 <= number < _MOST or number != int(number):
+        if not 0 <= number < _MOST:
             raise BadInput(f"{name} {text!r} is not a whole number")
     except ArithmeticError:
         raise BadInput(f"{name} {text!r} is not a number") from None
-    return int(number)
+    return number

@@ -24,6 +24,8 @@ from hetero.placement.offer import cut_of
 log = logging.getLogger(__name__)
 
 PREFIX = "limits."
+#: Charges kept in mind; beyond it they are worked out anew.
+_MOST_CHARGES = 4096
 
 
 def limits(hard: Mapping[str, Any], known: Iterable[str]) -> dict[str, int]:
@@ -48,6 +50,7 @@ class Quotas:
     #: By namespace and quota, what it allows of each resource.
     most: dict[str, dict[str, dict[str, int]]] = field(factory=dict)
     used: dict[str, Counter[str]] = field(factory=dict)  # by namespace
+    _charges: dict[object, Counter[str]] = field(factory=dict)  # of alike pieces of alike devices
 
     def allow(self, namespace: str, name: str, most: dict[str, int]) -> bool:
         """Note what a quota allows, nothing if it is gone; return whether that is news."""
@@ -63,6 +66,18 @@ class Quotas:
 
     def charge(self, device: Device, takes: Counters) -> Counter[str]:
         """Return what these counters of a device are in the units of every word that means it."""
+        alike = (
+            *(device.vendor, device.model, device.enforcement, device.shapes),
+            *(device.of_card(CORE), takes.get(MEMORY), takes.get(CORE)),
+        )
+        known = self._charges.get(alike)
+        if known is None:
+            if len(self._charges) >= _MOST_CHARGES:
+                self._charges.clear()
+            known = self._charges[alike] = self._charge(device, takes)
+        return known
+
+    def _charge(self, device: Device, takes: Counters) -> Counter[str]:
         made: Counter[str] = Counter()
         for vendor in self.vocabulary.vendors:
             for resource_names in vendor.resource_names if vendor.name == device.vendor else ():

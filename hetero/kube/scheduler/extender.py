@@ -1,8 +1,9 @@
 """The extender of the stock kube-scheduler: which nodes serve a pod, how well, and the binding.
 
-Nothing is taken when nodes are filtered: a pod that lands elsewhere, or nowhere, has cost nobody
-anything. The share is reserved when kube-scheduler binds the pod, written to the pod signed, and
-only then is the pod bound. The names of the verbs' fields are those of
+Where filter answers one node, it takes the pod's place there, so that what is filtered next sees
+it; a pod that is not bound gives it back. Where filter answers all that serve, nothing is taken
+before kube-scheduler binds the pod. The share is written to the pod signed, and only then is the
+pod bound. The names of the verbs' fields are those of
 k8s.io/kube-scheduler/extender/v1; Go reads them whatever their case, and so do we.
 
 Over 400 lines because what the API says and what kube-scheduler asks change one state between two
@@ -17,11 +18,12 @@ import logging
 from collections import ChainMap, Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from datetime import datetime, timezone
 from time import monotonic, time
 from typing import Any
 
 from aiohttp import web
-from attrs import define, field
+from attrs import define, evolve, field
 from msgspec import Raw, json
 
 from hetero.kube.api.annotations import (
@@ -38,20 +40,23 @@ from hetero.kube.api.annotations import (
 )
 from hetero.kube.api.client import Api, ApiError, Plain
 from hetero.kube.api.events import Events, timestamp
+from hetero.kube.api.host import node_host, pod_host
 from hetero.kube.api.lease import Lease
 from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.kube.api.quota import Quotas, limits
 from hetero.kube.scheduler import hami_migration
+from hetero.kube.scheduler.expected_mix import ExpectedMix
 from hetero.kube.scheduler.pod_groups import PodGroups, group_of
 from hetero.kube.scheduler.preemption import Preemption
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
 from hetero.model import Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Node
+from hetero.placement.cluster import Container, Node, Placement, Pod
 from hetero.placement.demand import Demand
 from hetero.placement.place_pod import standing
 from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weights
+from hetero.placement.state import UNLIMITED
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +64,8 @@ log = logging.getLogger(__name__)
 AGAIN = "hetero.io/tried-again"
 #: The largest request taken: names of some 100,000 nodes.
 _MOST_BYTES = 16 * 2**20
-#: Seconds an allocation counts that was written for a pod which was then not bound.
+#: Seconds an allocation counts that was written for a pod which was then not bound, and a place
+#: that filter took for one.
 _UNBOUND = 30.0
 #: Seconds a caller waits for a scheduler that is starting, and between looks.
 _PATIENCE, _PAUSE = 5.0, 0.05
@@ -68,6 +74,8 @@ _MOST_FILTERED = 1024
 #: The best score a node can get.
 _BEST = 10
 _OVER, _RUNS = ("Succeeded", "Failed"), "Running"
+#: A pod that holds no device: nobody is served by its end, so it is more important than any.
+_WITHOUT = Pod(containers=(Container(),), priority=2**31 - 1)
 
 _ARGS = json.Decoder(dict[str, Raw])
 _NAMES = json.Decoder(list[str])
@@ -107,6 +115,8 @@ class Scheduler:
     device_placement: str = "fragmentation"
     choose: str = "one"  # "score": answer all nodes that serve
     half_life: float | None = None  # seconds, of what arrived
+    mix_in: str | None = None  # the ConfigMap of the expected mix, as namespace/name
+    mix: ExpectedMix | None = field(init=False, default=None)
     quotas: Quotas = field(init=False)
     cache: SchedulerCache = field(init=False)
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
@@ -114,6 +124,8 @@ class Scheduler:
     _hami_pods: dict[str, Plain] = field(factory=dict)  # pods that were there before us
     # Pods that may be bound next, oldest first, and what they want.
     _filtered: dict[str, tuple[Plain, PodRequest]] = field(factory=dict)
+    # Places that filter took for pods, by UID and oldest first, and until when.
+    _taken: dict[str, tuple[Placement, float]] = field(factory=dict)
     _named: _Names = field(factory=lambda: _Names(_NULL, []))  # that came or went last
     _ready: set[str] = field(factory=set)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
@@ -127,6 +139,8 @@ class Scheduler:
         self.cache = SchedulerCache(self.quotas, demand=Demand(self.half_life))
         self.scheduler_metrics = SchedulerMetrics(self.cache, self.quotas)
         self.events = Events(self.api)
+        if self.mix_in is not None:
+            self.mix = ExpectedMix(self.api, self.cache, self.mix_in, lambda: self.ready)
 
         def again(pod: Plain) -> None:
             self._later(self._touch(_path(pod), pod["metadata"]["uid"]))
@@ -217,7 +231,9 @@ class Scheduler:
             return
         was = self.cache.devices(name)
         try:
-            self.cache.update_node(Node(name=name, devices=published_devices(text, node=name)))
+            devices = published_devices(text, node=name)
+            host = {counter: min(all_, UNLIMITED) for counter, all_ in node_host(node).items()}
+            self.cache.update_node(Node(name=name, devices=devices, host=host))
         except BadInput as error:
             log.error("%s", error)
             self.cache.update_node(
@@ -233,7 +249,7 @@ class Scheduler:
         for uid in {*self.cache.standing, *self._hami_pods} - uids:
             self._forget(uid)
         self.groups.pods_listed(uids)
-        for pod in pods:
+        for pod in sorted(pods, key=_created):  # in the order they arrived in
             self._pod_changed("ADDED", pod)
         if "pods" not in self._ready:
             self._later(self._wake())
@@ -252,28 +268,40 @@ class Scheduler:
             self._pods[uid] = pod
         if uid in self._ours:
             return
-        if ALLOCATION not in notes:
-            runs = node and (pod.get("status") or {}).get("phase") == _RUNS
-            if runs and uid not in self._hami_pods and hami_migration.given(pod):
-                self._hami_pods[uid] = pod
-                self._count(uid, pod)
+        if ALLOCATION in notes:
+            if known is None or _given(known) != _given(pod):
+                self._restore(uid, pod)
             return
-        if known is not None and _given(known) == _given(pod):
-            return
-        name = f"{metadata['namespace']}/{metadata['name']}"
+        runs = node and (pod.get("status") or {}).get("phase") == _RUNS
+        if runs and uid not in self._hami_pods and hami_migration.given(pod):
+            self._hami_pods[uid] = pod
+            self._count(uid, pod)
+        if node and uid not in self._hami_pods:
+            self._count_host(uid, pod)
+
+    def _restore(self, uid: str, pod: Plain) -> None:
+        """Count what the pod's allocation gives it, unless it is forged."""
+        notes, node = pod["metadata"]["annotations"], pod["spec"].get("nodeName")
+        given = pod_request = None
         try:
             # Before it is bound, only the allocation itself says for which node it was made.
             given = read_assignment(
-                notes, self.key, pod=name, uid=uid, node=node or meant_for(notes)
+                notes,
+                self.key,
+                pod="/".join(_full_name(pod)),
+                uid=uid,
+                node=node or meant_for(notes),
             )
             pod_request = self.vocabulary.pod_request(pod)
         except BadInput as error:
             log.warning("%s", error)
-            return
         if given is None or pod_request is None:
+            if node:
+                self._count_host(uid, pod)
             return
         allocations = dict(given.containers)
         everyone = tuple(allocations.get(name) for name in _names(pod))
+        self._arrive(pod, pod_request, _created(pod))
         self.cache.restore(uid, standing(pod_request.pod, given.node, everyone))
         self.groups.restore(pod, given.place_in_time)
         self._pods[uid] = pod
@@ -287,12 +315,29 @@ class Scheduler:
             return  # not known yet
         try:
             pod_request = self.vocabulary.pod_request(pod, hami_migration.given(pod))
-            answer = self.cache.reserve(uid, pod_request.pod, node) if pod_request else None
-            fault = answer.sentence if isinstance(answer, Refusal) else None
+            if pod_request is None:
+                return
+            # It runs, whatever its node has left of processors.
+            answer = self.cache.reserve(uid, _without_host(pod_request.pod), node)
+            if isinstance(answer, Placement):
+                self.cache.restore(uid, evolve(answer, host=pod_request.pod.host()))
+                return
+            fault = answer.sentence
         except BadInput as error:
             fault = str(error)
-        if fault:
-            log.warning("pod %s/%s, which HAMi started: not counted: %s", *_full_name(pod), fault)
+        log.warning("pod %s/%s, which HAMi started: not counted: %s", *_full_name(pod), fault)
+
+    def _count_host(self, uid: str, pod: Plain) -> None:
+        """Count what a bound pod without devices requests of its node."""
+        try:
+            host = pod_host(pod)
+        except BadInput as error:
+            log.warning("pod %s/%s: not counted: %s", *_full_name(pod), error)
+            return
+        node = pod["spec"]["nodeName"]
+        self.cache.restore(
+            uid, Placement(node=node, pod=_WITHOUT, allocations=(None,), holds=(), host=host)
+        )
 
     def _forget(self, uid: str) -> None:
         self._pods.pop(uid, None)
@@ -380,15 +425,21 @@ class Scheduler:
         self._filtered[plain["metadata"]["uid"]] = plain, pod_request
         if len(self._filtered) > _MOST_FILTERED:
             del self._filtered[next(iter(self._filtered))]
-        self.cache.arrive(plain["metadata"]["uid"], pod_request.pod, time())
+        if not pod_request.devices:
+            return self._without_devices(plain, pod_request, names)
+        self._arrive(plain, pod_request, time())
         chosen = self._held(plain, pod_request, names)
         if chosen is None and self.choose == "one":
-            chosen = self.cache.best(pod_request.pod, names, weights=self._weights(pod_request))
+            chosen = self._take(plain["metadata"]["uid"], pod_request, names)
         if isinstance(chosen, str):
             return {"NodeNames": [chosen], "FailedNodes": {}}
         if chosen is not None:
             self._later(self.events.tell(plain, "Unfit", chosen.sentence))
             return {"NodeNames": [], "FailedNodes": dict.fromkeys(names.each, chosen.sentence)}
+        return self._serving(plain, pod_request, names)
+
+    def _serving(self, plain: Plain, pod_request: PodRequest, names: _Names) -> Plain:
+        """Return all nodes that serve the pod; if none does, tell it why and look for victims."""
         fits, failed = self.cache.serving(pod_request.pod, names.each)
         counts = Counter(failed.values())
         self.scheduler_metrics.refused(counts)
@@ -400,6 +451,53 @@ class Scheduler:
         if failed:
             names = self._named = _Names(Raw(json.encode(fits)), fits)
         return {"NodeNames": names.text, "FailedNodes": failed}
+
+    def _without_devices(self, plain: Plain, pod_request: PodRequest, names: _Names) -> Plain:
+        """Return the offered nodes without devices, else the one whose devices lose least.
+
+        kube-scheduler knows whether a node has the processors: none of them is refused here.
+        """
+        known = self.cache.nodes()
+        others = [name for name in names.each if name not in known]
+        if not others:
+            self._arrive(plain, pod_request, time())
+            uid = plain["metadata"]["uid"]
+            chosen = self._take(uid, pod_request, names) if self.choose == "one" else None
+            others = [chosen] if chosen else names.each
+        return {"NodeNames": others, "FailedNodes": {}}
+
+    def _arrive(self, plain: Plain, pod_request: PodRequest, now: float) -> None:
+        """Count a pod in the expected mix, unless the mix that was read has it."""
+        if self.mix is None or _created(plain) > self.mix.until:
+            self.cache.arrive(plain["metadata"]["uid"], pod_request.pod, now)
+
+    def _take(self, uid: str, pod_request: PodRequest, names: _Names) -> str | None:
+        """Take the cheapest place for a pod and return its node, None if none serves."""
+        now = monotonic()
+        while self._taken:
+            oldest, (_, until) = next(iter(self._taken.items()))
+            if until > now:
+                break
+            self._release_taken(oldest)
+        self._release_taken(uid)
+        node = self.cache.best(pod_request.pod, names, weights=self._weights(pod_request))
+        if node is None:
+            return None
+        place = self._reserve(uid, pod_request, node)
+        if isinstance(place, Refusal):
+            return None
+        self._taken[uid] = place, now + _UNBOUND
+        return node
+
+    def _release_taken(self, uid: str) -> None:
+        """Give back what filter took for a pod, if the pod was not bound since."""
+        place, _ = self._taken.pop(uid, (None, 0.0))
+        if place is not None and self.cache.standing.get(uid) is place:
+            self.cache.release(uid)
+
+    def _reserve(self, uid: str, pod_request: PodRequest, node: str) -> Placement | Refusal:
+        policy = PLACEMENT_POLICIES.get(pod_request.device_placement or self.device_placement)
+        return self.cache.reserve(uid, pod_request.pod, node, policy=policy)
 
     def _held(self, plain: Plain, pod_request: PodRequest, names: _Names) -> str | Refusal | None:
         """Return the node where room is held for a pod, or why it waits; None: any may serve it."""
@@ -467,15 +565,22 @@ class Scheduler:
 
     async def _give(self, plain: Plain, pod_request: PodRequest, node: str, path: str) -> None:
         uid = plain["metadata"]["uid"]
-        policy = PLACEMENT_POLICIES.get(pod_request.device_placement or self.device_placement)
-        answer = self.cache.reserve(uid, pod_request.pod, node, policy=policy)
+        taken, _ = self._taken.pop(uid, (None, 0.0))
+        answer: Placement | Refusal
+        if taken is not None and taken.node == node and self.cache.standing.get(uid) is taken:
+            answer = taken
+        else:
+            answer = self._reserve(uid, pod_request, node)
+        if isinstance(answer, Placement):
+            self._ours.add(uid)
+        if not pod_request.devices:
+            return
         if isinstance(answer, Refusal):
             sentence = f"node {node}: {answer.sentence}"
             self._later(self.events.tell(plain, "Unfit", sentence))
             self._later(self._again(path, uid))
             raise HeteroError(sentence)
         self._pods[uid] = plain
-        self._ours.add(uid)
         row = self.groups.row(plain)
         assignment = Assignment(
             node=node,
@@ -572,6 +677,18 @@ def _full_name(plain: Plain) -> tuple[str, str]:
 
 def _path(pod: Plain) -> str:
     return "/api/v1/namespaces/{}/pods/{}".format(*_full_name(pod))
+
+
+def _created(pod: Plain) -> float:
+    """Return when a pod was made, in seconds since 1970, to the second as the API has it."""
+    said = pod["metadata"].get("creationTimestamp")
+    if said is None:
+        return time()
+    return datetime.strptime(said, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+
+
+def _without_host(pod: Pod) -> Pod:
+    return evolve(pod, containers=tuple(evolve(one, host={}) for one in pod.containers))
 
 
 def _given(pod: Plain) -> tuple[str | None, str | None]:

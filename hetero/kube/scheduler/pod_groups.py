@@ -319,7 +319,7 @@ def _requests(pod: Pod) -> list[Request]:
 
 
 def _devices(request: PodRequest) -> int:
-    return max(len(one.asks) for one in _requests(request.pod))
+    return max((len(one.asks) for one in _requests(request.pod)), default=0)
 
 
 def group_of(pod: Plain) -> Group | None:

@@ -28,6 +28,7 @@ class SchedulerMetrics(Collector):
     _decisions: Counter = field(init=False)
     _seconds: Histogram = field(init=False)
     _refusals: Counter = field(init=False)
+    _children: dict[tuple[str, str], tuple[Counter, Histogram]] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self._decisions = Counter(
@@ -53,8 +54,14 @@ class SchedulerMetrics(Collector):
 
     def decided(self, verb: str, result: str, seconds: float) -> None:
         """Note one answer to kube-scheduler."""
-        self._decisions.labels(verb, result).inc()
-        self._seconds.labels(verb).observe(seconds)
+        if (verb, result) not in self._children:
+            self._children[verb, result] = (
+                self._decisions.labels(verb, result),
+                self._seconds.labels(verb),
+            )
+        decisions, waited = self._children[verb, result]
+        decisions.inc()
+        waited.observe(seconds)
 
     def refused(self, verdicts: Mapping[str, int]) -> None:
         """Note what nodes that cannot serve a pod said, and how many said it."""

@@ -36,14 +36,17 @@ def scheduler(
     *,
     config: Path | None,
     lease: str | None,
+    mix: str | None,
     metrics: int | None,
     environ: Mapping[str, str],
 ) -> None:
     """Run the extender until it is told to stop.
 
-    `lease` is kube-scheduler's, as `namespace/name`.
+    `lease` is kube-scheduler's and `mix` the ConfigMap of the expected mix, as `namespace/name`.
     """
     path = environ.get(KEY_FILE)
+    if mix is not None and not all(mix.partition("/")):
+        raise BadInput(f"mix {mix!r}: write namespace/name")
     if not path:
         raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
     key, chosen = Key.read(path), settings.load(config)
@@ -62,6 +65,7 @@ def scheduler(
                 device_placement=chosen.device_placement,
                 choose=chosen.choose,
                 half_life=chosen.half_life_days * 86_400,
+                mix_in=mix,
             )
             beside = [
                 made.follow_nodes(),
@@ -71,6 +75,9 @@ def scheduler(
             ]
             if contender:
                 beside.append(contender.follow())
+            if made.mix:
+                await made.mix.read()  # before pods are listed, which would be counted twice
+                beside.append(made.mix.follow())
             await serve(
                 made.app(),
                 host=listen.host,

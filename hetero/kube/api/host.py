@@ -1,0 +1,54 @@
+"""Reads what a pod requests of its node's processors and memory, and what a node has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from hetero.kube.api.quantity import rounded_up
+from hetero.placement.cluster import CPU, HOST_MEMORY, total
+
+#: The size of one of each counter, in the API's unit of the resource of the same name.
+_UNITS = {CPU: Decimal("0.001"), HOST_MEMORY: Decimal(1)}
+
+Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
+
+
+def node_host(node: Plain) -> dict[str, int]:
+    """Return what all pods together may request of a node; nothing of what it does not say."""
+    return _amounts((node.get("status") or {}).get("allocatable"))
+
+
+def pod_host(pod: Plain) -> dict[str, int]:
+    """Return what a pod requests, by the rules of kube-scheduler. Raises `BadInput`.
+
+    That is the most it requests at any time. A sidecar counts from its start on. What the pod says
+    as a whole (Kubernetes 1.34) goes before what its containers say.
+    """
+    spec = pod["spec"]
+    beside, most = dict[str, int](), dict[str, int]()
+    for container in spec.get("initContainers") or ():
+        asked = total((beside, _requests(container)))
+        most = _larger(most, asked)
+        if container.get("restartPolicy") == "Always":
+            beside = asked
+    running = total((beside, *map(_requests, spec["containers"])))
+    held = {**_larger(most, running), **_requests(spec)}
+    return total((held, _amounts(spec.get("overhead"))))
+
+
+def _requests(of: Plain) -> dict[str, int]:
+    return _amounts((of.get("resources") or {}).get("requests"))
+
+
+def _amounts(said: Mapping[str, Any] | None) -> dict[str, int]:
+    return {
+        name: rounded_up(name, said[name], unit=unit)
+        for name, unit in _UNITS.items()
+        if said and name in said
+    }
+
+
+def _larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}

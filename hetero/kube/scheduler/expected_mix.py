@@ -1,0 +1,215 @@
+"""Keeps the expected mix in a ConfigMap, so that a scheduler that starts anew has not forgotten it.
+
+The text is JSON. Classes of pods that differ in amounts alone share one request; each is a list of
+its cards, memory in percent, core in percent, weight, memory, and what it takes of each counter of
+the host. The last ones are counted in `units`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from math import gcd, isfinite
+from time import time
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+from hetero.kube.api.client import Api, ApiError
+from hetero.model import Request, codec
+from hetero.model.errors import BadInput
+from hetero.placement.cache import SchedulerCache
+from hetero.placement.demand import Demand, PodClass, RequestClass, with_size, without_size
+
+log = logging.getLogger(__name__)
+
+#: Seconds from one look to the next, and so from one write to the next at least.
+PERIOD = 600.0
+#: The most bytes that are written, and the part by which a weight has to move for that.
+MOST_BYTES, _MOVED = 8192, 0.1
+_KEY = "mix"
+
+
+@frozen(kw_only=True)
+class _Group:
+    """Classes with one request but for their sizes, which take of the same counters of the host."""
+
+    request: Request
+    plain: bool = False
+    needs: tuple[str, ...] = ()
+    units: tuple[int, ...] = ()
+    classes: tuple[tuple[float, ...], ...] = ()
+
+
+@frozen(kw_only=True)
+class _Written:
+    """What the ConfigMap holds: pods are counted in pods that came at the second `at`."""
+
+    at: float
+    arrived: float = 0.0
+    host: Mapping[str, float] = field(factory=dict)
+    groups: tuple[_Group, ...] = ()
+
+
+@define(eq=False)
+class ExpectedMix:
+    """The demand of one scheduler, and the ConfigMap `where` (`namespace/name`) that keeps it.
+
+    `leads` says whether this scheduler is the one that writes. Pods created until `until`, in
+    seconds since 1970, are counted in what was read.
+    """
+
+    api: Api
+    cache: SchedulerCache
+    where: str
+    leads: Callable[[], bool]
+    until: float = 0.0
+    _written: Demand = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._written = Demand(self.cache.demand.half_life)
+
+    async def read(self) -> None:
+        """Take over what was written; without it the mix starts from the pods that stand."""
+        while True:
+            try:
+                found = await self.api.get(self._path)
+                break
+            except ApiError as error:
+                if error.status in (403, 404):
+                    log.warning("expected mix: not kept: %s", error)
+                    return
+                log.warning("expected mix: %s", error)
+                await asyncio.sleep(1)
+        text = (found.get("data") or {}).get(_KEY)
+        if text is None:
+            return
+        try:
+            self.until = restore(self.cache.demand, text, source=f"ConfigMap {self.where}")
+        except BadInput as error:
+            log.warning("expected mix: it starts from the pods that stand: %s", error)
+            return
+        self._written = self.cache.demand.copy()
+
+    async def follow(self) -> None:
+        """Write the mix now and then, for ever, if it changed."""
+        while True:
+            await asyncio.sleep(PERIOD)
+            if self.leads() and self.moved(time()):
+                try:
+                    await self.write(time())
+                except ApiError as error:
+                    log.warning("expected mix: %s", error)
+
+    def moved(self, now: float) -> bool:
+        """Return whether a weight is another than was written; that all fade does not count."""
+        (mine, _, _), (before, _, _) = self.cache.demand.at(now), self._written.at(now)
+        return any(
+            abs(mine.get(want, 0.0) - before.get(want, 0.0)) >= _MOVED * before.get(want, 0.0)
+            for want in mine.keys() | before.keys()
+        )
+
+    async def write(self, now: float) -> None:
+        """Write the mix. Raises `ApiError`."""
+        demand = self.cache.demand.copy()
+        text = written(self.cache, now)
+        await self.api.patch(self._path, {"data": {_KEY: text}})
+        self._written = demand
+
+    @property
+    def _path(self) -> str:
+        namespace, _, name = self.where.partition("/")
+        return f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+
+
+def written(cache: SchedulerCache, now: float) -> str:
+    """Return the mix as it is written; of classes that are too many, the nearest are joined."""
+    demand = cache.demand.copy()
+    while len(text := _text(demand, now)) > MOST_BYTES:
+        demand.join(cache.size, most=len(demand.weights) * 7 // 8)
+    return text
+
+
+def _text(demand: Demand, now: float) -> str:
+    weights, host, arrived = demand.at(now)
+    rows: dict[tuple[RequestClass, tuple[str, ...]], list[tuple[list[float], list[int]]]] = {}
+    for (want, needs), weight in weights.items():
+        bare, size = without_size(want)
+        memory, percent, core = size or (0, 0, 0)
+        # Sizes and cards stand with each class, so that one request serves them all.
+        row = [want.cards, percent, core, _short(weight)], [memory, *(some for _, some in needs)]
+        kind = evolve(bare, cards=1) if size else bare, tuple(name for name, _ in needs)
+        rows.setdefault(kind, []).append(row)
+    groups = tuple(
+        _group(bare.request, plain=bare.plain, needs=needs, rows=classes)
+        for (bare, needs), classes in rows.items()
+        if bare.request is not None
+    )
+    document = _Written(
+        at=now,
+        arrived=_short(arrived),
+        host={name: _short(amount) for name, amount in host.items()},
+        groups=groups,
+    )
+    return json.dumps(_without_defaults(codec.to_plain(document)), separators=(",", ":"))
+
+
+def _group(
+    request: Request,
+    *,
+    plain: bool,
+    needs: tuple[str, ...],
+    rows: list[tuple[list[float], list[int]]],
+) -> _Group:
+    units = [gcd(*column) or 1 for column in zip(*(amounts for _, amounts in rows), strict=True)]
+    classes = (
+        (*first, *(amount // unit for amount, unit in zip(amounts, units, strict=True)))
+        for first, amounts in rows
+    )
+    return _Group(
+        request=request, plain=plain, needs=needs, units=tuple(units), classes=tuple(classes)
+    )
+
+
+def restore(demand: Demand, text: str, *, source: str) -> float:
+    """Have the demand be what was written, and return when that was. Raises `BadInput`."""
+    document = codec.loads(text, _Written, source=source)
+    weights: dict[PodClass, float] = {}
+    for group in document.groups:
+        for row in group.classes:
+            pod = _class_of(group, row, source=source)
+            weights[pod] = weights.get(pod, 0.0) + row[3]
+    demand.restore(weights, document.host, document.arrived, now=document.at)
+    return document.at
+
+
+def _class_of(group: _Group, row: tuple[float, ...], *, source: str) -> PodClass:
+    length = 5 + len(group.needs)
+    sound = len(row) == length and len(group.units) == length - 4 and row[0] >= 1
+    if not sound or min(row) < 0 or not isfinite(sum(row)):
+        raise BadInput(f"{source}: {row} is not a class of pods")
+    cards, percent, core = map(int, row[:3])
+    memory, *amounts = (int(one) * unit for one, unit in zip(row[4:], group.units, strict=True))
+    want = RequestClass(group.request, cards, group.plain)
+    if group.plain:
+        want = with_size(want, (memory, percent, core))
+    return want, tuple(zip(group.needs, amounts, strict=True))
+
+
+def _short(number: float) -> float:
+    """Return a number to three digits."""
+    short = float(f"{number:.3g}")
+    return int(short) if short.is_integer() else short
+
+
+def _without_defaults(plain: Any) -> Any:
+    """Return a document without what is empty: readers have the same defaults."""
+    if isinstance(plain, dict):
+        return {
+            name: _without_defaults(value)
+            for name, value in plain.items()
+            if value not in (None, False, [], {})
+        }
+    return [_without_defaults(one) for one in plain] if isinstance(plain, list) else plain
