@@ -178,6 +178,8 @@ def _heard(
 ) -> tuple[str, Shortage | None]:
     """Return a device's verdict over all asks, with the numbers of the ask that it refuses."""
     said = _verdict([offered[device.uuid] for offered in offers])
+    if said == NOT_CHOSEN:  # the numbers of what was asked of other devices are none of this one's
+        return said, None
     for ask, offered in zip(request.asks, offers, strict=True):
         if offered[device.uuid] == said:
             return said, shortage(device, ask, request, free[device.uuid])
