@@ -99,3 +99,9 @@ def format_memories(asked: int, free: int) -> tuple[str, str]:
             shown = [f"{tenth / 10:.1f}".removesuffix(".0") for tenth in tenths]
             return f"{shown[0]} {unit}", shown[1]
     return f"{asked} B", str(free)
+
+
+def format_both(more: int, less: int) -> tuple[str, str]:
+    """Do as `format_memories` does, with the unit behind both: `24 GiB`, `6 GiB`."""
+    shown, least = format_memories(more, less)
+    return shown, f"{least} {shown.split()[1]}"

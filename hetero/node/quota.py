@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hetero.model import CORE, MEMORY, Allocation, Device
 from hetero.model.errors import Refused
 from hetero.model.frozen import frozen
-from hetero.model.units import format_memory
+from hetero.model.units import format_both
 from hetero.node.ledger.ledger import Grant
 from hetero.node.settings import Quota, Settings
 
@@ -54,11 +54,9 @@ def expect_within(
         held = [entry.allocation for entry in grants if entry.uid in members]
         for what, most, used in _counted(quota, [*held, allocation], devices):
             if most is not None and used > most:
-                shown = format_memory if what == "memory" else str
+                shown = format_both(used, most) if what == "memory" else (str(used), str(most))
                 unit = " percent of a card" if what == "core" else ""
-                raise Refused(
-                    f"quota {said}: {what} would be {shown(used)} and may be {shown(most)}{unit}"
-                )
+                raise Refused(f"quota {said}: {what} would be {shown[0]} and may be {shown[1]}{unit}")
 
 
 def _quotas(

@@ -19,7 +19,7 @@ from attrs import evolve
 
 from hetero.model import Ask
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
-from hetero.model.units import GiB
+from hetero.model.units import GiB, MiB
 from hetero.node.daemon.server import ROUND, set_up
 from hetero.node.daemon_client import SOCKET, DaemonClient
 from hetero.node.ledger.board import PAGE_BYTES
@@ -286,6 +286,8 @@ def test_a_user_has_a_quota_of_memory_core_and_grants(stopped: Machine) -> None:
     quota = f"quota of {ALICE}"
     with pytest.raises(Refused, match=f"{quota}: memory would be 7 GiB and may be 6 GiB"):
         stopped.hold(ALICE, request(memory=3 * GiB, core=10))
+    with pytest.raises(Refused, match=f"{quota}: memory would be 7.1 GiB and may be 6 GiB"):
+        stopped.hold(ALICE, request(memory=3 * GiB + MiB, core=10))
     with pytest.raises(Refused, match=f"{quota}: core would be 130 and may be 50 percent"):
         stopped.hold(ALICE, request(memory=GiB))
     with pytest.raises(Refused, match=f"{quota}: core would be 60 and may be 50 percent"):
