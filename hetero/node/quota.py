@@ -56,7 +56,9 @@ def expect_within(
             if most is not None and used > most:
                 shown = format_both(used, most) if what == "memory" else (str(used), str(most))
                 unit = " percent of a card" if what == "core" else ""
-                raise Refused(f"quota {said}: {what} would be {shown[0]} and may be {shown[1]}{unit}")
+                raise Refused(
+                    f"quota {said}: {what} would be {shown[0]} and may be {shown[1]}{unit}"
+                )
 
 
 def _quotas(
