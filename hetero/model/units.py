@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 
 from hetero.model.errors import BadInput
 
@@ -44,14 +44,16 @@ def parse_memory(text: str) -> int:
 
     Binary suffixes (Ki, Mi, Gi, Ti) count in 1024s and decimal ones (K, M, G, T) in 1000s, as
     Kubernetes quantities do; case and a trailing B do not matter. Bytes are written with their B,
-    since a bare number means MiB elsewhere. Raises `BadInput`.
+    since a bare number means MiB elsewhere. A part of a byte counts as one: `22.4Gi` is what tables
+    show. Raises `BadInput`.
     """
     match = _QUANTITY.fullmatch(text.strip())
     factor = _FACTORS.get(match[2].upper()) if match else None
     if match is None or factor is None:
         raise BadInput(f"memory {text!r} is not a size: write 3000Mi, 3G or 50%")
-    size = Decimal(match[1]) * factor
-    if size < 1 or size != int(size):
+    said = Decimal(match[1]) * factor
+    size = said.to_integral_value(ROUND_CEILING) if factor > 1 else said
+    if said < 1 or size != int(size):
         raise BadInput(f"memory {text!r} is not a whole, positive number of bytes")
     if not match[2]:
         unit = "Mi" if size < MiB else "B"
