@@ -14,10 +14,9 @@ from pathlib import Path
 
 from attrs import evolve, field
 
-from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request, Selector
+from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
 from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
-from hetero.model.names import did_you_mean
 from hetero.node import slices
 from hetero.node.daemon_client import DaemonClient, client_of
 from hetero.node.grant_names import one_of
@@ -29,6 +28,7 @@ from hetero.node.ledger.state import check, is_roots
 from hetero.node.native import limiter
 from hetero.node.place import SYSTEM, persistent_directory, state_directory
 from hetero.node.quota import User, expect_within
+from hetero.node.selection import expect_here
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
@@ -371,21 +371,7 @@ class Node:
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
         discovery = self.discover()
-        rows = {row.name: row for row in discovery.rows}
-        for name in request.vendor.include:
-            row = rows.get(name)
-            if row is None:
-                titles = {row.title or row.name: row.name for row in rows.values()}
-                have = ", ".join(rows) or "none"
-                raise NotFound(
-                    f"no vendor {name!r} is installed (installed: {have})"
-                    + did_you_mean(name, rows, aliases=titles)
-                )
-            if not row.works:
-                raise NotFound(f"vendor {name} is {row.state}: {row.reason}")
-        if not discovery.devices:
-            raise NotFound(_no_device(discovery))
-        _expect_models(request.model, discovery.devices)
+        expect_here(request, discovery)
         return discovery
 
     def limiters(self, allocation: Allocation, vendors: Iterable[Vendor]) -> tuple[Path, ...]:
@@ -403,28 +389,6 @@ class Node:
         pids = self.processes([identity])[identity]
         named = ", ".join(f"{pid} ({program(pid)})" for pid in pids)
         return f"process {named}" if pids else "processes this user cannot see"
-
-
-def _no_device(discovery: Discovery) -> str:
-    """Return the sentence about a machine without devices: only broken vendors are named."""
-    broken = [row for row in discovery.rows if row.state != "absent"]
-    why = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in broken)
-    if not discovery.rows:
-        why = "no vendor is installed"
-    return (
-        f"no device here ({why or 'no driver is installed'}; see `hetero vendors`): "
-        "without a card, try `export HETERO_RACK=mixed`"
-    )
-
-
-def _expect_models(wanted: Selector, devices: Sequence[Device]) -> None:
-    """Raise `NotFound` when devices are chosen by parts of model names that no device has."""
-    named = Selector(include=wanted.include)
-    models = dict.fromkeys(device.model for device in devices)
-    if not any(named.allows(model) for model in models):
-        said = ", ".join(map(repr, wanted.include))
-        meant = did_you_mean(wanted.include[0], models)
-        raise NotFound(f"no model {said} here (here: {', '.join(models)}){meant}")
 
 
 def _daemon_of(machine: Path, ledger: Path) -> DaemonClient | None:
