@@ -18,7 +18,7 @@ from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, 
 from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.node import slices
-from hetero.node.daemon_client import DaemonClient, client_of
+from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
 from hetero.node.grant_names import one_of
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import DeviceLimit, limit_of
@@ -27,7 +27,7 @@ from hetero.node.ledger.ledger import ALIVE, Container, Grant, GrantHandle, Ledg
 from hetero.node.ledger.state import check, is_roots
 from hetero.node.native import limiter
 from hetero.node.place import SYSTEM, persistent_directory, state_directory
-from hetero.node.quota import User, expect_within
+from hetero.node.quota import Held, User, expect_within, held_of_quotas
 from hetero.node.selection import expect_here
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
@@ -133,11 +133,14 @@ class Node:
         return answer
 
     def explain(self, request: Request) -> Explanation:
-        """Return what `fit` would, with what every device says to it."""
+        """Return what `fit` would, with what every device says to it; raise what it raises."""
         discovery = self._discover_for(request)
         snapshot = self.snapshot()
         expect_readable(snapshot)
-        return explain(inventory_of(discovery, snapshot), request)
+        explained = explain(inventory_of(discovery, snapshot), request)
+        if isinstance(explained.answer, Allocation):
+            self.expect_within_quota(explained.answer, snapshot, devices_of(discovery))
+        return explained
 
     def admit(
         self, request: Request, *, command: Sequence[str], label: str | None = None
@@ -302,8 +305,7 @@ class Node:
                 return f"grant {identity} is free when the program that asked ends"
             broken_share = self.ledger.is_share(identity) and not holding
             if broken_share or not self.ledger.stands(identity):
-                self._drop(identity)
-                return f"released grant {identity}"
+                return self._drop(identity)
         raise Refused(f"grant {identity} is still in use by {self._who(identity)}")
 
     def expect_within_quota(
@@ -313,11 +315,25 @@ class Node:
         devices: Mapping[str, Device],
         asker: User | None = None,
     ) -> None:
-        """Raise `Refused` if `allocation`, beside `snapshot`, is more than the asker may hold."""
-        if asker is None and self.daemon:
-            asker = User.of(os.geteuid())
+        """Raise `Refused` if `allocation`, beside `snapshot`, is more than the asker may hold.
+
+        heterod's settings say that; while it is away those that this user reads do.
+        """
         if asker:
-            expect_within(self.settings, asker, snapshot.grants, allocation, devices)
+            held = held_of_quotas(self.settings, asker, snapshot.grants, devices)
+            expect_within(held, allocation, devices)
+        elif self.daemon:
+            try:
+                held = self.daemon.hurried.quotas()
+            except NoAnswer:
+                user = User.of(os.geteuid())
+                held = held_of_quotas(self.settings, user, snapshot.grants, devices)
+            expect_within(held, allocation, devices)
+
+    def held_of_quotas(self, asker: User) -> tuple[Held, ...]:
+        """Return what a user holds of what it may."""
+        devices = devices_of(self.discover())
+        return held_of_quotas(self.settings, asker, self.snapshot().grants, devices)
 
     @property
     def uid(self) -> int | None:
@@ -334,12 +350,17 @@ class Node:
                 f"grant {entry.id} is {whose}'s: {whose} or root can change or release it"
             )
 
-    def _drop(self, identity: str) -> None:
+    def _drop(self, identity: str) -> str:
+        """Remove a grant that nothing holds any more; return what was done."""
         if self.daemon:
-            self.daemon.sweep()
-            return
-        with self.ledger.admission():  # sweeps it
-            self.ledger.drop(identity)
+            try:
+                self.daemon.hurried.sweep()
+            except NoAnswer:
+                return f"ended what held grant {identity}: its entry goes when heterod is back"
+        else:
+            with self.ledger.admission():  # sweeps it
+                self.ledger.drop(identity)
+        return f"released grant {identity}"
 
     def processes(self, identities: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """Return the processes that hold each grant, as far as this user can see."""
