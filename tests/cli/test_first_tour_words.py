@@ -129,6 +129,8 @@ def test_row_15_the_lines_that_the_demo_shows_can_be_repeated(
         (("fit", "--memroy", "1Gi"), 2, "--memory"),
         (("fit", "--vendor", "nvida"), 4, ": did you mean nvidia?"),
         (("fit", "--vendor", "huawei"), 4, ": did you mean ascend?"),
+        (("fit", "--exclude-vendor", "nvida"), 4, ": did you mean nvidia?"),
+        (("fit", "--exclude-model", "H2OO"), 4, "): did you mean NVIDIA H200?"),
         (("fit", "--model", "H100"), 4, "no model 'H100' here (here: "),
         (("fit", "--model", "H100"), 4, "): did you mean NVIDIA H200?"),
     ],
