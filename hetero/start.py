@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import suppress
 
 from hetero import __version__
 
@@ -15,8 +16,9 @@ _YOUNG = 100_000
 def main() -> None:
     """Run the command line as `sys.argv` says."""
     if sys.argv[1:] == ["--version"]:
-        print(f"hetero {__version__}")
-        return
+        with suppress(OSError):  # the command line says what is wrong
+            print(f"hetero {__version__}", flush=True)
+            return
     gc.set_threshold(_YOUNG)
     from hetero.cli import main as command_line
 

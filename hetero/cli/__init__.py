@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from hetero import __version__
-from hetero.cli._terminal import guard_streams
+from hetero.cli._terminal import guard_streams, note
 from hetero.model.errors import HeteroError
 from hetero.model.names import did_you_mean
 
@@ -147,5 +147,5 @@ def _fault(error: OSError) -> str:
 
 
 def _complain(sentence: str, code: int) -> int:
-    print("hetero: " + " ".join(sentence.split()), file=sys.stderr)
+    note("hetero: " + " ".join(sentence.split()))
     return code

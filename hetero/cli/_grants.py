@@ -12,15 +12,38 @@ from hetero.model.units import MiB
 from hetero.node.ledger.ledger import Container
 from hetero.node.view.observe import GrantView, Share
 
-user_option = click.option("-u", "--user", metavar="NAME", help="Only this user's grants.")
+
+class Name(click.ParamType[str]):
+    """A name, which an unset variable of a shell is not."""
+
+    name = "name"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name as it is."""
+        return value if value.strip() else self.fail("is empty.", param, ctx)
+
+
+user_option = click.option(
+    "-u", "--user", type=Name(), metavar="NAME", help="Only this user's grants."
+)
 device_option = click.option(
-    "-d", "--device", metavar="NAME", help="Only grants of this device: a number or UUID."
+    "-d",
+    "--device",
+    type=Name(),
+    metavar="NAME",
+    help="Only grants of this device: a number or UUID.",
 )
 
 
 def of_user(grants: Sequence[GrantView], user: str | None) -> tuple[GrantView, ...]:
     """Return the grants of a user, all of them where none is named."""
     return tuple(grant for grant in grants if user in (None, grant.user))
+
+
+def none_stands(*, user: str | None, device: str | None) -> str:
+    """Return the sentence that no grant was found of a user and a device, None for any."""
+    of_whom = f" of user {user}" if user else ""
+    return "no grants stand" + of_whom + (f" on device {device}" if device else "")
 
 
 def on_device(grants: Sequence[GrantView], device: str | None) -> tuple[GrantView, ...]:

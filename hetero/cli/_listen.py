@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from hetero.kube.service.start import Listen
 
 _File = click.Path(path_type=Path)
+#: 0 takes any that is free.
+PORT = click.IntRange(0, 65535)
 
 
 def listen_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,7 +25,7 @@ def listen_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--insecure", is_flag=True, help="Serve plain HTTP. For tests alone."),
         click.option("--key", type=_File, help="The certificate's private key."),
         click.option("--cert", type=_File, help="The certificate; it is reloaded when it changes."),
-        click.option("--port", type=int, required=True),
+        click.option("--port", type=PORT, required=True),
         click.option("--host", default="0.0.0.0", show_default=True),  # noqa: S104 - a pod's own
     ):
         command = option(command)

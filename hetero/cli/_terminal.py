@@ -37,11 +37,25 @@ class _Escaping(io.TextIOWrapper):
 
 
 def guard_streams() -> None:
-    """Let nothing reach standard output and standard error but by `_Escaping`."""
+    """Let nothing reach standard output and standard error but by `_Escaping`.
+
+    One that is closed takes everything; a program that we become still finds it closed.
+    """
+    if None in (sys.stdout, sys.stderr):
+        nowhere = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = _Escaping(sys.stdout, line_buffering=sys.stdout.isatty())
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr = _Escaping(sys.stderr, line_buffering=True)
+
+
+def note(text: str) -> None:
+    """Write a line to standard error. No result depends on whether it can be written."""
+    try:
+        print(text, file=sys.stderr)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def has_ascii_alone(stream: TextIO, environ: Mapping[str, str]) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from hetero.cli._listen import PORT
+
 
 @click.command()
 @click.option("--node", envvar="NODE_NAME", default="", help="This node's name in the cluster.")
@@ -32,7 +34,7 @@ import click
     show_default=True,
     help="The key that allocations are signed with.",
 )
-@click.option("--metrics", type=int, help="The port /metrics is served on; none: not at all.")
+@click.option("--metrics", type=PORT, help="The port /metrics is served on; none: not at all.")
 @click.option(
     "--driver",
     type=click.Choice(["files", "cdi", "runtime"]),

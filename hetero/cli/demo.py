@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from shutil import which
@@ -12,6 +13,7 @@ from hetero.cli import fit
 from hetero.cli._render import Part, Text, table
 from hetero.cli._show import put
 from hetero.cli.inventory import render
+from hetero.model.errors import BadInput
 from hetero.node.demo import MANY, RACK, SHARES, Demo, Ending, of_each, stage
 from hetero.node.simulation import racks
 
@@ -39,6 +41,8 @@ def command(*, real: bool, listing: bool, seconds: int) -> None:
     if listing:
         put(_racks(racks()))
         return
+    if real and os.environ.get("HETERO_RACK"):
+        raise BadInput("--real: HETERO_RACK is set, and simulates cards: unset it")
     with stage(real=real) as demo:
         if not real:
             said = "The cards in this demo are SIMULATED: no real card is used or measured."

@@ -9,7 +9,7 @@ import click
 
 from hetero.cli import _json
 from hetero.cli._render import Part, state, table
-from hetero.cli._show import json_option, show
+from hetero.cli._show import dumps, json_option, show
 from hetero.container.log import tell
 from hetero.model.errors import Refused
 from hetero.node.node import Node
@@ -43,6 +43,10 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
         _watch(node)
     if uninstall_check:
         standing = standing_anywhere(node)
+        found = [Finding(f"grant {e.id}", Verdict.BAD, f"stands for {e.user}") for e in standing]
+        if as_json:
+            click.echo(dumps(_json.listing("doctor")(found)))
+            return Refused.code if found else 0
         if standing:
             names = ", ".join(f"{e.id} ({e.user}: {what_for(node, e)})" for e in standing)
             raise Refused(f"grants still stand: {names}: end them before uninstalling")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import click
 
+import hetero
+from hetero.cli._terminal import note
 from hetero.cli.runtime import change
-from hetero.container.install import service_installation, service_removal
+from hetero.container.install import closed_to_users, service_installation, service_removal
 
 _START = "systemctl daemon-reload && systemctl enable --now heterod.socket heterod.service"
 _STOP = "systemctl disable --now heterod.socket heterod.service heterod-setup.service"
@@ -18,7 +21,7 @@ _STOP = "systemctl disable --now heterod.socket heterod.service heterod-setup.se
 @click.option("--remove", is_flag=True, help="Take the units out again.")
 @click.option(
     "--prefix",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
     default="/",
     help="The root of the machine to change, when it is not this one.",
 )
@@ -35,6 +38,18 @@ def command(prefix: Path, *, remove: bool, yes: bool) -> None:
     """
     if remove:
         if change(service_removal(prefix=prefix), yes=yes):
-            click.echo(f"if it still runs: {_STOP}")
+            _advise(f"if it still runs: {_STOP}", prefix)
     elif change(service_installation(prefix=prefix, environ=os.environ), yes=yes):
-        click.echo(f"start it: {_START}")
+        _advise(f"start it: {_START}", prefix)
+        closed = closed_to_users(Path(sys.executable), Path(hetero.__file__))
+        if closed:
+            note(
+                f"hetero: users cannot run this hetero: {closed} is closed to them. "
+                "Install it elsewhere, such as in /opt"
+            )
+
+
+def _advise(says: str, prefix: Path) -> None:
+    """Say what to do next, where this machine is the one that was changed."""
+    if prefix == Path("/"):
+        click.echo(says)

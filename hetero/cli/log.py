@@ -25,7 +25,12 @@ def command(subject: str | None, *, as_json: bool) -> None:
       hetero log --json | jq '.items[-1].says'
     """
     show(
-        lambda: events(Node.here(), subject=subject), _render, _json.listing("log"), as_json=as_json
+        lambda: events(Node.here(), subject=subject),
+        lambda told: (
+            _render(told) if told else f"nothing was told{f' of {subject}' if subject else ''}"
+        ),
+        _json.listing("log"),
+        as_json=as_json,
     )
 
 
@@ -33,4 +38,4 @@ def _render(told: tuple[Event, ...]) -> Part:
     made = table("at", "who", "what", elides=("who",), folds=("what",), drops=("at",))
     for event in told:
         made.add_row(event.at, event.subject, event.says)
-    return made if told else "nothing was told"
+    return made

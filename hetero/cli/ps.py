@@ -6,7 +6,14 @@ import click
 from attrs import evolve
 
 from hetero.cli import _json
-from hetero.cli._grants import device_option, holdings, of_user, on_device, user_option
+from hetero.cli._grants import (
+    device_option,
+    holdings,
+    none_stands,
+    of_user,
+    on_device,
+    user_option,
+)
 from hetero.cli._render import Part, Text, heading
 from hetero.cli._show import Seconds, json_option, show, watch_option, wide_option
 from hetero.node.node import Node
@@ -58,7 +65,7 @@ def command(
 
     show(
         query,
-        lambda view: render(view, wide=wide),
+        lambda view: render(view, wide=wide, none=none_stands(user=user, device=device)),
         lambda view: _json.grants(view, seconds=seconds),
         as_json=as_json,
         watch=watch,
@@ -66,10 +73,10 @@ def command(
     )
 
 
-def render(view: GrantsView, *, wide: bool = False) -> Part:
-    """Return the table of grants."""
+def render(view: GrantsView, *, wide: bool = False, none: str = "no grants stand") -> Part:
+    """Return the table of grants; `none` is said where there is no row."""
     return [
         *heading(view.simulated),
         *(Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable),
-        holdings(view.grants, wide=wide) if view.grants else "no grants stand",
+        holdings(view.grants, wide=wide) if view.grants else none,
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hetero.cli._done import limits, quiet_option, say
+from hetero.cli._grants import Name
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from
 from hetero.node.node import Node
@@ -15,7 +16,12 @@ from hetero.node.resize import resize
 @click.argument("grant")
 @click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
 @click.option("--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100.")
-@click.option("--device", metavar="NAME", help="Only this device of the grant: a number or UUID.")
+@click.option(
+    "--device",
+    type=Name(),
+    metavar="NAME",
+    help="Only this device of the grant: a number or UUID.",
+)
 @quiet_option
 def command(
     *, grant: str, memory: str | None, core: str | None, device: str | None, quiet: bool

@@ -8,6 +8,8 @@ import click
 
 from hetero.cli._done import limits, quiet_option
 from hetero.cli._request import request_from, request_options
+from hetero.cli._terminal import note
+from hetero.model.errors import BadInput
 from hetero.node.ledger.ledger import Grant
 from hetero.node.run import run
 
@@ -30,13 +32,15 @@ def command(*, command: tuple[str, ...], label: str | None, quiet: bool, **flags
       hetero run --count 2 -- torchrun --nproc-per-node 2 train.py
       hetero run --device 0:mem=3276Mi,core=10 --device 1:mem=8192Mi,core=50 -- ./job
     """
+    if not command[0]:
+        raise BadInput("no command to run: its first word is empty")
 
     def warn(says: str) -> None:
         if not quiet:
-            click.echo(f"hetero: {says}", err=True)
+            note(f"hetero: {says}")
 
     def tell(grant: Grant) -> None:
         for line in () if quiet else limits(grant):
-            click.echo(f"hetero: {line}", err=True)
+            note(f"hetero: {line}")
 
     run(request_from(**flags), command=command, label=label, tell=tell, warn=warn)

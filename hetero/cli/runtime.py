@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from hetero.cli._terminal import note
 from hetero.container.install import Change, apply, expect_unused, installation, removal
 from hetero.node.node import Node
 
 _yes = click.option("--yes", is_flag=True, help="Change it without asking.")
 _prefix = click.option(
     "--prefix",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
     default="/",
     help="The root of the machine to change, when it is not this one.",
 )
@@ -63,6 +64,10 @@ def change(changes: list[Change], *, yes: bool) -> bool:
     for each in changes:
         click.echo(each.diff())
     if not yes:
-        click.confirm("Change this?", abort=True)
+        try:
+            click.confirm("Change this?", abort=True)
+        except click.Abort:
+            note("hetero: nothing was changed")
+            raise
     apply(changes)
     return True

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hetero.cli._listen import listen, listen_options
+from hetero.cli._listen import PORT, listen, listen_options
 from hetero.model.errors import BadInput
 
 
@@ -19,7 +19,7 @@ from hetero.model.errors import BadInput
     metavar="NAMESPACE/NAME",
     help="Lead while the kube-scheduler on this host holds this Lease.",
 )
-@click.option("--metrics", type=int, help="The port /metrics is served on; none: not at all.")
+@click.option("--metrics", type=PORT, help="The port /metrics is served on; none: not at all.")
 @listen_options
 def command(
     *,

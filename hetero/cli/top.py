@@ -295,12 +295,15 @@ def _bar(part: float | None) -> Text:
 def _grants(grants: Sequence[GrantView]) -> Table:
     """Return the table of grants, each with its containers and processes."""
     made = table(
-        *("#", "grant", "user", "core", "memory", " ", "note", "policy", "kept by", "age", "pid"),
-        *("container", "program"),
+        *("#", "grant", "name", "user", "core", "memory", " ", "note", "policy", "kept by", "age"),
+        *("pid", "container", "program"),
         right=("#", "core", "memory", "age", "pid"),
-        elides=("grant", "container", "program"),
-        optional=("note", "container"),
-        drops=(" ", "kept by", "age", "container", "user", "policy", "program", "pid", "note"),
+        elides=("name", "container", "program"),
+        optional=("name", "note", "container"),
+        drops=(
+            *(" ", "kept by", "age", "container", "user", "policy", "program", "pid", "note"),
+            "name",
+        ),
     )
     for grant in grants:
         for row in _rows_of(grant):
@@ -355,7 +358,8 @@ def _of_share(share: Share) -> dict[str, str | Text]:
 
 def _of_grant(grant: GrantView, container: str) -> dict[str, str | Text]:
     return {
-        "grant": name_of(grant) or grant.id,
+        "grant": grant.id,
+        "name": name_of(grant),
         "user": grant.user,
         "policy": grant.policy.value,
         "age": age(grant.since),

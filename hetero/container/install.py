@@ -181,6 +181,12 @@ def service_removal(*, prefix: Path) -> list[Change]:
     return [change for change in changes if change.before is not None]
 
 
+def closed_to_users(*files: Path) -> Path | None:
+    """Return the first folder above these files that not every user may enter."""
+    folders = (folder for file in files for folder in reversed(file.resolve().parents))
+    return next((folder for folder in folders if not folder.stat().st_mode & 0o001), None)
+
+
 def _quoted(word: str) -> str:
     """Return a word as systemd.syntax(7) reads it back, with specifiers as text."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")

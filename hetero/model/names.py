@@ -1,9 +1,11 @@
-"""Which of the names there are is probably meant by one that is none of them."""
+"""What people may call a grant, and which name is probably meant by one that is none."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+
+from hetero.model.errors import BadInput
 
 _NONE: Mapping[str, str] = {}
 
@@ -26,3 +28,11 @@ def did_you_mean(word: str, known: Iterable[str], *, aliases: Mapping[str, str] 
 
 def _plain(word: str) -> str:
     return word.lower().replace("o", "0")
+
+
+def check_label(label: str) -> None:
+    """Raise `BadInput` for a label that could not be told from others, or from a grant's id."""
+    if not label.strip():
+        raise BadInput(f"label {label!r} is blank: write one that can be seen")
+    if re.fullmatch("[0-9a-f]{8}", label):
+        raise BadInput(f"label {label!r} could be the id of a grant: choose another")

@@ -64,7 +64,9 @@ def pairs(text: str, *, said: str, known: Mapping[str, str], example: str) -> di
     for share in filter(None, (part.strip() for part in text.split(","))):
         word, equals, value = share.partition("=")
         name = known.get(word.strip())
-        if not equals or name is None or name in told:
+        if name in told:
+            raise BadInput(f"{said}: {word.strip()} is given twice: {example}")
+        if not equals or name is None:
             names = " or ".join(f"{word}=…" for word in known if word != "memory")
             raise BadInput(f"{said}: {share!r} is not {names}: {example}")
         told[name] = value.strip()

@@ -51,6 +51,8 @@ def parse_memory(text: str) -> int:
     factor = _FACTORS.get(match[2].upper()) if match else None
     if match is None or factor is None:
         raise BadInput(f"memory {text!r} is not a size: write 3000Mi, 3G or 50%")
+    if match[2] == "m":  # thousandths, as Kubernetes has it
+        raise BadInput(f"memory {text!r}: m is a thousandth: write {match[1]}Mi or {match[1]}M")
     said = Decimal(match[1]) * factor
     size = said.to_integral_value(ROUND_CEILING) if factor > 1 else said
     if said < 1 or size != int(size):

@@ -17,6 +17,7 @@ from attrs import evolve, field
 from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
 from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
+from hetero.model.names import check_label
 from hetero.node import slices
 from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
 from hetero.node.grant_names import one_of
@@ -176,6 +177,8 @@ class Node:
         `asker` is the user it is for where that is not this process's. Raises `Refused` with the
         reason; then, as after any error, nothing was taken.
         """
+        if label is not None:
+            check_label(label)
         if self.daemon:
             return self._asked_for(self.daemon, request, command=command, label=label)
         # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.

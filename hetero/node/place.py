@@ -15,9 +15,12 @@ KEPT = Path("/var/lib/hetero")
 
 
 def state_directory(environ: Mapping[str, str], *, uid: int) -> Path:
-    """Return where `uid` keeps its state: $HETERO_STATE, or the runtime directory of the user."""
+    """Return where `uid` keeps its state: $HETERO_STATE, or the runtime directory of the user.
+
+    Raises `BadInput` for a relative one: it would be another ledger in each working directory.
+    """
     if environ.get("HETERO_STATE"):
-        return Path(environ["HETERO_STATE"]).absolute()
+        return _absolute(environ["HETERO_STATE"])
     if uid == 0:
         return SYSTEM
     runtime = environ.get("XDG_RUNTIME_DIR")
@@ -29,8 +32,16 @@ def state_directory(environ: Mapping[str, str], *, uid: int) -> Path:
 def persistent_directory(environ: Mapping[str, str], *, uid: int) -> Path | None:
     """Return where `uid` keeps what outlives a boot: root has a place for it, and $HETERO_STATE."""
     if environ.get("HETERO_STATE"):
-        return Path(environ["HETERO_STATE"]).absolute() / "persistent"
+        return _absolute(environ["HETERO_STATE"]) / "persistent"
     return KEPT if uid == 0 else None
+
+
+def _absolute(named: str) -> Path:
+    if not Path(named).is_absolute():
+        from hetero.model.errors import BadInput  # as below
+
+        raise BadInput(f"HETERO_STATE {named!r} is not an absolute path: write it from / on")
+    return Path(named)
 
 
 def simulator() -> ModuleType:

@@ -197,11 +197,11 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
 
 def _quotas(table: Mapping[str, Any], kind: str, was: Mapping[str, Quota]) -> Mapping[str, Quota]:
     """Return the quotas of the users or groups that a table names, over what was set before."""
-    said = _table(table, kind)
+    said = _table(table, kind, within="quota.")
     none = _EACH if kind == "users" else Quota()
     made = dict(was)
     for name in said:
-        one = _table(said, name)
+        one = _table(said, name, within=f"quota.{kind}.")
         _expect(one, known=("memory", "core", "grants"))
         made[name] = _quota(one, none, said=f"quota.{kind}.{name}")
     return made
@@ -209,7 +209,7 @@ def _quotas(table: Mapping[str, Any], kind: str, was: Mapping[str, Quota]) -> Ma
 
 def _quota(table: Mapping[str, Any], was: Quota, *, said: str) -> Quota:
     memory = table.get("memory")
-    if memory is not None and not isinstance(memory, str):
+    if memory is not None and (not isinstance(memory, str) or memory.strip().endswith("%")):
         raise BadInput(f'{said}.memory {memory!r} is not a size: write "40Gi"')
     counts: dict[str, int | None] = {"core": was.core, "grants": was.grants}
     for name in counts:
@@ -222,10 +222,10 @@ def _quota(table: Mapping[str, Any], was: Quota, *, said: str) -> Quota:
     return Quota(memory=was.memory if memory is None else parse_memory(memory), **counts)
 
 
-def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _table(document: Mapping[str, Any], name: str, *, within: str = "") -> Mapping[str, Any]:
     table = document.get(name, {})
     if not isinstance(table, dict):
-        raise BadInput(f"{name} is a table: write [{name}]")
+        raise BadInput(f"{within}{name} is a table: write [{within}{name}]")
     return table
 
 

@@ -80,7 +80,7 @@ def _json(path: Path) -> Trace:
     """Read `{"nodes": [Node…], "pods": [Pod…]}`, each as the codec writes them."""
     try:
         document = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(document, dict):
         raise BadInput(f"{path}: not an object with nodes and pods")

@@ -41,7 +41,7 @@ CUresult launch_enter(struct launch_ticket *ticket, CUstream stream)
     if (governor == NULL)
         return CUDA_ERROR_NOT_PERMITTED;
     ticket->stream = stream_key(stream);
-    if (gate_enter(&governor->gate))
+    if (gate_enter(&governor->gate, &ticket->stream))
         ticket->governor = governor;
     return CUDA_SUCCESS;
 }

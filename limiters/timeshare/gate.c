@@ -31,8 +31,6 @@
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THROTTLE_NS (50 * MS)
 
-#define ONE_LAUNCH (UINT64_C(1) << 32)
-
 /* A process that exits has this much of the device beyond its share, for what little most have left to do. The end of a
  * launch is waited for no longer than that, either, unless another follows. */
 #define EXIT_NS MS
@@ -130,9 +128,10 @@ static void throttle(struct gate *gate)
         unlock(gate);
         if (enough)
             return;
-        /* What is in flight beside a grant of high priority is done before a sleeping thread would wake up. */
+        /* What is in flight beside a grant of high priority is done before a sleeping thread would wake up, and the
+         * device waits for who looks late. */
         bool low_latency = atomic_load_explicit(&gate->low_latency, memory_order_relaxed);
-        gate->engine->pause(low_latency ? 4 * US : 20 * US);
+        gate->engine->pause(low_latency ? 2 * US : 20 * US);
     }
 }
 
@@ -281,35 +280,130 @@ static void leave_at_exit(struct gate *gate, const struct stream_key *key)
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------- for launchers */
+/* ------------------------------------------------------------------------------------------- between enter and leave
+ *
+ * A launch may be interrupted anywhere by a signal handler that launches, too. While that one waits at the gate, the
+ * launch that it interrupted makes nothing; if it counted as in flight, the time slice could not end, and the wait
+ * neither. So a thread takes a cell of the gate, in one instruction of which a handler sees whether it was executed,
+ * and a handler that waits writes to the cell that the thread waits. What the interrupted launch has made by then is
+ * fenced first.
+ */
 
-bool gate_enter(struct gate *gate)
+/* Launches within launches of one thread; deeper ones, and those that find no cell, are only counted: a
+ * handler that interrupts one of them waits until the governor gives it a time slice in debt. */
+#define ENTRIES 8u
+
+struct entry {
+    struct gate *gate;
+    _Atomic uintptr_t *cell; /* NULL: it has none. It is the thread's if it says so. */
+    uintptr_t before;        /* what the cell said: 0, or the same of a launch that this one interrupted */
+    struct stream_key stream;
+};
+
+static __thread struct {
+    volatile unsigned depth;
+    struct entry entries[ENTRIES];
+} mine;
+
+/* What a thread's cell says: it is inside; or it waits in a handler. */
+#define INSIDE ((uintptr_t)&mine)
+#define WAITS  (INSIDE | 1)
+
+/* Multiplicative hashing by the golden ratio: threads' stacks are as far apart as each is large. */
+#define SPREAD UINT64_C(0x9e3779b97f4a7c15)
+
+/* Of this thread so many launches are between enter and leave: what was written before is there before. */
+static void set_depth(unsigned depth)
 {
-    for (;;) {
-        uint32_t backlog = atomic_load_explicit(&gate->backlog, memory_order_relaxed);
-        if (__builtin_expect(backlog >= most_in_flight(gate), 0))
-            throttle(gate);
-        /* First inside, then the gate: the thread closes the gate, then looks who is inside. */
-        atomic_fetch_add(&gate->traffic, ONE_LAUNCH + 1);
-        if (__builtin_expect(atomic_load(&gate->state) == GATE_OPEN, 1))
-            break;
-        atomic_fetch_sub(&gate->traffic, ONE_LAUNCH + 1);
-        if (!atomic_load(&gates_retired))
-            wait_until_open(gate);
-        if (!terms_limit_core(gate->terms))
-            return false;
-        if (atomic_load(&gates_retired)) {
-            wait_at_exit(gate);
-            atomic_fetch_add(&gate->traffic, ONE_LAUNCH + 1);
-            return true;
-        }
-    }
-    if (__builtin_expect(atomic_load_explicit(&gate->first_ns, memory_order_relaxed) == 0, 0))
-        atomic_store_explicit(&gate->first_ns, gate->engine->now(), memory_order_relaxed);
-    return true;
+    atomic_signal_fence(memory_order_seq_cst);
+    mine.depth = depth;
+    atomic_signal_fence(memory_order_seq_cst);
 }
 
-/* The stream this thread used last: most threads use one for long. */
+static bool is_mine(const struct entry *entry, const struct gate *gate)
+{
+    return entry->gate == gate && entry->cell != NULL && (atomic_load(entry->cell) | 1) == WAITS;
+}
+
+/* The last launch at the gate that the one from now on interrupts. NULL: it interrupts none that has a cell. */
+static const struct entry *interrupted(const struct gate *gate)
+{
+    for (unsigned at = mine.depth < ENTRIES ? mine.depth : ENTRIES; at-- > 0;)
+        if (is_mine(&mine.entries[at], gate))
+            return &mine.entries[at];
+    return NULL;
+}
+
+/* Where a thread looks for a cell first. */
+static unsigned first_cell(void)
+{
+    return (unsigned)(INSIDE * SPREAD / (UINT64_MAX / GATE_CELLS + 1));
+}
+
+static bool take_cell(struct gate *gate, struct entry *entry, unsigned at, uintptr_t *whose)
+{
+    *whose = 0;
+    entry->cell = &gate->cells[at % GATE_CELLS];
+    atomic_signal_fence(memory_order_seq_cst);
+    return atomic_compare_exchange_strong(entry->cell, whose, INSIDE);
+}
+
+/* Any cell that is nobody's, or of a thread that has ended inside and was where this one is. */
+static void take_any_cell(struct gate *gate, struct entry *entry)
+{
+    uintptr_t whose;
+    for (unsigned at = 0; at < GATE_CELLS; at++)
+        if (take_cell(gate, entry, first_cell() + at, &whose) || whose == INSIDE)
+            return;
+    entry->cell = NULL;
+    atomic_fetch_add(&gate->others, 1);
+}
+
+/* First inside, then the gate: the thread closes the gate, then looks who is inside. In a handler, the cell of the
+ * launch that it interrupts serves, if that one has taken it. */
+static void step_in(struct gate *gate, const struct stream_key *stream)
+{
+    unsigned depth = mine.depth;
+    if (depth >= ENTRIES) {
+        set_depth(depth + 1);
+        atomic_fetch_add(&gate->others, 1);
+        return;
+    }
+    const struct entry *outer = interrupted(gate);
+    struct entry *entry = &mine.entries[depth];
+    *entry = (struct entry){.gate = gate, .stream = *stream};
+    set_depth(depth + 1);
+    if (outer == NULL) {
+        take_any_cell(gate, entry);
+        return;
+    }
+    entry->before = atomic_load(outer->cell);
+    entry->cell = outer->cell;
+    atomic_store(outer->cell, INSIDE);
+}
+
+static inline void step_out(struct gate *gate)
+{
+    unsigned depth = mine.depth - 1;
+    const struct entry *entry = &mine.entries[depth];
+    if (__builtin_expect(depth < ENTRIES && entry->cell != NULL, 1))
+        atomic_store_explicit(entry->cell, entry->before, memory_order_release);
+    else
+        atomic_fetch_sub(&gate->others, 1);
+    set_depth(depth);
+}
+
+bool gate_inside(struct gate *gate)
+{
+    bool inside = atomic_load(&gate->others) != 0;
+    for (unsigned at = 0; at < GATE_CELLS && !inside; at++) {
+        uintptr_t says = atomic_load(&gate->cells[at]);
+        inside = says != 0 && (says & 1) == 0;
+    }
+    return inside;
+}
+
+/* The stream this thread used last: most threads use one for long. A launch that interrupts another leaves it alone. */
 static __thread struct {
     unsigned gate;
     struct stream_key key;
@@ -317,15 +411,12 @@ static __thread struct {
     unsigned generation;
 } last;
 
-static struct tracked_stream *stream_of(struct gate *gate, const struct stream_key *key)
+static struct tracked_stream *find_stream(struct gate *gate, const struct stream_key *key)
 {
-    if (last.gate == gate->number && same_stream(&last.key, key) &&
-        last.generation == atomic_load_explicit(&last.stream->generation, memory_order_relaxed))
-        return last.stream;
     if (!lock(gate))
         return NULL;
     struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
-    if (stream != NULL) {
+    if (stream != NULL && mine.depth <= 1) {
         last.gate = gate->number;
         last.key = *key;
         last.stream = stream;
@@ -335,25 +426,120 @@ static struct tracked_stream *stream_of(struct gate *gate, const struct stream_k
     return stream;
 }
 
-void gate_leave(struct gate *gate, const struct stream_key *key)
+static bool is_last(const struct gate *gate, const struct stream_key *key)
 {
-    struct tracked_stream *stream = stream_of(gate, key);
-    if (__builtin_expect(atomic_load_explicit(&gates_retired, memory_order_relaxed), 0)) {
-        leave_at_exit(gate, key);
-    } else if (stream != NULL) {
-        if (key->thread != NULL) {
-            if (lock(gate)) {
-                tracked_stream_flush(&gate->streams, stream);
-                unlock(gate);
-            }
-        } else if (!atomic_load_explicit(&stream->dirty, memory_order_relaxed)) {
-            atomic_store(&stream->dirty, true);
+    return last.gate == gate->number && same_stream(&last.key, key) &&
+           last.generation == atomic_load_explicit(&last.stream->generation, memory_order_relaxed);
+}
+
+/* ---------------------------------------------------------------------------------------------------- for launchers */
+
+/* What may have been launched into the stream by now is waited for. */
+static void flush(struct gate *gate, const struct stream_key *key)
+{
+    if (!lock(gate))
+        return;
+    struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
+    if (stream != NULL)
+        tracked_stream_flush(&gate->streams, stream);
+    unlock(gate);
+}
+
+/* Wait at the closed gate; outside of it with all launches that this one interrupts. */
+static void wait_outside(struct gate *gate)
+{
+    const struct entry *outer = interrupted(gate);
+    uintptr_t before = outer == NULL ? 0 : atomic_load(outer->cell);
+    for (unsigned at = 0; outer != NULL && at < ENTRIES && at < mine.depth; at++)
+        if (is_mine(&mine.entries[at], gate))
+            flush(gate, &mine.entries[at].stream);
+    if (outer != NULL)
+        atomic_store(outer->cell, WAITS);
+    wait_until_open(gate);
+    if (outer != NULL)
+        atomic_store(outer->cell, before);
+}
+
+/* Nothing of ours is called where nothing has to be waited for: the registers of a call cost as much as the rest. */
+static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const struct stream_key *stream)
+{
+    for (;;) {
+        if (atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= most_in_flight(gate))
+            throttle(gate);
+        step_in(gate, stream);
+        if (atomic_load(&gate->state) == GATE_OPEN)
+            break;
+        step_out(gate);
+        if (!atomic_load(&gates_retired))
+            wait_outside(gate);
+        if (!terms_limit_core(gate->terms))
+            return false;
+        if (atomic_load(&gates_retired)) {
+            wait_at_exit(gate);
+            step_in(gate, stream);
+            return true;
         }
-        if (gate_launches(gate) - atomic_load_explicit(&gate->fenced, memory_order_relaxed) >=
+    }
+    if (atomic_load_explicit(&gate->first_ns, memory_order_relaxed) == 0)
+        atomic_store_explicit(&gate->first_ns, gate->engine->now(), memory_order_relaxed);
+    return true;
+}
+
+bool gate_enter(struct gate *gate, const struct stream_key *stream)
+{
+    uint32_t backlog = atomic_load_explicit(&gate->backlog, memory_order_relaxed);
+    if (__builtin_expect(backlog < most_in_flight(gate) && mine.depth == 0, 1)) {
+        struct entry *entry = &mine.entries[0];
+        uintptr_t whose;
+        entry->gate = gate;
+        entry->stream = *stream;
+        set_depth(1);
+        bool inside = take_cell(gate, entry, first_cell(), &whose);
+        if (__builtin_expect(inside && atomic_load(&gate->state) == GATE_OPEN &&
+                                 atomic_load_explicit(&gate->first_ns, memory_order_relaxed) != 0,
+                             1))
+            return true;
+        if (inside)
+            atomic_store(entry->cell, 0);
+        set_depth(0);
+    }
+    return wait_to_enter(gate, stream);
+}
+
+/* Into a stream that is not the last one; or it is time for a fence. */
+static __attribute__((noinline)) void leave_slowly(struct gate *gate, const struct stream_key *key, uint32_t count)
+{
+    struct tracked_stream *stream = NULL;
+    if (atomic_load(&gates_retired))
+        leave_at_exit(gate, key);
+    else
+        stream = is_last(gate, key) ? last.stream : find_stream(gate, key);
+    if (stream != NULL) {
+        if (key->thread != NULL)
+            flush(gate, key);
+        else
+            atomic_store(&stream->dirty, true);
+        if (count - atomic_load_explicit(&gate->fenced, memory_order_relaxed) >=
             atomic_load_explicit(&gate->stride, memory_order_relaxed))
             set_fence(gate, stream);
     }
-    atomic_fetch_sub(&gate->traffic, 1);
+    step_out(gate);
+}
+
+void gate_leave(struct gate *gate, const struct stream_key *key)
+{
+    uint32_t count = atomic_fetch_add(&gate->launches, 1) + 1;
+    bool fast = !atomic_load_explicit(&gates_retired, memory_order_relaxed) && key->thread == NULL &&
+                count - atomic_load_explicit(&gate->fenced, memory_order_relaxed) <
+                    atomic_load_explicit(&gate->stride, memory_order_relaxed) &&
+                is_last(gate, key);
+    if (__builtin_expect(!fast, 0)) {
+        leave_slowly(gate, key, count);
+        return;
+    }
+    if (!atomic_load_explicit(&last.stream->dirty, memory_order_relaxed))
+        atomic_store(&last.stream->dirty, true);
+    step_out(gate);
 }
 
 void gate_before_capture(struct gate *gate, const struct stream_key *key)

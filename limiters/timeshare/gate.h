@@ -16,6 +16,9 @@
 
 #define GATE_FENCES 8u
 
+/* So many threads at once are known to be between enter and leave; more are only counted. */
+#define GATE_CELLS 16u
+
 /* A launcher at the gate looks at its terms this often: the limit may have been lifted. */
 #define GATE_LOOK_NS (50 * MS)
 
@@ -33,7 +36,8 @@ struct gate {
 
     _Atomic uint32_t state;     /* futex: GATE_*; written by the thread */
     _Atomic uint32_t waiting;   /* futex: launchers at the closed gate */
-    _Atomic uint64_t traffic;   /* launches let in since the start << 32 | launchers between enter and leave */
+    _Atomic uint32_t launches;  /* made since the start; it wraps around */
+    _Atomic uint32_t others;    /* launchers between enter and leave that found no cell */
     _Atomic uint64_t first_ns;  /* when the time slice's first launch came; 0: not yet */
     _Atomic uint32_t backlog;   /* fences set and not yet passed */
     _Atomic uint32_t stride;    /* launches between two fences */
@@ -41,6 +45,7 @@ struct gate {
     _Atomic uint64_t popped_ns; /* when a fence was last seen to have passed */
     _Atomic bool long_kernels;  /* one fence stands for much, or that is not known yet */
     _Atomic bool low_latency;   /* a high-priority grant may want the device at any time; written by the thread */
+    _Atomic uintptr_t cells[GATE_CELLS]; /* each a thread's that is between enter and leave, or 0 (gate.c) */
 
     pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now, pause and power */
     sigset_t signals; /* those that the holder of the lock had blocked: a handler that launches wants the lock, too */
@@ -70,8 +75,8 @@ void gate_make(struct gate *gate, const struct engine *engine, const struct hete
 
 /* ---------------------------------------------------------------------------------------------------- for launchers */
 
-/* Wait until a launch may go ahead. False: the limit was lifted meanwhile, launch without leaving. */
-bool gate_enter(struct gate *gate);
+/* Wait until a launch into `stream` may go ahead. False: the limit was lifted meanwhile, launch without leaving. */
+bool gate_enter(struct gate *gate, const struct stream_key *stream);
 
 /* The launch was made (or failed) into `stream`. */
 void gate_leave(struct gate *gate, const struct stream_key *stream);
@@ -99,16 +104,13 @@ void gate_forget_timing(struct gate *gate);
  * its start to its end, and all together take the share of the time since, and a millisecond. */
 void gate_retire(struct gate *gate);
 
-/* Launches let in since the start; it wraps around. */
+/* Launches made since the start; it wraps around. */
 static inline uint32_t gate_launches(struct gate *gate)
 {
-    return (uint32_t)(atomic_load_explicit(&gate->traffic, memory_order_relaxed) >> 32);
+    return atomic_load_explicit(&gate->launches, memory_order_relaxed);
 }
 
-/* Whether a launcher is between enter and leave. */
-static inline bool gate_inside(struct gate *gate)
-{
-    return (uint32_t)atomic_load(&gate->traffic) != 0;
-}
+/* Whether a launcher is between enter and leave, and does not wait at the gate in a signal handler. */
+bool gate_inside(struct gate *gate);
 
 #endif

@@ -137,11 +137,14 @@ static void take_rows(struct pages *pages, const struct hetero_board_row *rows, 
         return;
     unsigned found = 0;
     pages->place = count;
+    pages->core = HETERO_CORE_FULL;
     for (unsigned r = 0; r < count; r++) {
-        if (rows[r].inode == pages->file.inode && pages->file.number >= 0)
+        if (rows[r].inode == pages->file.inode && pages->file.number >= 0) {
             pages->place = found;
-        else
+            pages->core = rows[r].core;
+        } else {
             neighbours[found++] = neighbour_of(pages, &rows[r]);
+        }
     }
     for (unsigned n = 0; n < pages->count; n++) /* whoever is gone */
         descriptor_close(&pages->neighbours[n].file);
@@ -250,12 +253,33 @@ static bool is_high(const struct neighbour *neighbour)
     return neighbour->row.priority == HETERO_PRIORITY_HIGH;
 }
 
+static bool is_elastic(const struct neighbour *neighbour)
+{
+    return neighbour->row.policy == HETERO_POLICY_ELASTIC;
+}
+
+/* What a page may claim of the device. An elastic grant may have been lent, besides, what we, others that ask and the
+ * shares of elastic ones leave: an equal part for each of those, however many of them lie. */
+static int64_t claimable(const struct pages *pages, const struct neighbour *neighbour)
+{
+    int64_t core = neighbour->row.core, most = core * BOOK_QUARTERS / 4;
+    int64_t left = (int64_t)HETERO_CORE_FULL - pages->core, sharers = 0;
+    if (!is_elastic(neighbour))
+        return most;
+    for (const struct neighbour *other = pages->neighbours; other < pages->neighbours + pages->count; other++) {
+        sharers += is_elastic(other);
+        if (is_elastic(other) || other->state != PAGE_IDLE || other->busy > 0)
+            left -= other->row.core;
+    }
+    return core + left / sharers > most ? core + left / sharers : most;
+}
+
 /* Take what was claimed in the last step off the book, and see whether any more is believed. */
-static void keep_book(struct neighbour *neighbour, int64_t step_ns, bool somebody_runs)
+static void keep_book(const struct pages *pages, struct neighbour *neighbour, int64_t step_ns, bool somebody_runs)
 {
     bool asks = neighbour->state != PAGE_IDLE;
     int64_t most_ns = asks ? BOOK_MOST : neighbour->book_ns < 0 ? 0 : neighbour->book_ns;
-    int64_t grown_ns = neighbour->book_ns + step_ns * neighbour->row.core / HETERO_CORE_FULL * BOOK_QUARTERS / 4;
+    int64_t grown_ns = neighbour->book_ns + step_ns * claimable(pages, neighbour) / HETERO_CORE_FULL;
     neighbour->book_ns = grown_ns < most_ns ? grown_ns : most_ns;
     bool claims = neighbour->state >= PAGE_ENTERS || (is_high(neighbour) && asks && !somebody_runs);
     if (claims && !neighbour->overdrawn)
@@ -306,7 +330,7 @@ void pages_look(struct pages *pages, int64_t now_ns)
     if (!pages->asks || step_ns < 0)
         step_ns = 0;
     for (unsigned n = 0; n < pages->count; n++)
-        keep_book(&pages->neighbours[n], step_ns < STEP_MOST_NS ? step_ns : STEP_MOST_NS, somebody_runs);
+        keep_book(pages, &pages->neighbours[n], step_ns < STEP_MOST_NS ? step_ns : STEP_MOST_NS, somebody_runs);
 }
 
 void pages_glance(struct pages *pages, int64_t now_ns)

@@ -96,6 +96,7 @@ struct pages {
     char board_path[PATH_MAX], own_path[PATH_MAX];
     uint64_t generation; /* of the board that `neighbours` was made from */
     unsigned place;      /* of our own row */
+    uint32_t core;       /* in it; all of the device where it is not known */
     unsigned count;
     struct neighbour *neighbours;
     int64_t looked_ns;

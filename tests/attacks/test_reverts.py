@@ -52,8 +52,8 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "exit_handler": (
         (
             "timeshare/gate.c",
-            "if (!atomic_load(&gates_retired))\n            wait_until_open",
-            "wait_until_open",
+            "if (!atomic_load(&gates_retired))\n            wait_outside",
+            "wait_outside",
         ),
     ),
     "endless_exit": (
@@ -75,35 +75,55 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
 }
 #: Those that try to get more time than their share, of tests/attacks/test_arbiter.py.
 _FORGIVEN = (("timeshare/governor.c", "->trails_ns = drained ? 0 : now;", "->trails_ns = 0;"),)
-OF_TIME = {"long_kernels": _FORGIVEN, "long_graphs": _FORGIVEN}
+OF_TIME: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "long_kernels": _FORGIVEN,
+    "long_graphs": _FORGIVEN,
+    "many_streams": (
+        (
+            "timeshare/tracked_streams.h",
+            "#define TRACKED_STREAM_CHUNK  256u\n#define TRACKED_STREAM_CHUNKS 64u",
+            "#define TRACKED_STREAM_CHUNK  1u\n#define TRACKED_STREAM_CHUNKS 1u",
+        ),
+    ),
+}
+#: A second hold of an attack that another row of it has a hold for.
+SECOND: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "signal_handler": (("timeshare/gate.c", "atomic_store(outer->cell, WAITS);", ""),),
+}
+ALL = [(name, edits) for table in (REVERTS, OF_TIME, SECOND) for name, edits in table.items()]
 
 
 def test_each_attack_that_is_held_has_the_lines_that_hold_it() -> None:
     assert {attack.name for attack in ATTACKS if attack.held} == set(REVERTS)
-    for name, edits in {**REVERTS, **OF_TIME}.items():
+    for name, edits in ALL:
         for file, before, _ in edits:
             assert 1 == (LIMITERS / file).read_text().count(before), (name, file, before)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [*REVERTS, *OF_TIME])
-def test_an_attack_succeeds_without_the_lines_that_hold_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    copy = tmp_path / "limiters"
+def _without(edits: tuple[tuple[str, str, str], ...], copy: Path) -> Path:
     shutil.copytree(LIMITERS, copy, ignore=shutil.ignore_patterns("build", "lib"))
-    for file, before, after in {**REVERTS, **OF_TIME}[name]:
+    for file, before, after in edits:
         source = copy / file
         source.write_text(source.read_text().replace(before, after))
     library = "hetero_limiters/lib/libhetero-cuda.so"
     environment = {**os.environ, "MAKEFLAGS": ""}
     # What is left unused is not the point.
     subprocess.run(["make", "-s", "-C", copy, "CC=cc -w", library], check=True, env=environment)
-    monkeypatch.setattr(tenancy, "LIMITER", copy / library)
+    return copy / library
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "edits"), ALL, ids=[name for name, _ in ALL])
+def test_an_attack_succeeds_without_the_lines_that_hold_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    edits: tuple[tuple[str, str, str], ...],
+) -> None:
+    monkeypatch.setattr(tenancy, "LIMITER", _without(edits, tmp_path / "limiters"))
     grant = Rack.of(tmp_path).grant(Terms(memory=MEMORY, core=100 * CORE))
     attack = next((one for one in ATTACKS if one.name == name), Attack(name, name))
-
     answer = told(start(attack, grant, tmp_path))
     assert not answer["held"], answer["got"]
     print(answer["got"])

@@ -61,7 +61,7 @@ def test_nothing_said_is_nothing_asked(environ: dict[str, str]) -> None:
         ({"HETERO": "0:mem=lots"}, "memory 'lots' is not a size"),
         ({"HETERO": "0:core=110"}, "core '110' is not a percentage"),
         ({"HETERO": "0:mme=1Gi"}, "'mme=1Gi' is not mem=… or core=…: write 0:mem=3276Mi,core=10"),
-        ({"HETERO": "0:mem=1Gi,mem=2Gi"}, "'mem=2Gi' is not"),
+        ({"HETERO": "0:mem=1Gi,mem=2Gi"}, "mem is given twice"),
         ({"HETERO": ":mem=1Gi"}, "names no device"),
         ({"HETERO": "count=0,mem=1Gi"}, "count '0' is not a number of devices"),
         ({"HETERO": "count=two"}, "count 'two' is not a number"),

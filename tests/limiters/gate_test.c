@@ -83,7 +83,7 @@ static void *launch_through_the_gate(void *number)
 {
     struct stream_key stream = {.stream = stream_handles + (uintptr_t)number};
     for (int i = 0; i < GATE_LAUNCHES; i++) {
-        EXPECT(true, gate_enter(&governor->gate));
+        EXPECT(true, gate_enter(&governor->gate, &stream));
         uint64_t free_at = atomic_load(&device_free_at), now = real_now();
         while (!atomic_compare_exchange_weak(&device_free_at, &free_at, (free_at > now ? free_at : now) + 100 * US))
             ;
@@ -107,7 +107,7 @@ static void threads_pass_the_gate_of_a_governor_in_real_time(void)
     /* 120 ms of device time at a half, less the time slices at either end; and prompt, on whatever machine. */
     EXPECT(true, real_now() - since > 200 * MS && real_now() - since < 5000 * MS);
     governor_retire(governor);
-    EXPECT(GATE_THREADS * GATE_LAUNCHES, atomic_load(&governor->gate.traffic) >> 32);
+    EXPECT(GATE_THREADS * GATE_LAUNCHES, gate_launches(&governor->gate));
 }
 
 /* Whether no thread can be started: its stack would take more than there is. */
@@ -149,7 +149,7 @@ static void a_thread_that_cannot_be_started_is_reported_once_a_minute(void)
     EXPECT(STDERR_FILENO, dup2(fileno(said), STDERR_FILENO));
     threads_are_impossible(true);
     alarm(30); /* rather than wait for ever */
-    EXPECT(true, gate_enter(&governor->gate));
+    EXPECT(true, gate_enter(&governor->gate, &(struct stream_key){0}));
     gate_leave(&governor->gate, &(struct stream_key){0});
     governor_retire(governor);
 

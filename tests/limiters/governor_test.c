@@ -37,11 +37,11 @@ static void program(void)
     if (atomic_load(&sim.governor->gate.state) == GATE_CLOSED)
         return;
     sim.inside = true;
-    EXPECT(true, gate_enter(&sim.governor->gate));
+    struct stream_key stream = {.stream = &sim};
+    EXPECT(true, gate_enter(&sim.governor->gate, &stream));
     sim.free_at = (sim.free_at > sim.clock ? sim.free_at : sim.clock) + sim.kernel_ns;
     sim.busy_ns += sim.kernel_ns;
     sim.launched++;
-    struct stream_key stream = {.stream = &sim};
     gate_leave(&sim.governor->gate, &stream);
     sim.host_until = sim.clock + sim.host_ns;
     if (sim.rest_ns > 0)
@@ -145,7 +145,7 @@ static void govern(uint32_t core, uint64_t ns)
             sim_pause(50 * US);
             continue;
         }
-        if (atomic_load(&sim.governor->gate.traffic) == 0)
+        if (gate_launches(&sim.governor->gate) == 0)
             sim.governor->account.asked_ns = sim.clock;
         if (forging)
             atomic_store(&account.balance_ns, INT64_MAX);

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <time.h>
 
-enum { MOST = 4, PARTS = 4, SHARED_S = 4, SHARED_PERCENT = 90 };
+enum { MOST = 4, PARTS = 4, SHARED_S = 5, SHARED_PERCENT = 90 };
 
 /* One of so many system calls takes a task its processor for a while. */
 #define PREEMPTED 64
@@ -122,8 +122,9 @@ static bool all_honest(void)
     return honest;
 }
 
-/* The law of a fixed share, from above: what its last time slice runs over, and five points, because work beside a
- * kernel of seconds is charged by halves of the clock. A page that lies lowers what others are charged. */
+/* The law of a fixed share, from above: what its last time slice runs over, and three points, because work that is
+ * shorter than the driver's turns gets more than half of the clock beside a kernel of seconds. A page that lies lowers
+ * what others are charged. */
 static void expect_nobody_takes_more(uint64_t ran_ns)
 {
     for (unsigned t = 0; t < tenant_count && all_honest(); t++) {
@@ -131,7 +132,7 @@ static void expect_nobody_takes_more(uint64_t ran_ns)
         if (tenant->terms.policy != HETERO_POLICY_FIXED)
             continue;
         uint64_t share_ns = ran_ns * tenant->terms.core / HETERO_CORE_FULL;
-        uint64_t over_ns = ran_ns / 20 + 2 * BUDGET_TIME_SLICE_NS + tenant->kernel_ns;
+        uint64_t over_ns = ran_ns * 3 / 100 + 2 * BUDGET_TIME_SLICE_NS + tenant->kernel_ns;
         double beyond_ms = ((double)tenant->done_ns - (double)share_ns - (double)over_ns) / 1e6;
         expect(beyond_ms <= 0, t, "ms of the device beyond its share", beyond_ms);
     }
@@ -192,7 +193,8 @@ static void machine_of(const uint64_t *kernels_us, unsigned kernels, unsigned st
     machine_end();
 }
 
-/* Beside high priority little of a tenant is in flight, which costs one of small kernels up to a 20th of its share. */
+/* Beside high priority one kernel of a tenant is in flight at a time: the card waits a moment after each, which costs
+ * it up to a 50th of its share. */
 static void expect_its_share(unsigned t)
 {
     const struct tenant *tenant = &tenants[t];
@@ -202,8 +204,8 @@ static void expect_its_share(unsigned t)
     double share = tenant->terms.core / 100.0, off = tenant_got(tenant, 2, SHARED_S + 1) - share;
     if (off > 0 && tenant->terms.policy == HETERO_POLICY_ELASTIC)
         off = 0;
-    seen.furthest = !beside_high && fabs(off) > seen.furthest ? fabs(off) : seen.furthest;
-    expect(fabs(off) <= 1 + (beside_high ? share / 20 : 0), t, "points from its share", off);
+    seen.furthest = fabs(off) > seen.furthest ? fabs(off) : seen.furthest;
+    expect(fabs(off) <= 1 + (beside_high ? share / 50 : 0), t, "points from its share", off);
     seen.time_slices += tenant->time_slices;
 }
 

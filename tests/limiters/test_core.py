@@ -30,6 +30,7 @@ LONG = (
     "alone_kernels_of_any_length_get_their_share",
     "a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long",
     "two_with_kernels_of_seconds_have_their_shares",
+    "kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing",
     "on_machines_of_honest_tenants_each_has_its_share_within_a_point",
     "on_long_machines_nobody_is_kept_from_a_card_by_what_others_do",
     *LONGEST,

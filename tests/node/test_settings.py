@@ -95,7 +95,7 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ('[quota]\nmemory = "much"', "memory 'much' is not a size"),
         ("[quota]\ncore = -1", "quota.core -1 is not a whole number, 0 or more"),
         ("[quota]\ngrants = true", "quota.grants True is not a whole number"),
-        ("[quota.users]\nalice = 3", r"write \[alice\]"),
+        ("[quota.users]\nalice = 3", r"write \[quota.users.alice\]"),
         ("[quota.groups.lab]\ncores = 3", "unknown key 'cores'"),
         ("[scale", "node.toml: Expected ']'"),
     ],

@@ -107,7 +107,9 @@ def _vendor(row: VendorRow) -> Finding:
     subject = f"vendor {row.name}"
     match row.state:
         case "ok":
-            return Finding(subject, Verdict.OK, f"{row.source}: {row.devices} devices")
+            return Finding(
+                subject, Verdict.OK, f"{row.source}: {row.devices} device{'s' * (row.devices != 1)}"
+            )
         case "absent" | "partial":
             return Finding(subject, Verdict.NOTE, f"{row.source}: {row.reason}")
         case _:

@@ -31,6 +31,7 @@ struct tenant {
     uint64_t warmup_ns;         /* how long it is slow to launch more once it was kept waiting */
     const uint16_t *pattern_us; /* how long the card takes for one launch after the other, in place of kernel_ns */
     unsigned pattern;           /* of so many, over and over */
+    uint64_t handler_ns;        /* a signal handler interrupts each launch for so long, then launches, too; 0: none */
     uint64_t from_ns;           /* when it begins */
     int64_t skew_ns;            /* how far its clock is ahead of the others' */
     bool lies;                  /* says at every launch that as much is owed to it as can be */
