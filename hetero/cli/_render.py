@@ -93,10 +93,13 @@ def heading(simulated: str | None) -> list[Part]:
 
 
 def memory_of(part: int | None, whole: int) -> str:
-    """Return `part` of `whole` bytes in one unit: `3/16 GiB`."""
+    """Return `part` of `whole` bytes in one unit, both rounded down: `3/16 GiB`.
+
+    So what is shown as free can be asked for, and a refusal names the same number.
+    """
     size, unit = (GiB, "GiB") if whole >= GiB else (MiB, "MiB")
-    said = UNKNOWN if part is None else _short(part / size)
-    return f"{said}/{_short(whole / size)} {unit}"
+    said = UNKNOWN if part is None else _short(part * 10 // size / 10)
+    return f"{said}/{_short(whole * 10 // size / 10)} {unit}"
 
 
 def _short(number: float) -> str:

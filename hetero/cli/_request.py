@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from hetero.model import Policy, Priority, Request, Selector
+from hetero.model import Policy, Priority, Request
 from hetero.model.errors import BadInput
-from hetero.model.request_parser import ask_from, ask_of_device
+from hetero.model.request_parser import ask_from, ask_of_device, choice_of
 from hetero.model.units import parse_count
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,15 +80,12 @@ def request_from(
         raise BadInput("--device and --count are both given: --device once per device is enough")
     named = tuple(ask_of_device(text, each, said="--device") for text in devices)
 
-    def choice(name: str) -> Selector:
-        return Selector(include=names[name], exclude=names[f"exclude_{name}"])
-
     return Request(
         asks=named or (each,) * (1 if count is None else parse_count(count, of="--count")),
         exclusive=whole,
         policy=Policy(policy),
         priority=Priority(priority),
-        vendor=choice("vendor"),
-        model=choice("model"),
-        uuid=choice("uuid"),
+        vendor=choice_of(names, "vendor"),
+        model=choice_of(names, "model"),
+        uuid=choice_of(names, "uuid"),
     )

@@ -10,9 +10,9 @@ from hetero.model.errors import NotFound
 
 
 @click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
-@click.argument("name", required=False)
+@click.argument("benchmark", metavar="[NAME]", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(name: str | None, arguments: tuple[str, ...]) -> int:
+def command(benchmark: str | None, arguments: tuple[str, ...]) -> int:
     """Run the benchmark NAME with its own ARGUMENTS; without NAME, list what there is.
 
     \b
@@ -20,11 +20,11 @@ def command(name: str | None, arguments: tuple[str, ...]) -> int:
       hetero bench isolation --help
     """
     found = {entry.name: entry for entry in entry_points(group="hetero.bench")}
-    if name is None:
+    if benchmark is None:
         for known in sorted(found):
             click.echo(known)
         return 0
-    if name not in found:
+    if benchmark not in found:
         have = ", ".join(sorted(found)) or "none: pip install hetero-benchmarks"
-        raise NotFound(f"no benchmark {name!r} is installed (installed: {have})")
-    return int(found[name].load()(list(arguments)))
+        raise NotFound(f"no benchmark {benchmark!r} is installed (installed: {have})")
+    return int(found[benchmark].load()(list(arguments)))

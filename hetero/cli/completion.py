@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from inspect import cleandoc
 
 import click
-from attrs import field, frozen
+from attrs import define, field
 
 #: What a value names, by the parameter's own name; `hetero.node.complete` answers for these.
 _KINDS = {
@@ -19,6 +19,9 @@ _KINDS = {
     "vendor": "vendors",
     "model": "models",
     "uuid": "uuids",
+    "user": "users",
+    "benchmark": "benchmarks",
+    "arguments": "file",
 }
 
 #: In every shell, by sh: what may stand at the cursor, a line each, perhaps with a tab and help.
@@ -89,10 +92,15 @@ _hetero_answer() {
 
 _BASH = r"""
 _hetero() {
-    local current=${COMP_WORDS[COMP_CWORD]} line count IFS=$'\n'
+    local current=${COMP_WORDS[COMP_CWORD]} line name count IFS=$'\n'
     [[ $current == = ]] && current=
     COMPREPLY=()
     for line in $(_hetero_answer "${COMP_WORDS[@]:1:COMP_CWORD-1}" "$current"); do
+        name=${line%%$'\t'*}
+        case $current in
+        [\'\"]*) ;;  # the quote is there: bash puts what follows it, and ends it
+        *) name=${name// /\\ } ;;
+        esac
         case $line in
         :file) COMPREPLY=($(compgen -f -- "$current")); compopt -o filenames ;;
         ':command '*)
@@ -104,7 +112,7 @@ _hetero() {
             else
                 COMPREPLY=($(compgen -f -- "$current")); compopt -o filenames
             fi ;;
-        *) [[ $line == "$current"* ]] && COMPREPLY+=("${line%%$'\t'*}") ;;
+        *) [[ $name == "${current#[\'\"]}"* ]] && COMPREPLY+=("$name") ;;
         esac
     done
 }
@@ -163,8 +171,8 @@ complete -c hetero -f -a '(__hetero)'
 def command(context: click.Context, shell: str) -> None:
     """Print a script that has SHELL complete commands, options, names and files.
 
-    Names are grants with their labels, shares, cards, models and vendors; behind
-    `hetero run … --` commands and files.
+    Names are grants with their labels, shares, cards, models, vendors, users and
+    benchmarks; behind `hetero run … --` commands and files.
 
     \b
       eval "$(hetero completion bash)"      # in ~/.bashrc
@@ -185,7 +193,7 @@ def command(context: click.Context, shell: str) -> None:
         click.echo(answer + (_BASH if shell == "bash" else _ZSH))
 
 
-@frozen
+@define
 class _Place:
     """A command by its path, such as ` share rm`: what may stand behind it."""
 
@@ -195,6 +203,7 @@ class _Place:
     options: list[tuple[str, str]] = field(factory=list)
     values: dict[str, str] = field(factory=dict)  # the kind of an option's value, by the option
     arguments: list[str] = field(factory=list)  # the kinds of its arguments
+    repeats: bool = False  # whether the last of them stands for all that follow
 
 
 def _places(context: click.Context, command: click.Command, path: str) -> Iterator[_Place]:
@@ -216,6 +225,7 @@ def _places(context: click.Context, command: click.Command, path: str) -> Iterat
                     place.values[flag] = _kind(parameter)
         else:
             place.arguments.append(_kind(parameter))
+            place.repeats = parameter.nargs < 0
     yield place
     for name, one in below.items():
         yield from _places(context, one, f"{path} {name}")
@@ -228,7 +238,7 @@ def _kind(parameter: click.Parameter) -> str:
     if isinstance(parameter.type, click.Path | click.File):
         return "file"
     if isinstance(parameter.type, click.types.UnprocessedParamType):
-        return "command" if parameter.name == "command" else "text"
+        return "command" if parameter.name == "command" else _KINDS.get(str(parameter.name), "text")
     return _KINDS.get(str(parameter.name).removeprefix("exclude_"), "text")
 
 
@@ -248,6 +258,9 @@ def _tables(root: click.Context) -> str:
         for place in places
         for number, kind in enumerate(place.arguments)
     }
+    for place in places:
+        if place.repeats:
+            arguments[f"{place.path} *"] = f"_h_kind={shlex.quote(place.arguments[-1])}"
     return "".join(
         (
             _function("_hetero_is_group", "$1", groups, otherwise="return 1"),
@@ -270,6 +283,10 @@ def _function(name: str, of: str, cases: dict[str, str], *, otherwise: str) -> s
     """Return a function of sh that does what is listed for a word."""
     patterns: dict[str, list[str]] = {}
     for word, does in cases.items():
-        patterns.setdefault(does, []).append(shlex.quote(word) or "''")
-    body = "".join(f"    {' | '.join(words)}) {does} ;;\n" for does, words in patterns.items())
+        if not word.endswith("*"):
+            patterns.setdefault(does, []).append(shlex.quote(word) or "''")
+    lines = [(" | ".join(words), does) for does, words in patterns.items()]
+    # What stands for more than one word comes behind those that are one.
+    lines += [(f"{shlex.quote(word[:-1])}*", of) for word, of in cases.items() if word[-1:] == "*"]
+    body = "".join(f"    {words}) {does} ;;\n" for words, does in lines)
     return f'{name}() {{\n    case "{of}" in\n{body}    *) {otherwise} ;;\n    esac\n}}\n'

@@ -14,16 +14,20 @@ def did_you_mean(word: str, known: Iterable[str], *, aliases: Mapping[str, str] 
     """Return `: did you mean NAME?` with one of the known names, or nothing where none is near.
 
     `aliases` are further names, each with the known one that it means. A word of a name counts as
-    the name.
+    the name, and the letter O as a zero.
     """
     from difflib import get_close_matches  # only here: nobody else waits for it
 
     spelled: dict[str, str] = {}
     for spelling, name in (*((name, name) for name in known), *aliases.items()):
         for part in (spelling, *re.split(r"[\s_-]+", spelling)):
-            spelled.setdefault(part.lower(), name)
-    near = get_close_matches(word.lower(), spelled, n=1)
+            spelled.setdefault(_plain(part), name)
+    near = get_close_matches(_plain(word), spelled, n=1)
     return f": did you mean {spelled[near[0]]}?" if near else ""
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("o", "0")
 
 
 def check_label(label: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from hetero.model.device import Device
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.model.granularity import Counters
@@ -120,3 +121,12 @@ class Request:
     def __attrs_post_init__(self) -> None:
         if not self.asks:
             raise BadInput("a request names at least one device")
+
+    def chooses(self, device: Device) -> bool:
+        """Return whether a device has the names that are asked for, whatever its size."""
+        return (
+            self.vendor.allows(device.vendor, all_of_it=True)
+            and self.model.allows(device.model)
+            and self.uuid.allows(device.uuid)
+            and self.enforcement.allows(device.enforcement.value, all_of_it=True)
+        )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from attrs import evolve
 
-from hetero.model import Ask
+from hetero.model import Ask, Selector
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_memory, parse_percent
 
@@ -46,6 +46,16 @@ def ask_of_device(text: str, each: Ask, *, said: str) -> Ask:
     if "core" not in told:
         own = evolve(own, core=each.core)
     return own
+
+
+def choice_of(names: Mapping[str, tuple[str, ...]], name: str) -> Selector:
+    """Return what is chosen by the options `name` and `exclude_name`. Raises `BadInput`."""
+    for option in (name, f"exclude_{name}"):
+        if any(not value.strip() for value in names[option]):
+            raise BadInput(
+                f"--{option.replace('_', '-')} is empty: write a {name}, or leave it out"
+            )
+    return Selector(include=names[name], exclude=names[f"exclude_{name}"])
 
 
 def pairs(text: str, *, said: str, known: Mapping[str, str], example: str) -> dict[str, str]:

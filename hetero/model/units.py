@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 
 from hetero.model.errors import BadInput
 
@@ -44,7 +44,8 @@ def parse_memory(text: str) -> int:
 
     Binary suffixes (Ki, Mi, Gi, Ti) count in 1024s and decimal ones (K, M, G, T) in 1000s, as
     Kubernetes quantities do; case and a trailing B do not matter. Bytes are written with their B,
-    since a bare number means MiB elsewhere. Raises `BadInput`.
+    since a bare number means MiB elsewhere. A part of a byte counts as one: `22.4Gi` is what tables
+    show. Raises `BadInput`.
     """
     match = _QUANTITY.fullmatch(text.strip())
     factor = _FACTORS.get(match[2].upper()) if match else None
@@ -52,8 +53,9 @@ def parse_memory(text: str) -> int:
         raise BadInput(f"memory {text!r} is not a size: write 3000Mi, 3G or 50%")
     if match[2] == "m":  # thousandths, as Kubernetes has it
         raise BadInput(f"memory {text!r}: m is a thousandth: write {match[1]}Mi or {match[1]}M")
-    size = Decimal(match[1]) * factor
-    if size < 1 or size != int(size):
+    said = Decimal(match[1]) * factor
+    size = said.to_integral_value(ROUND_CEILING) if factor > 1 else said
+    if said < 1 or size != int(size):
         raise BadInput(f"memory {text!r} is not a whole, positive number of bytes")
     if not match[2]:
         unit = "Mi" if size < MiB else "B"
@@ -101,3 +103,9 @@ def format_memories(asked: int, free: int) -> tuple[str, str]:
             shown = [f"{tenth / 10:.1f}".removesuffix(".0") for tenth in tenths]
             return f"{shown[0]} {unit}", shown[1]
     return f"{asked} B", str(free)
+
+
+def format_both(more: int, less: int) -> tuple[str, str]:
+    """Do as `format_memories` does, with the unit behind both: `24 GiB`, `6 GiB`."""
+    shown, least = format_memories(more, less)
+    return shown, f"{least} {shown.split()[1]}"

@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from hetero.node.place import ledgers
 
-#: What a shell takes as one word whatever is in front of it.
-_WORD = re.compile(r"[\w.@%+/-]+", re.ASCII)
+#: What a shell takes as one word whatever is in front of it, and such words with blanks between.
+_NAME = re.compile(r"[\w.@%+/-]+(?: [\w.@%+/-]+)*", re.ASCII)
 #: Seconds after which cards are looked for again, while the shell has the answer already.
 _OLD = 60.0
 #: What of the cards is remembered, in the ledger's directory.
@@ -31,7 +32,7 @@ def main() -> None:
     """Print the names of a kind (`sys.argv[1]`), each with a tab and a few words about it."""
     with suppress(AttributeError, ImportError, LookupError, OSError, TypeError, ValueError):
         for name, about in dict(_names(sys.argv[1])).items():
-            if _WORD.fullmatch(name):
+            if _NAME.fullmatch(name):
                 print(name, "".join(c if c.isprintable() else " " for c in about), sep="\t")
 
 
@@ -40,21 +41,35 @@ def _names(kind: str) -> Names:
     if kind in ("grants", "shares"):
         for place in places:
             yield from _grants(place, shares=kind == "shares")
+    elif kind == "users":
+        for place in places:
+            yield from ((grant["user"], "") for grant in _entries(place) if grant["user"])
+    elif kind == "benchmarks":
+        from importlib.metadata import entry_points
+
+        yield from ((entry.name, "") for entry in entry_points(group="hetero.bench"))
     else:
         yield from _seen(places[0] / _SEEN)[kind]
 
 
 def _grants(ledger: Path, *, shares: bool) -> Names:
     """Yield labels and ids of the grants in a ledger, or the names of the shares."""
+    for grant in _entries(ledger):
+        label, share = grant["label"], grant["share"]
+        if shares:
+            yield from [(share, grant["id"])] if share else []
+        else:
+            yield from [(label, grant["id"])] if label else []
+            yield grant["id"], label or share or " ".join(grant["command"])
+
+
+def _entries(ledger: Path) -> Iterator[dict[str, Any]]:
+    """Yield what is on file of each grant in a ledger."""
     for path in sorted(ledger.glob("grants/[!.]*/allocation.json")):
         with suppress(LookupError, OSError, TypeError, ValueError):  # half written, or not ours
             grant = json.loads(path.read_text())
-            label, share = grant.get("label"), grant.get("share")
-            if shares:
-                yield from [(share, grant["id"])] if share else []
-            else:
-                yield from [(label, grant["id"])] if label else []
-                yield grant["id"], label or share or " ".join(grant["command"])
+            known = {name: grant.get(name) for name in ("label", "share", "user")}
+            yield {**known, "id": grant["id"], "command": [*map(str, grant["command"])]}
 
 
 def _seen(path: Path) -> dict[str, list[tuple[str, str]]]:
@@ -89,7 +104,9 @@ def remember() -> None:
     cards = [(device.uuid, device.model) for device in found.devices]
     seen = {
         "vendors": [(row.name, row.title or "") for row in found.rows],
-        "models": [(word, model) for _, model in cards for word in model.split()],
+        "models": [
+            (name, model) for _, model in cards for name in dict.fromkeys((model, *model.split()))
+        ],
         "uuids": cards,
         "devices": [(str(n), f"{model} {uuid}") for n, (uuid, model) in enumerate(cards)] + cards,
     }

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import field
+from attrs import evolve, field
 
 from hetero.model import Ask, Edits, Request, codec
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.node.ledger.ledger import PATIENCE, Grant
+from hetero.node.quota import Held
 
 # Every command imports this module, and few of them talk to heterod: those import socket.
 if TYPE_CHECKING:
@@ -31,10 +33,15 @@ MOST_ASKED, MOST_ANSWERED = 16 << 10, 4 << 20
 _COMMAND = 2048
 #: Seconds that a client waits for a heterod that is being started again.
 _AWAY = 5.0
+#: Seconds after which a client says that it waits.
+_SLOW = 5.0
 #: Seconds that an answer may take: others may be at the ledger for as long as it is patient.
 _ANSWER = 2 * PATIENCE
-#: The same as a struct timeval of socket(7).
-_TIMEVAL = struct.pack("@ll", int(_ANSWER), 0)
+
+
+class NoAnswer(HeteroError):
+    """heterod is away, or runs and says nothing."""
+
 
 _ERRORS: dict[str, type[HeteroError]] = {
     kind.__name__: kind for kind in (BadInput, HeteroError, NotFound, Refused)
@@ -43,9 +50,9 @@ _ERRORS: dict[str, type[HeteroError]] = {
 
 @frozen(kw_only=True)
 class Question:
-    """What is asked of heterod: `admit` (a request), `resize` (a grant, as `ask` says) or `sweep`.
+    """What is asked of heterod: `admit` (a request), `resize` (a grant, as `ask` says), `sweep`.
 
-    Who asks is not in it: the kernel says that.
+    Or `quota`, what the user holds of its quotas. Who asks is not in it: the kernel says that.
     """
 
     do: str
@@ -69,6 +76,7 @@ class Answer:
     edits: Edits = field(factory=Edits)
     sliced: bool = False
     faults: tuple[str, ...] = ()
+    quotas: tuple[Held, ...] = ()
 
 
 def framed(message: Question | Answer) -> bytes:
@@ -83,6 +91,13 @@ class DaemonClient:
 
     path: Path
     away: float = field(default=_AWAY, kw_only=True)
+    slow: float = field(default=_SLOW, kw_only=True)
+    patience: float = field(default=_ANSWER, kw_only=True)
+
+    @property
+    def hurried(self) -> DaemonClient:
+        """The same for questions whose asker can do without an answer: nobody waits long."""
+        return evolve(self, away=0.0, patience=self.slow)
 
     def answers(self) -> bool:
         """Return whether somebody listens."""
@@ -115,6 +130,10 @@ class DaemonClient:
         """Have what ended removed, and its slices destroyed; return a sentence for each failure."""
         return self._ask(Question(do="sweep"))[0].faults
 
+    def quotas(self) -> tuple[Held, ...]:
+        """Return what this user holds of what it may, by the settings that heterod has."""
+        return self._ask(Question(do="quota"))[0].quotas
+
     def _ask(self, question: Question) -> tuple[Answer, int | None]:
         """Return the answer and its descriptor. Raises what heterod says went wrong."""
         message = framed(question)
@@ -125,36 +144,57 @@ class DaemonClient:
             with self._connected() as connection:
                 with suppress(ConnectionError):  # it may have answered before it read all
                     connection.sendall(message)
+                self._wait(connection)
                 text = _received(connection, descriptors)
             answer = codec.loads(text, Answer, source=f"heterod at {self.path}")
             if answer.error is not None:
                 raise _ERRORS.get(answer.error, HeteroError)(answer.says)
             return answer, descriptors.pop() if descriptors else None
         except OSError as error:
-            why = error.strerror or "no answer in time"
-            raise HeteroError(f"heterod at {self.path}: {why}: nothing was changed") from None
+            why = error.strerror or f"not within {self.patience:g} s"
+            raise NoAnswer(
+                f"heterod does not answer at {self.path} ({why}), and nothing was changed: "
+                "restart it (systemctl restart heterod), or ask who runs this machine"
+            ) from None
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _wait(self, connection: socket.socket) -> None:
+        """Return when there is an answer; who waits for long is told. Raises `TimeoutError`."""
+        import select
+
+        poller = select.poll()
+        poller.register(connection, select.POLLIN)
+        if poller.poll(1000 * self.slow):
+            return
+        left = self.patience - self.slow
+        if left > 0:
+            says = f"heterod at {self.path} takes long: {left:g} s more at most"
+            sys.stderr.write(f"hetero: {says}\n")
+            sys.stderr.flush()
+        if left <= 0 or not poller.poll(1000 * left):
+            raise TimeoutError
 
     def _connected(self) -> socket.socket:
         """Return a connection; one that is being started again is waited for."""
         import socket
 
         deadline = time.monotonic() + self.away
+        timeval = struct.pack("@ll", int(self.patience), int(self.patience % 1 * 1e6))
         while True:
             connection = socket.socket(socket.AF_UNIX)
             # Not `settimeout`: then one who finds others waiting to connect would be sent away.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             try:
                 connection.connect(str(self.path))
-                connection.settimeout(_ANSWER)
+                connection.settimeout(self.patience)
                 return connection
             except OSError as error:
                 connection.close()
                 away = isinstance(error, ConnectionRefusedError | FileNotFoundError)
                 if not away or time.monotonic() > deadline:
-                    raise HeteroError(
+                    raise NoAnswer(
                         f"heterod does not answer at {self.path} ({error.strerror}): "
                         "start it (systemctl start heterod), or ask who runs this machine"
                     ) from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from hetero.model.errors import BadInput, NotFound, Refused
 from hetero.model.names import did_you_mean
 from hetero.node.ledger.ledger import Ledger, Snapshot
@@ -18,7 +20,7 @@ def one_of(snapshot: Snapshot, name: str, *, uid: int | None, system: Ledger | N
         own = [entry.id for entry in snapshot.grants if entry.id in found and entry.uid == uid]
         found = own or found
     if len(found) > 1:
-        raise BadInput(f"grant {name!r} could be {', '.join(found)}: give more of its id")
+        raise BadInput(f"grant {name!r} could be {_told(snapshot, found)}: give more of its id")
     if not found:
         if system and _meant(system.snapshot(), name):
             raise Refused(f"grant {name} is root's: only root can change or release it")
@@ -27,6 +29,15 @@ def one_of(snapshot: Snapshot, name: str, *, uid: int | None, system: Ledger | N
             f"no grant {name!r} stands: `hetero ps` lists those that do" + did_you_mean(name, every)
         )
     return found[0]
+
+
+def _told(snapshot: Snapshot, identities: list[str]) -> str:
+    """Return grants by their ids, each with its user and what it runs, where that is known."""
+    about = {
+        entry.id: f" ({entry.user}: {shlex.join(entry.command) or entry.share})"
+        for entry in snapshot.grants
+    }
+    return ", ".join(f"{identity}{about.get(identity, '')}" for identity in identities)
 
 
 def _meant(snapshot: Snapshot, name: str) -> list[str]:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from attrs import evolve, field
 
-from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request, Selector
+from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
 from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
-from hetero.model.names import check_label, did_you_mean
+from hetero.model.names import check_label
 from hetero.node import slices
-from hetero.node.daemon_client import DaemonClient, client_of
+from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
 from hetero.node.grant_names import one_of
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import DeviceLimit, limit_of
@@ -28,7 +28,8 @@ from hetero.node.ledger.ledger import ALIVE, Container, Grant, GrantHandle, Ledg
 from hetero.node.ledger.state import check, is_roots
 from hetero.node.native import limiter
 from hetero.node.place import SYSTEM, persistent_directory, state_directory
-from hetero.node.quota import User, expect_within
+from hetero.node.quota import Held, User, expect_within, held_of_quotas
+from hetero.node.selection import expect_here
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
@@ -133,11 +134,14 @@ class Node:
         return answer
 
     def explain(self, request: Request) -> Explanation:
-        """Return what `fit` would, with what every device says to it."""
+        """Return what `fit` would, with what every device says to it; raise what it raises."""
         discovery = self._discover_for(request)
         snapshot = self.snapshot()
         expect_readable(snapshot)
-        return explain(inventory_of(discovery, snapshot), request)
+        explained = explain(inventory_of(discovery, snapshot), request)
+        if isinstance(explained.answer, Allocation):
+            self.expect_within_quota(explained.answer, snapshot, devices_of(discovery))
+        return explained
 
     def admit(
         self, request: Request, *, command: Sequence[str], label: str | None = None
@@ -304,8 +308,7 @@ class Node:
                 return f"grant {identity} is free when the program that asked ends"
             broken_share = self.ledger.is_share(identity) and not holding
             if broken_share or not self.ledger.stands(identity):
-                self._drop(identity)
-                return f"released grant {identity}"
+                return self._drop(identity)
         raise Refused(f"grant {identity} is still in use by {self._who(identity)}")
 
     def expect_within_quota(
@@ -315,11 +318,25 @@ class Node:
         devices: Mapping[str, Device],
         asker: User | None = None,
     ) -> None:
-        """Raise `Refused` if `allocation`, beside `snapshot`, is more than the asker may hold."""
-        if asker is None and self.daemon:
-            asker = User.of(os.geteuid())
+        """Raise `Refused` if `allocation`, beside `snapshot`, is more than the asker may hold.
+
+        heterod's settings say that; while it is away those that this user reads do.
+        """
         if asker:
-            expect_within(self.settings, asker, snapshot.grants, allocation, devices)
+            held = held_of_quotas(self.settings, asker, snapshot.grants, devices)
+            expect_within(held, allocation, devices)
+        elif self.daemon:
+            try:
+                held = self.daemon.hurried.quotas()
+            except NoAnswer:
+                user = User.of(os.geteuid())
+                held = held_of_quotas(self.settings, user, snapshot.grants, devices)
+            expect_within(held, allocation, devices)
+
+    def held_of_quotas(self, asker: User) -> tuple[Held, ...]:
+        """Return what a user holds of what it may."""
+        devices = devices_of(self.discover())
+        return held_of_quotas(self.settings, asker, self.snapshot().grants, devices)
 
     @property
     def uid(self) -> int | None:
@@ -336,12 +353,17 @@ class Node:
                 f"grant {entry.id} is {whose}'s: {whose} or root can change or release it"
             )
 
-    def _drop(self, identity: str) -> None:
+    def _drop(self, identity: str) -> str:
+        """Remove a grant that nothing holds any more; return what was done."""
         if self.daemon:
-            self.daemon.sweep()
-            return
-        with self.ledger.admission():  # sweeps it
-            self.ledger.drop(identity)
+            try:
+                self.daemon.hurried.sweep()
+            except NoAnswer:
+                return f"ended what held grant {identity}: its entry goes when heterod is back"
+        else:
+            with self.ledger.admission():  # sweeps it
+                self.ledger.drop(identity)
+        return f"released grant {identity}"
 
     def processes(self, identities: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """Return the processes that hold each grant, as far as this user can see."""
@@ -373,21 +395,7 @@ class Node:
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
         discovery = self.discover()
-        rows = {row.name: row for row in discovery.rows}
-        for name in request.vendor.include:
-            row = rows.get(name)
-            if row is None:
-                titles = {row.title or row.name: row.name for row in rows.values()}
-                have = ", ".join(rows) or "none"
-                raise NotFound(
-                    f"no vendor {name!r} is installed (installed: {have})"
-                    + did_you_mean(name, rows, aliases=titles)
-                )
-            if not row.works:
-                raise NotFound(f"vendor {name} is {row.state}: {row.reason}")
-        if not discovery.devices:
-            raise NotFound(_no_device(discovery))
-        _expect_models(request.model, discovery.devices)
+        expect_here(request, discovery)
         return discovery
 
     def limiters(self, allocation: Allocation, vendors: Iterable[Vendor]) -> tuple[Path, ...]:
@@ -405,28 +413,6 @@ class Node:
         pids = self.processes([identity])[identity]
         named = ", ".join(f"{pid} ({program(pid)})" for pid in pids)
         return f"process {named}" if pids else "processes this user cannot see"
-
-
-def _no_device(discovery: Discovery) -> str:
-    """Return the sentence about a machine without devices: only broken vendors are named."""
-    broken = [row for row in discovery.rows if row.state != "absent"]
-    why = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in broken)
-    if not discovery.rows:
-        why = "no vendor is installed"
-    return (
-        f"no device here ({why or 'no driver is installed'}; see `hetero vendors`): "
-        "without a card, try `export HETERO_RACK=mixed`"
-    )
-
-
-def _expect_models(wanted: Selector, devices: Sequence[Device]) -> None:
-    """Raise `NotFound` when devices are chosen by parts of model names that no device has."""
-    named = Selector(include=wanted.include)
-    models = dict.fromkeys(device.model for device in devices)
-    if not any(named.allows(model) for model in models):
-        said = ", ".join(map(repr, wanted.include))
-        meant = did_you_mean(wanted.include[0], models)
-        raise NotFound(f"no model {said} here (here: {', '.join(models)}){meant}")
 
 
 def _daemon_of(machine: Path, ledger: Path) -> DaemonClient | None:

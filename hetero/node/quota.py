@@ -7,10 +7,12 @@ import os
 import pwd
 from collections.abc import Iterable, Iterator, Mapping
 
+from attrs import evolve
+
 from hetero.model import CORE, MEMORY, Allocation, Device
 from hetero.model.errors import Refused
 from hetero.model.frozen import frozen
-from hetero.model.units import format_memory
+from hetero.model.units import format_both
 from hetero.node.ledger.ledger import Grant
 from hetero.node.settings import Quota, Settings
 
@@ -35,30 +37,71 @@ class User:
         return self.uid == (entry.uid or 0)
 
 
-def expect_within(
-    settings: Settings,
-    asker: User,
-    grants: Iterable[Grant],
-    allocation: Allocation,
-    devices: Mapping[str, Device],
-) -> None:
-    """Raise `Refused` if `allocation`, beside `grants`, is more than the asker may hold.
+@frozen(kw_only=True)
+class Held:
+    """What a quota counts: `used` of `most` bytes, percent of a card, or grants, by name `what`."""
+
+    of: str
+    what: str
+    used: int
+    most: int
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """What is held and what may be, for people to read."""
+        if self.what != "memory":
+            return str(self.used), str(self.most)
+        if self.used > self.most:
+            return format_both(self.used, self.most)
+        most, used = format_both(self.most, self.used)
+        return used, most
+
+    @property
+    def sentence(self) -> str:
+        """What is held of what may be, in a few words: `memory 4 GiB of 6 GiB`."""
+        used, most = self.shown
+        return f"{self.what} {used} of {most}{self.unit}"
+
+    @property
+    def unit(self) -> str:
+        """What follows a number of it."""
+        return " percent of a card" if self.what == "core" else ""
+
+
+def held_of_quotas(
+    settings: Settings, asker: User, grants: Iterable[Grant], devices: Mapping[str, Device]
+) -> tuple[Held, ...]:
+    """Return what the asker holds of each quota that it is held to. Root may hold all.
 
     What is compared is the sum over all cards: memory in bytes, core in percent of a card (one
-    without a core limit counts as a whole card), and the number of grants. Root may hold all.
+    without a core limit counts as a whole card), and the number of grants.
     """
     if asker.uid == 0:
-        return
-    users = {entry.uid: User(entry.uid, entry.user) for entry in grants if entry.uid}
+        return ()
+    entries = tuple(grants)
+    users = {entry.uid: User(entry.uid, entry.user) for entry in entries if entry.uid}
+    made = []
     for said, quota, members in _quotas(settings, asker, users):
-        held = [entry.allocation for entry in grants if entry.uid in members]
-        for what, most, used in _counted(quota, [*held, allocation], devices):
-            if most is not None and used > most:
-                shown = format_memory if what == "memory" else str
-                unit = " percent of a card" if what == "core" else ""
-                raise Refused(
-                    f"quota {said}: {what} would be {shown(used)} and may be {shown(most)}{unit}"
-                )
+        used = _counted([entry.allocation for entry in entries if entry.uid in members], devices)
+        limits = {"grants": quota.grants, "memory": quota.memory, "core": quota.core}
+        made += [
+            Held(of=said, what=what, used=used[what], most=most)
+            for what, most in limits.items()
+            if most is not None
+        ]
+    return tuple(made)
+
+
+def expect_within(
+    held: Iterable[Held], allocation: Allocation, devices: Mapping[str, Device]
+) -> None:
+    """Raise `Refused` if `allocation`, beside what is held, is more than a quota allows."""
+    more = _counted([allocation], devices)
+    for one in held:
+        would = evolve(one, used=one.used + more[one.what])
+        if would.used > would.most:
+            used, most = would.shown
+            raise Refused(f"quota {one.of}: {one.what} would be {used} and may be {most}{one.unit}")
 
 
 def _quotas(
@@ -83,16 +126,13 @@ def _groups(user: User) -> set[str]:
     return {known[gid] for gid in os.getgrouplist(user.name, first) if gid in known}
 
 
-def _counted(
-    quota: Quota, held: list[Allocation], devices: Mapping[str, Device]
-) -> Iterator[tuple[str, int | None, int]]:
-    """Yield what is counted, the most there may be, and what there would be."""
+def _counted(held: list[Allocation], devices: Mapping[str, Device]) -> dict[str, int]:
+    """Return how much there is of what quotas count."""
     pieces = [piece for allocation in held for piece in allocation.pieces]
-    yield "grants", quota.grants, len(held)
-    yield "memory", quota.memory, sum(piece.takes[MEMORY] for piece in pieces)
     core = 0
     for piece in pieces:
         device = devices.get(piece.device)
         whole = device.of_card(CORE) if device else 0
         core += 100 if piece.core is None or not whole else -(-100 * piece.takes[CORE] // whole)
-    yield "core", quota.core, core
+    memory = sum(piece.takes[MEMORY] for piece in pieces)
+    return {"grants": len(held), "memory": memory, "core": core}

@@ -21,7 +21,7 @@ from hetero.model import (
 )
 from hetero.model.errors import NotFound, Refused
 from hetero.model.rounding import cut
-from hetero.model.units import format_memory
+from hetero.model.units import format_both
 from hetero.node.grant_names import one_of
 from hetero.node.ledger import grant_file as grant_file
 from hetero.node.ledger import usage_region
@@ -160,7 +160,8 @@ def _recut(
 def _lack(name: str, asked: int, free: int) -> str:
     """Return what a device has too little of: `core: 80 asked, 50 free`."""
     if name == MEMORY:
-        return f"{name}: {format_memory(asked)} asked, {format_memory(free)} free"
+        wanted, left = format_both(asked, free)
+        return f"{name}: {wanted} asked, {left} free"
     return f"{name}: {asked} asked, {free} free"
 
 
@@ -200,7 +201,7 @@ def _lower(ledger: Ledger, entry: Grant, changed: Grant) -> None:
     for count, (old, new) in zip(counts, pairs, strict=False):
         if new.memory < old.memory and count.memory > new.memory:
             grant_file.store_limits(directory / GRANT, entry.limits, policy=policy)
+            used, limit = format_both(count.memory, new.memory)
             raise Refused(
-                f"grant {entry.id} uses {format_memory(count.memory)} of {new.name}: "
-                f"it cannot be lowered to {format_memory(new.memory)}"
+                f"grant {entry.id} uses {used} of {new.name}: it cannot be lowered to {limit}"
             )

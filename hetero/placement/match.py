@@ -178,6 +178,8 @@ def _heard(
 ) -> tuple[str, Shortage | None]:
     """Return a device's verdict over all asks, with the numbers of the ask that it refuses."""
     said = _verdict([offered[device.uuid] for offered in offers])
+    if said == NOT_CHOSEN:  # the numbers of what was asked of other devices are none of this one's
+        return said, None
     for ask, offered in zip(request.asks, offers, strict=True):
         if offered[device.uuid] == said:
             return said, shortage(device, ask, request, free[device.uuid])
@@ -217,7 +219,6 @@ def explain(
 
 def missing(devices: Sequence[Device], request: Request) -> str | None:
     """Return the sentence about a device that was named and does not exist, if there is one."""
-    taken: set[str] = set()
     for ask in request.asks:
         if ask.device is None:
             continue
@@ -226,9 +227,18 @@ def missing(devices: Sequence[Device], request: Request) -> str | None:
             return f"no device {ask.device!r} here: `hetero inventory` lists those there are"
         if len(meant) > 1:
             return f"device {ask.device!r} names {len(meant)} devices: give more of its UUID"
-        if meant[0].uuid in taken:
-            return f"device {ask.device!r} is named twice: each ask needs a device of its own"
-        taken.add(meant[0].uuid)
+    return named_twice(devices, request)
+
+
+def named_twice(devices: Sequence[Device], request: Request) -> str | None:
+    """Return the sentence about a device that two asks name, if there is one."""
+    taken: set[str] = set()
+    for ask in request.asks:
+        meant = [] if ask.device is None else named(devices, ask.device)
+        for device in meant[:1]:
+            if device.uuid in taken:
+                return f"device {ask.device!r} is named twice: each ask needs a device of its own"
+            taken.add(device.uuid)
     return None
 
 

@@ -42,15 +42,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     What is `conceded` of a share that was asked for: 0, nothing; 1, no limit is enforced; 2, the
     whole device is taken for a part of it.
     """
-    for choice, name, all_of_it in (
-        (request.vendor, device.vendor, True),
-        (request.model, device.model, False),
-        (request.uuid, device.uuid, False),
-        (request.enforcement, device.enforcement.value, True),
-    ):
-        if not choice.allows(name, all_of_it=all_of_it):
-            return NOT_CHOSEN
-    if ask.shape is not None and ask.shape not in device.shapes:
+    if not request.chooses(device) or (ask.shape is not None and ask.shape not in device.shapes):
         return NOT_CHOSEN
     if not device.usable:
         return f"unhealthy ({device.health})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import pty
 import re
@@ -35,6 +36,13 @@ TYPED = [
     ("hetero comp", "completion"),
     ("hetero release tra", "trainer"),
     ("hetero run --memory 1Gi --dev", "--device"),
+    ("hetero release my", "my\\ job"),
+    ("hetero resize 'my j", "'my job'"),
+    ('hetero release "my j', '"my job"'),
+    ("hetero release my\\ j", "my\\ job"),
+    (f"hetero ps --user {getpass.getuser()[:2]}", getpass.getuser()),
+    ("hetero bench isol", "isolation"),
+    ("hetero bench isolation long /etc/hostn", "/etc/hostname"),
     ("hetero run --device T-", "T-3"),
     ("hetero fit --vendor te", "testing"),
     ("hetero fit --vendor nvi", "nvidia"),
@@ -95,12 +103,13 @@ def shell(
 def test_row_17_a_shell_completes_names_words_and_other_commands(
     shell: Shell, begin: Begin, command: tuple[str, ...]
 ) -> None:
-    program = begin(
-        *command, "run", "-q", "--memory", "1Gi", "--label", "trainer", "--",
-        "sh", "-c", "echo $$; exec sleep 300",
-    )  # fmt: skip
-    assert program.stdout
-    program.stdout.readline()
+    for label in ("trainer", "my job"):
+        program = begin(
+            *command, "run", "-q", "--memory", "1Gi", "--label", label, "--",
+            "sh", "-c", "echo $$; exec sleep 300",
+        )  # fmt: skip
+        assert program.stdout
+        program.stdout.readline()
 
     for typed, expected in TYPED:
         shell.type(f"{typed}\t\t")
@@ -123,20 +132,25 @@ def test_row_17_names_are_those_that_stand_and_are_plain_words(
     node = Node(registry=Registry.of(MemoryVendor(rack(8 * GiB))), ledger=ledger)
     node.take(share, share="train")
 
-    def names(kind: str) -> list[str]:
+    def names(kind: str, **more: str) -> list[str]:
         done = subprocess.run(
             [sys.executable, "-m", "hetero.node.complete", kind],
-            env=environ, capture_output=True, text=True, check=True,
+            env={**environ, **more}, capture_output=True, text=True, check=True,
         )  # fmt: skip
         return [line.partition("\t")[0] for line in done.stdout.splitlines()]
 
     grants = names("grants")
     assert ["train"] == names("shares")
-    assert ["mine"] == [name for name in grants if not re.fullmatch("[0-9a-f]{8}", name)]
-    assert 5 == len(grants)
+    assert ["mine", "two words"] == sorted(
+        name for name in grants if not re.fullmatch("[0-9a-f]{8}", name)
+    )
+    assert 6 == len(grants)
+    assert [getpass.getuser()] == names("users")
+    assert "isolation" in names("benchmarks")
     assert ["0", "1", "2", "3", "4", *(f"T-{n}" for n in range(5))] == names("devices")
     assert "testing" in names("vendors")
     assert ["T1000"] == names("models")
+    assert {"NVIDIA H200", "NVIDIA", "H200"} <= {*names("models", HETERO_RACK="mixed")}
     assert [] == names("nothing")
 
 
@@ -148,6 +162,7 @@ def test_every_option_that_takes_a_name_of_something_completes_it(hetero: Run) -
         ("shares", ("share rm 0", "share resize 0")),
         ("devices", ("run --device", "fit --device", "resize --device", "share create --device")),
         ("vendors", ("run --vendor", "fit --exclude-vendor")),
+        ("users", ("ps -u", "top --user")),
         ("file", ("simulate --trace", "simulate --plot", "runtime install --prefix")),
         ("command", ("run 0",)),
     ):

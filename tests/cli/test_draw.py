@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hetero.cli._draw import draw
-from hetero.cli._render import Part, table
+from hetero.cli._render import Part, free_memory, table
+from hetero.model.units import MiB, parse_memory
+from hetero.plugin.testing import rack
 
 from .streams import Stream, console
 
@@ -66,3 +68,12 @@ def test_columns_go_in_their_order_and_no_number_is_cut(columns: int) -> None:
         30: ["#", "core", "memory"],
     }.get(columns, ["#", "user", "core", "memory"]) == head.split()
     assert row.endswith("80/100 GiB")
+
+
+@pytest.mark.parametrize("size", [23_028 * MiB, 22_999 * MiB, 6_143 * MiB])
+def test_memory_that_is_shown_as_free_can_be_asked_for(size: int) -> None:
+    (device,) = rack(size)
+    free, _, whole = free_memory(0, device).removesuffix(" GiB").partition("/")
+
+    assert free == whole
+    assert size - 103 * MiB < parse_memory(f"{free}Gi") <= size

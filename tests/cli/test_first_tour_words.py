@@ -129,6 +129,8 @@ def test_row_15_the_lines_that_the_demo_shows_can_be_repeated(
         (("fit", "--memroy", "1Gi"), 2, "--memory"),
         (("fit", "--vendor", "nvida"), 4, ": did you mean nvidia?"),
         (("fit", "--vendor", "huawei"), 4, ": did you mean ascend?"),
+        (("fit", "--exclude-vendor", "nvida"), 4, ": did you mean nvidia?"),
+        (("fit", "--exclude-model", "H2OO"), 4, "): did you mean NVIDIA H200?"),
         (("fit", "--model", "H100"), 4, "no model 'H100' here (here: "),
         (("fit", "--model", "H100"), 4, "): did you mean NVIDIA H200?"),
     ],
@@ -191,7 +193,8 @@ def test_row_19_a_label_of_two_grants_is_refused_with_their_ids(
     done = hetero("release", "--force", "trainer")
 
     assert 2 == done.returncode
-    assert re.search(r"grant 'trainer' could be [0-9a-f]{8}, [0-9a-f]{8}: give", done.stderr)
+    one = r"[0-9a-f]{8} \(\S+: sh -c 'echo [^)]*sleep 60'\)"
+    assert re.search(f"grant 'trainer' could be {one}, {one}: give more", done.stderr), done.stderr
     assert 3 == len(standing(hetero))
 
 

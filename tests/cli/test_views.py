@@ -45,7 +45,7 @@ def test_inventory_shows_every_device_and_who_holds_what(
     assert 0 == done.returncode, done.stderr
     rows = [" ".join(line) for line in lines]
     assert "# vendor model free core free memory grants kept by health uuid" == rows[0]
-    assert "1 testing T1000 70 % 13.1/16 GiB 1/4 nothing ! ok T-1" == rows[2]
+    assert "1 testing T1000 70 % 13/16 GiB 1/4 nothing ! ok T-1" == rows[2]
     assert "4 testing T1000 100 % 8/8 GiB 0/4 nothing ! ok T-4" == rows[5]
     assert "the sleeper" in rows[-1]
     assert str(sleeper.pid) in lines[-1]

@@ -25,6 +25,7 @@ from hetero.model.units import GiB, KiB, MiB, format_memory, parse_memory, parse
         ("2k", 2000),
         ("1073741824B", GiB),
         (" 7 B ", 7),
+        ("22.4Gi", 22 * GiB + 4 * GiB // 10 + 1),
     ],
 )
 def test_a_size_people_write_is_understood(text: str, size: int) -> None:
@@ -50,7 +51,7 @@ def test_a_size_without_a_unit_is_refused_with_what_to_write(text: str, write: s
         parse_memory(text)
 
 
-@pytest.mark.parametrize("text", ["0", "0Gi", "0.5", "0.0001Ki"])
+@pytest.mark.parametrize("text", ["0", "0Gi", "0.5", "1.5B", "0.0001Ki"])
 def test_a_size_of_no_whole_byte_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="is not a whole, positive number of bytes"):
         parse_memory(text)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import grp
 import os
-import pwd
 import re
 import signal
 import socket
 import struct
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attrs import evolve
@@ -26,15 +23,11 @@ from hetero.node.ledger.board import PAGE_BYTES
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.ledger import ALIVE, ALLOCATION, Container, Ledger
 from hetero.node.node import Node
-from hetero.node.quota import User, expect_within
 from hetero.node.resize import resize
-from hetero.node.settings import Quota, Settings
 from hetero.node.view.doctor import examine
-from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
 
 from .conftest import request
-from .users import ALICE, BOB, ROOT, Machine, grants, until
+from .users import ALICE, BOB, ROOT, Machine, grants, plain, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
 
@@ -121,11 +114,50 @@ def test_without_heterod_a_user_has_a_ledger_of_its_own_and_is_told(stopped: Mac
     assert re.fullmatch(r"grants that other users made are not seen: `hetero install`.*", says)
 
 
+def finding(node: Node) -> tuple[str, str]:
+    (found,) = (each for each in examine(plain(node)) if each.subject == "heterod")
+    return found.verdict.value, found.says
+
+
+def hurried(node: Node) -> Node:
+    """Return a node whose user is told after 0.2 s that heterod takes long, and waits for 0.4."""
+    assert node.daemon
+    return evolve(node, daemon=evolve(node.daemon, away=0.0, slow=0.2, patience=0.4))
+
+
+def test_who_waits_for_a_heterod_that_says_nothing_is_told(
+    machine: Machine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert machine.daemon
+    os.kill(machine.daemon, signal.SIGSTOP)
+
+    def admit(node: Node) -> None:
+        hurried(node).admit(request(), command=["test"])
+
+    with pytest.raises(HeteroError, match=r"does not answer at .* \(not within 0.4 s\), and noth"):
+        machine.said_by(ALICE, admit)
+    socket_path = machine.state / SOCKET
+    assert f"hetero: heterod at {socket_path} takes long: 0.2 s more at most\n" == (
+        capfd.readouterr().err
+    )
+    verdict, says = machine.said_by(ALICE, lambda node: finding(hurried(node)))
+    assert ("bad", True) == (verdict, says.startswith(f"heterod does not answer at {socket_path}"))
+    assert "" == capfd.readouterr().err
+
+
+def test_a_forced_release_without_heterod_says_what_was_done(machine: Machine) -> None:
+    held = machine.hold(ALICE, request(memory=GiB, core=10))
+    machine.stop(signal.SIGKILL)
+
+    said = machine.said_by(ALICE, lambda node: node.release(held.grant, force=True))
+
+    assert f"ended what held grant {held.grant}: its entry goes when heterod is back" == said
+    assert signal.SIGTERM == os.waitpid(held.pid, 0)[1]
+    machine.start()
+    assert until(lambda: not (machine.state / "grants" / held.grant).exists(), within=3 * ROUND)
+
+
 def test_doctor_says_who_shares_the_ledger(machine: Machine) -> None:
-    def finding(node: Node) -> tuple[str, str]:
-        plain = evolve(node, registry=Registry.of(MemoryVendor(rack(16 * GiB))))
-        (found,) = (each for each in examine(plain) if each.subject == "heterod")
-        return found.verdict.value, found.says
 
     assert [("ok", f"all users share {machine.state}")] * 2 == [
         machine.said_by(uid, finding) for uid in (ROOT, ALICE)
@@ -191,7 +223,8 @@ def test_a_label_that_two_users_gave_is_each_users_own(machine: Machine) -> None
         machine.said_by(uid, lambda node: resize(node, "trainer", Ask(core=20)))
         with pytest.raises(Refused, match=f"grant {held.grant} is in use"):
             machine.said_by(uid, lambda node: node.release("trainer"))
-    with pytest.raises(BadInput, match=r"grant 'trainer' could be \w+, \w+: give more"):
+    either = rf"\w+ \(({ALICE}|{BOB}): test\)"
+    with pytest.raises(BadInput, match=f"grant 'trainer' could be {either}, {either}: give more"):
         machine.said_by(ROOT, lambda node: node.release("trainer"))
 
 
@@ -273,66 +306,6 @@ def test_root_ends_no_process_that_merely_was_sent_the_descriptor(machine: Machi
         os.kill(bystander, signal.SIGKILL)
         os.waitpid(bystander, 0)
     assert {} == machine.said_by(ROOT, grants)
-
-
-# --- what a user may take ------------------------------------------------------------------------
-
-
-def test_a_user_has_a_quota_of_memory_core_and_grants(stopped: Machine) -> None:
-    stopped.settings = Settings(quota=Quota(memory=6 * GiB, core=50, grants=2))
-    stopped.start()
-    mine = stopped.hold(ALICE, request(memory=4 * GiB, core=30))
-
-    quota = f"quota of {ALICE}"
-    with pytest.raises(Refused, match=f"{quota}: memory would be 7 GiB and may be 6 GiB"):
-        stopped.hold(ALICE, request(memory=3 * GiB, core=10))
-    with pytest.raises(Refused, match=f"{quota}: core would be 130 and may be 50 percent"):
-        stopped.hold(ALICE, request(memory=GiB))
-    with pytest.raises(Refused, match=f"{quota}: core would be 60 and may be 50 percent"):
-        stopped.said_by(ALICE, lambda node: resize(node, mine.grant, Ask(core=60)))
-    with pytest.raises(Refused, match=f"{quota}: memory would be 7 GiB"):
-        stopped.said_by(ALICE, lambda node: node.fit(request(memory=3 * GiB, core=10)))
-    stopped.hold(ALICE, request(memory=GiB, core=10))
-    with pytest.raises(Refused, match=f"{quota}: grants would be 3 and may be 2"):
-        stopped.hold(ALICE, request(memory=GiB, core=10))
-    stopped.hold(BOB, request(memory=4 * GiB, core=50))
-    stopped.hold(ROOT, request(memory=7 * GiB, core=10))
-
-
-def test_the_members_of_a_group_hold_no_more_than_its_quota_together(
-    monkeypatch: pytest.MonkeyPatch, stopped: Machine
-) -> None:
-    stopped.start()
-    stopped.hold(ALICE, request(memory=6 * GiB, core=10))
-    (entry,) = stopped.node().snapshot().grants
-
-    class Entry:
-        pw_gid = 1000
-
-    students = grp.struct_group(("students", "x", 2000, ["ann", "ben"]))
-    own = grp.struct_group(("own", "x", 1000, []))
-    monkeypatch.setattr(pwd, "getpwuid", lambda _: Entry)
-    monkeypatch.setattr(grp, "getgrall", lambda: [students, own])
-    monkeypatch.setattr(
-        os, "getgrouplist", lambda name, gid: [gid, *([2000] if name in students.gr_mem else [])]
-    )
-    (card,) = rack(16 * GiB)
-    settings = Settings(
-        user_quotas={"ann": Quota(memory=16 * GiB)},
-        group_quotas={"students": Quota(memory=10 * GiB)},
-    )
-    asked = entry.allocation
-
-    def held_by(name: str, uid: int) -> list[Any]:
-        return [evolve(entry, user=name, uid=uid)]
-
-    def expect(asker: User, held: list[Any]) -> None:
-        expect_within(settings, asker, held, asked, {card.uuid: card})
-
-    with pytest.raises(Refused, match="quota of group students: memory would be 12 GiB"):
-        expect(User(2, "ben"), held_by("ann", 1))
-    expect(User(2, "ben"), held_by("carl", 3))
-    expect(User(3, "carl"), held_by("ann", 1))
 
 
 def test_the_socket_that_is_passed_by_systemd_is_served(stopped: Machine) -> None:

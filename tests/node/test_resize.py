@@ -10,7 +10,7 @@ import pytest
 
 from hetero.model import Ask, Policy, Request
 from hetero.model.errors import NotFound, Refused
-from hetero.model.units import GiB
+from hetero.model.units import GiB, MiB
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.ledger import GrantHandle
@@ -66,6 +66,7 @@ def test_growing_is_refused_where_neighbours_stand(node: Node) -> None:
 
     for ask, lacks in (
         (Ask(memory=9 * GiB), "memory: 9 GiB asked, 8 GiB free"),
+        (Ask(memory=2000 * GiB - MiB), "memory: 2000 GiB asked, 8 GiB free"),
         (Ask(core=41), "core: 41 asked, 40 free"),
         (Ask(memory=17 * GiB), "memory: 17 GiB asked, 8 GiB free"),
         (Ask(core=100), "core: 100 asked, 40 free, slots: 10 asked, 9 free"),
@@ -95,8 +96,10 @@ def test_memory_in_use_is_never_taken_away(node: Node) -> None:
     handle = admit(node, request(memory=4 * GiB, core=30))
     descriptor = use(handle, 3 * GiB)
 
-    with pytest.raises(Refused, match="uses 3 GiB of memory-0: it cannot be lowered to 2 GiB"):
-        resize(node, handle.grant.id, Ask(memory=2 * GiB, core=60))
+    for memory, shown in ((2 * GiB, "2 GiB"), (2500 * MiB, "2.4 GiB")):
+        sentence = f"uses 3 GiB of memory-0: it cannot be lowered to {shown}$"
+        with pytest.raises(Refused, match=sentence):
+            resize(node, handle.grant.id, Ask(memory=memory, core=60))
 
     assert [(4 * GiB, 3000)] == in_force(handle) == in_ledger(node, handle)
     resize(node, handle.grant.id, Ask(memory=3 * GiB))

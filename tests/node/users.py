@@ -77,7 +77,7 @@ class Machine:
 
     path: Path
     settings: Settings = field(factory=Settings)
-    _daemon: int | None = None
+    daemon: int | None = None
     _children: list[int] = field(factory=list)
 
     @property
@@ -102,7 +102,7 @@ class Machine:
             os.close(readable)
             serve(self.node(), ready=lambda _: os.close(writable), tell=print)
 
-        self._daemon = forked(daemon)
+        self.daemon = forked(daemon)
         os.close(writable)
         os.read(readable, 1)
         os.close(readable)
@@ -110,10 +110,10 @@ class Machine:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End heterod; return how it ended."""
-        assert self._daemon is not None
-        os.kill(self._daemon, number)
-        _, status = os.waitpid(self._daemon, 0)
-        self._daemon = None
+        assert self.daemon is not None
+        os.kill(self.daemon, number)
+        _, status = os.waitpid(self.daemon, 0)
+        self.daemon = None
         return status
 
     def said_by(self, uid: int, action: Callable[[Node], Any]) -> Any:
@@ -181,7 +181,7 @@ class Machine:
                 os.waitpid(pid, 0)
             except (ProcessLookupError, ChildProcessError):
                 continue
-        if self._daemon is not None:
+        if self.daemon is not None:
             self.stop(signal.SIGKILL)
         unmount_all(self.state)
 
@@ -190,6 +190,11 @@ def unmount_all(state: Path) -> None:
     """Undo what heterod mounted in its state directory, which stays when it ends."""
     if (state / "boards").exists():  # else heterod did not start
         subprocess.run(["umount", "--lazy", str(state / "boards")], check=False)
+
+
+def plain(node: Node) -> Node:
+    """Return the node with a vendor that needs no limiter, which a test's tree need not have."""
+    return evolve(node, registry=Registry.of(MemoryVendor(rack(16 * GiB))))
 
 
 def until(true: Callable[[], object], *, within: float = 10) -> bool:

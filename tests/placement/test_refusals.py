@@ -110,6 +110,20 @@ def test_each_device_explains_itself_with_numbers() -> None:
     assert f"0 {small}: 16 of 16 GiB memory free, 24 GiB asked" == said(Ask(memory=24 * GiB))[0]
 
 
+def test_devices_that_were_not_chosen_have_no_numbers() -> None:
+    inventory = Inventory(rack(16 * GiB, 16 * GiB, 80 * GiB))
+    request = Request(asks=(Ask(memory=100 * GiB, device="1"),))
+
+    explanation = explain(inventory, request)
+    assert isinstance(explanation.answer, Refusal)
+    assert (
+        "0 of 3 devices: 1 too small (100 GiB wanted, largest 16), 2 not chosen"
+    ) == explanation.answer.sentence
+    assert [True, False, True] == [
+        one.sentence.endswith(": not chosen") for one in explanation.verdicts
+    ]
+
+
 def test_memory_that_is_no_whole_number_of_gibibytes_is_in_one_unit() -> None:
     odd = Inventory(rack(143_771 * MiB))
     (verdict,) = explain(odd, Request(asks=(Ask(memory=200 * GiB),))).verdicts

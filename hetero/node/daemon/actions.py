@@ -33,6 +33,8 @@ def carry_out(node: Node, text: str, uid: int) -> Done:
                 return Done(Answer(grant=resize(node, identity, ask, asker=asker)))
             case Question(do="sweep"):
                 return Done(Answer(faults=node.sweep()))
+            case Question(do="quota"):
+                return Done(Answer(quotas=node.held_of_quotas(asker)))
         raise BadInput(f"request: {question.do!r} with what came with it is nothing heterod does")
     except HeteroError as error:
         return Done(refusal(error))

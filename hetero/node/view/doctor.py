@@ -13,7 +13,7 @@ from attrs import frozen
 
 from hetero.model import Device, Enforcement, Whole
 from hetero.model.errors import HeteroError
-from hetero.node.daemon_client import client_of
+from hetero.node.daemon_client import DaemonClient, client_of
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.ledger.state import prepare
@@ -162,13 +162,23 @@ def _limiter(api: str) -> Finding:
 def _daemon(node: Node) -> Iterator[Finding]:
     """Yield whether users share one ledger; nothing for a ledger that is private on purpose."""
     client = node.daemon or client_of(node.ledger.path)
-    if client and not client.answers():
-        says = f"does not answer at {client.path}: users get nothing until it is started"
-        yield Finding("heterod", Verdict.BAD, says)
-    elif client:
-        yield Finding("heterod", Verdict.OK, f"all users share {client.path.parent}")
+    if client:
+        yield from _answers(client)
     elif node.unseen:
         yield Finding("heterod", Verdict.NOTE, node.unseen)
+
+
+def _answers(client: DaemonClient) -> Iterator[Finding]:
+    """Yield whether heterod answers a question, and what it says this user holds of its quotas."""
+    try:
+        held = client.hurried.quotas()
+    except HeteroError as error:
+        yield Finding("heterod", Verdict.BAD, str(error))
+        return
+    yield Finding("heterod", Verdict.OK, f"all users share {client.path.parent}")
+    for of in dict.fromkeys(one.of for one in held):
+        says = ", ".join(one.sentence for one in held if one.of == of)
+        yield Finding(f"quota {of}", Verdict.OK, says)
 
 
 def _state(node: Node) -> Finding:
