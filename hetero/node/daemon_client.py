@@ -171,8 +171,9 @@ class DaemonClient:
         left = self.patience - self.slow
         if left > 0:
             says = f"heterod at {self.path} takes long: {left:g} s more at most"
-            sys.stderr.write(f"hetero: {says}\n")
-            sys.stderr.flush()
+            with suppress(OSError):  # nobody can be told
+                sys.stderr.write(f"hetero: {says}\n")
+                sys.stderr.flush()
         if left <= 0 or not poller.poll(1000 * left):
             raise TimeoutError
 
