@@ -297,6 +297,18 @@ static int decide(const struct time_slice *time_slice)
     return decided;
 }
 
+/* Say that we run, who began to enter at `since`. Who entered meanwhile did not wait for us for longer than ENTERS_NS:
+ * after about that, false if another says that it runs, too. */
+static bool say_runs(struct time_slice *time_slice, int64_t since)
+{
+    pages_say(&time_slice->pages, PAGE_RUNS);
+    if (clock_ns() - since < ENTERS_NS / 2)
+        return true;
+    __sync_synchronize();
+    pages_look(&time_slice->pages, clock_ns());
+    return decide(time_slice) != 0;
+}
+
 /* Take the time slice if it can be had at once; otherwise say that we want it. */
 static bool seize(struct time_slice *time_slice)
 {
@@ -316,10 +328,12 @@ static bool seize(struct time_slice *time_slice)
                 sleep_ns(LOOK_ENDS_NS);
         }
     }
-    pages_say(pages, decided == 0 ? PAGE_WANTS : PAGE_RUNS);
-    if (decided == 0)
+    bool runs = decided != 0 && say_runs(time_slice, since);
+    if (!runs) {
+        pages_say(pages, PAGE_WANTS);
         leave_lead(time_slice);
-    return decided != 0;
+    }
+    return runs;
 }
 
 /* Whether a sibling that has waited longer is to go first, and comes. */

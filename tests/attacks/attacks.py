@@ -129,10 +129,10 @@ def told(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def beside(attack: Attack, directory: Path) -> dict[str, Any]:
-    """Return what an honest program of half a simulated card gets beside one that has the other half.
+    """Return what an honest program gets beside one that has the other half of a simulated card.
 
-    It is held if the honest one has its share at once, and the other is charged no more than for what it launched
-    before it began to wait or to hold files.
+    It is held if the honest one has its share at once, and the other is charged for what it
+    launched before it began to wait or to hold files, and no more.
     """
     rack = Rack.of(directory)
     attacker, honest = (
