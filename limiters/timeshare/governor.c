@@ -438,8 +438,8 @@ void governor_begin(struct governor *governor)
         power_watch_begin(&governor->watch);
 }
 
-/* Whether a launcher waits that comes when the gate opens. A thread can be kept at the gate, in a signal handler or by a
- * debugger: of one that did not come that is not known before it has looked at the gate again. */
+/* Whether a launcher waits that comes when the gate opens. A thread can be kept at the gate, in a signal handler or by
+ * a debugger: of one that did not come that is not known before it has looked at the gate again. */
 static bool is_asked(struct governor *governor)
 {
     return atomic_load(&governor->gate.waiting) > 0 && atomic_load(&governor->gate.looks) != governor->missed;

@@ -42,8 +42,9 @@
 /* The longest step between two looks that a book believes. */
 #define STEP_MOST_NS INT64_C(50000000)
 
-/* Co-tenants can have tens of thousands of locks on a page, and the kernel then takes milliseconds for one of ours (80,000
- * locks: 6 ms for a question, 13 ms for a lock). After one that was slow, no other is asked for so many times as long. */
+/* Co-tenants can have tens of thousands of locks on a page, and the kernel then takes milliseconds for one of ours
+ * (80,000 locks: 6 ms for a question, 13 ms for a lock). After one that was slow, no other is asked for so many times
+ * as long. */
 #define SLOW_NS    INT64_C(50000)
 #define SLOW_TIMES 500
 

@@ -1,6 +1,6 @@
 /* B: whatever of the grant's files can be opened for writing is leased, grown and made another's to write, and what can
- * be read of all grants on the card has thousands of locks, for ever. It runs beside an honest program, which is to have
- * its share all the same. */
+ * be read of all grants on the card has thousands of locks, for ever. It runs beside an honest program, which is to
+ * have its share all the same. */
 #include "attack.h"
 
 #include <dirent.h>
