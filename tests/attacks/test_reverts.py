@@ -97,7 +97,11 @@ OF_OTHERS: dict[str, tuple[tuple[str, str, str], ...]] = {
 SECOND: dict[str, tuple[tuple[str, str, str], ...]] = {
     "signal_handler": (("timeshare/gate.c", "atomic_store(outer->cell, WAITS);", ""),),
 }
-ALL = [(name, edits) for table in (REVERTS, OF_TIME, OF_OTHERS, SECOND) for name, edits in table.items()]
+ALL = [
+    (name, edits)
+    for table in (REVERTS, OF_TIME, OF_OTHERS, SECOND)
+    for name, edits in table.items()
+]
 
 
 def test_each_attack_that_is_held_has_the_lines_that_hold_it() -> None:
