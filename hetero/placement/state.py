@@ -152,6 +152,15 @@ class Cluster:
         devices, cards = self.nodes[number].devices, self.cards[number]
         return {d.uuid: self.states[c].free for d, c in zip(devices, cards, strict=True)}
 
+    def left(self) -> int:
+        """Return the thousandths of cards that are left, over all usable devices."""
+        return sum(self.free_milli)
+
+    def whole_nodes(self) -> int:
+        """Return how many nodes have devices of which nobody holds anything."""
+        pairs = zip(self.empty, self.cards, strict=True)
+        return sum(empty == len(cards) > 0 for empty, cards in pairs)
+
     def update(self, node: Node) -> None:
         """Note what else of a node changed: its own counters, and whether it is cordoned."""
         number = self.number[node.name]

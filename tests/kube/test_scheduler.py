@@ -68,7 +68,7 @@ async def running(
         notes = {INVENTORY: inventory_text(devices)}
         metadata = {"name": name, "annotations": notes}
         api.put_now(f"/api/v1/nodes/{name}", {"metadata": metadata})
-    scheduler = Scheduler(api, WORDS, KEY, choose=choose, mix_in=mix)  # type: ignore[arg-type]
+    scheduler = Scheduler(api, WORDS, KEY, choose=choose, mix_in=mix)
     if scheduler.mix is not None:
         await scheduler.mix.read()
     following = (scheduler.follow_nodes(), scheduler.follow_pods(), scheduler.follow_quotas())

@@ -38,7 +38,7 @@ from hetero.kube.api.annotations import (
     signed_assignment,
     without_core_limit,
 )
-from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.client import ApiCalls, ApiError, Plain
 from hetero.kube.api.events import Events, timestamp
 from hetero.kube.api.host import node_host, pod_host
 from hetero.kube.api.lease import Lease
@@ -83,12 +83,17 @@ _NULL = Raw(b"null")
 
 
 @define(eq=False)
-class _Names:
+class NodeNames:
     """Names of nodes by their text: of thousands, reading them takes most of a decision."""
 
     text: Raw
     _each: list[str] | None = None
     _bytes: bytes = b""
+
+    @classmethod
+    def of(cls, names: list[str]) -> NodeNames:
+        """Return the names as kube-scheduler would send them."""
+        return cls(Raw(json.encode(names)), names)
 
     @property
     def each(self) -> list[str]:
@@ -107,7 +112,7 @@ class _Names:
 class Scheduler:
     """Answers kube-scheduler from what the API says about nodes and pods."""
 
-    api: Api
+    api: ApiCalls
     vocabulary: Vocabulary
     key: Key
     lease: Lease | None = None
@@ -126,7 +131,7 @@ class Scheduler:
     _filtered: dict[str, tuple[Plain, PodRequest]] = field(factory=dict)
     # Places that filter took for pods, by UID and oldest first, and until when.
     _taken: dict[str, tuple[Placement, float]] = field(factory=dict)
-    _named: _Names = field(factory=lambda: _Names(_NULL, []))  # that came or went last
+    _named: NodeNames = field(factory=lambda: NodeNames(_NULL, []))  # that came or went last
     _ready: set[str] = field(factory=set)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
     scheduler_metrics: SchedulerMetrics = field(init=False)
@@ -391,7 +396,7 @@ class Scheduler:
         args = {name: json.decode(text) for name, text in given.items()}
         if names is not None:
             if names != self._named.text:  # they are when scored right after they were filtered
-                self._named = _Names(names)
+                self._named = NodeNames(names)
             args["nodenames"] = self._named
         return args
 
@@ -438,7 +443,7 @@ class Scheduler:
             return {"NodeNames": [], "FailedNodes": dict.fromkeys(names.each, chosen.sentence)}
         return self._serving(plain, pod_request, names)
 
-    def _serving(self, plain: Plain, pod_request: PodRequest, names: _Names) -> Plain:
+    def _serving(self, plain: Plain, pod_request: PodRequest, names: NodeNames) -> Plain:
         """Return all nodes that serve the pod; if none does, tell it why and look for victims."""
         fits, failed = self.cache.serving(pod_request.pod, names.each)
         counts = Counter(failed.values())
@@ -449,10 +454,10 @@ class Scheduler:
             if self.preemption.wanted(plain) and group_of(plain) is None:
                 self._later(self.preemption.make_room(plain, pod_request.pod, names.each))
         if failed:
-            names = self._named = _Names(Raw(json.encode(fits)), fits)
+            names = self._named = NodeNames.of(fits)
         return {"NodeNames": names.text, "FailedNodes": failed}
 
-    def _without_devices(self, plain: Plain, pod_request: PodRequest, names: _Names) -> Plain:
+    def _without_devices(self, plain: Plain, pod_request: PodRequest, names: NodeNames) -> Plain:
         """Return the offered nodes without devices, else the one whose devices lose least.
 
         kube-scheduler knows whether a node has the processors: none of them is refused here.
@@ -471,7 +476,7 @@ class Scheduler:
         if self.mix is None or _created(plain) > self.mix.until:
             self.cache.arrive(plain["metadata"]["uid"], pod_request.pod, now)
 
-    def _take(self, uid: str, pod_request: PodRequest, names: _Names) -> str | None:
+    def _take(self, uid: str, pod_request: PodRequest, names: NodeNames) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""
         now = monotonic()
         while self._taken:
@@ -499,7 +504,9 @@ class Scheduler:
         policy = PLACEMENT_POLICIES.get(pod_request.device_placement or self.device_placement)
         return self.cache.reserve(uid, pod_request.pod, node, policy=policy)
 
-    def _held(self, plain: Plain, pod_request: PodRequest, names: _Names) -> str | Refusal | None:
+    def _held(
+        self, plain: Plain, pod_request: PodRequest, names: NodeNames
+    ) -> str | Refusal | None:
         """Return the node where room is held for a pod, or why it waits; None: any may serve it."""
         uid = plain["metadata"]["uid"]
         node = self.preemption.node(uid)
