@@ -277,7 +277,7 @@ class SchedulerCache:
         answer = self._place_pod(pod, node, policy=policy, weights=weights)
         if isinstance(answer, Refusal):
             return answer
-        if self.quotas is not None:
+        if self.quotas is not None and pod.namespace in self.quotas.most:
             over = self.quotas.over(pod.namespace, self._charge(answer))
             if over:
                 return Refusal(wanted=1, verdicts={}, missing=over)
@@ -487,15 +487,13 @@ class SchedulerCache:
 
     def _charge(self, placement: Placement) -> Counter[str]:
         """Return what a placement is charged, as far as its devices are still there."""
-        if self.quotas is None:
-            return Counter()
-        here = {device.uuid: device for device in self.devices(placement.node)}
-        charges = (
-            self.quotas.charge(here[usage.device], usage.takes)
-            for usage in placement.holds
-            if usage.device in here
-        )
-        return sum(charges, Counter())
+        charged = Counter[str]()
+        if self.quotas is not None:
+            here = {device.uuid: device for device in self.devices(placement.node)}
+            for usage in placement.holds:
+                if usage.device in here:
+                    charged.update(self.quotas.charge(here[usage.device], usage.takes))
+        return charged
 
     def _over_quota(self, pod: Pod) -> dict[frozenset[int], str]:
         """Return which quota the pod passes wherever it is placed, by the kinds of a node's cards.
