@@ -613,18 +613,13 @@ class SchedulerCache:
 
     def _new_row(self, shape: Shape, prices: Prices) -> _Row:
         row, cluster = _Row(shape, [], [], {}, 0), self.cluster()
-        known: dict[object, int] = {}  # of alike nodes, which most are in a large cluster
         searched: Iterable[int] = range(len(cluster.nodes))
         if shape.exact:
             searched = cluster.mixed if shape.want.wanted.request is not None else ()
-        # At thousands of nodes most of the time goes into this loop: no calls for alike nodes.
-        for number, alike in enumerate(
-            zip(cluster.states_of, cluster.closed, map(tuple, cluster.host), strict=True)
-        ):
-            cost = known.get(alike)
-            if cost is None:
-                cost = known[alike] = prices.cost(number, shape)
-            row.costs.append(cost)
+        # Of thousands of nodes most are alike: each kind is asked once, by any of its nodes.
+        one_of = dict(zip(cluster.alike, range(len(cluster.nodes)), strict=True))
+        known = {alike: prices.cost(number, shape) for alike, number in one_of.items()}
+        row.costs = [known[alike] for alike in cluster.alike]
         for number in searched:
             row.costs[number] = self._cost(number, row, prices)
         row.heap = _heap(row.costs)
