@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import ssl
@@ -14,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import aiohttp
 from attrs import define, field, frozen
+from msgspec import DecodeError, json
 
 from hetero.model.errors import BadInput, HeteroError
 
@@ -181,7 +181,7 @@ class Api:
             async with self._session.request(
                 method,
                 self.access.server + path,
-                data=None if body is None else json.dumps(body),
+                data=None if body is None else json.encode(body),
                 params=query,
                 headers={**self._headers(), "Content-Type": kind},
                 timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=self.connect),
@@ -193,7 +193,7 @@ class Api:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             why = f"{self.access.server} cannot be reached ({_unreachable(error)})"
             raise ApiError(what, 0, why) from None
-        except (aiohttp.ClientError, asyncio.TimeoutError, json.JSONDecodeError) as error:
+        except (aiohttp.ClientError, asyncio.TimeoutError, DecodeError) as error:
             raise ApiError(what, 0, str(error) or type(error).__name__) from None
 
     def _headers(self) -> dict[str, str]:
@@ -267,7 +267,7 @@ class Api:
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in filter(None, lines):
-                    event = json.loads(line)
+                    event = json.decode(line)
                     if event["type"] == "ERROR":
                         return None  # what we know is too old
                     version = event["object"]["metadata"]["resourceVersion"]
@@ -285,13 +285,13 @@ def _unreachable(error: aiohttp.ClientConnectorError | aiohttp.ConnectionTimeout
 
 
 def _plain(said: str) -> Plain:
-    made: Plain = json.loads(said or "{}")
+    made: Plain = json.decode(said or "{}")
     return made
 
 
 def _message(said: str) -> str:
     """Return what an answer that is an error says about it, as far as it is the API's."""
     try:
-        return str(json.loads(said)["message"])
-    except (json.JSONDecodeError, KeyError, TypeError):
+        return str(json.decode(said)["message"])
+    except (DecodeError, KeyError, TypeError):
         return ""

@@ -25,7 +25,6 @@ from hetero.kube.api.annotations import (
     SIGNATURE,
     Assignment,
     Key,
-    meant_for,
 )
 from hetero.kube.api.pod import ended, full_name
 from hetero.kube.api.settings import Settings
@@ -202,9 +201,8 @@ def _key(snapshot: Snapshot) -> Key:
     key, pods = Key(secret=secrets.token_bytes(32)), snapshot.objects[PODS]
     for name, pod in pods.items():
         about = pod["metadata"]
-        notes = about.get("annotations") or {}
-        if ALLOCATION in notes:
-            node = pod["spec"].get("nodeName") or meant_for(notes)
+        notes, node = about.get("annotations") or {}, pod["spec"].get("nodeName")
+        if node and ALLOCATION in notes:
             signature = key.sign(notes[ALLOCATION], uid=about["uid"], node=node)
             signed = {**about, "annotations": {**notes, SIGNATURE: signature}}
             pods[name] = {**pod, "metadata": signed}

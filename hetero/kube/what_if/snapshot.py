@@ -88,15 +88,17 @@ class Snapshot:
             return body
         pod = await self.get(path)
         spec = {**pod["spec"], "nodeName": body["target"]["name"]}
-        self.change("MODIFIED", PODS, {**pod, "spec": spec})
+        self._annotate(PODS, {**pod, "spec": spec}, body)
         return body
 
     async def patch(self, path: str, body: Plain) -> Plain:
         """Merge annotations into a pod."""
         kind, _ = _parsed(path)
-        plain = await self.get(path)
-        about = plain["metadata"]
-        notes = {**(about.get("annotations") or {}), **body["metadata"]["annotations"]}
+        return self._annotate(kind, await self.get(path), body)
+
+    def _annotate(self, kind: str, plain: Plain, body: Plain) -> Plain:
+        about, more = plain["metadata"], body["metadata"]["annotations"]
+        notes = {**(about.get("annotations") or {}), **more}
         made = {**plain, "metadata": {**about, "annotations": notes}}
         self.change("MODIFIED", kind, made)
         return made
