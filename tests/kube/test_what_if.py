@@ -33,7 +33,7 @@ from tests.kube.test_scheduler import KEY, SHARE, running
 
 #: Three nodes of seven vendors' cards with three pods of 4000 MiB and 30 % on n1, as kubectl saved
 #: them of a cluster of Kubernetes 1.20; without what is not read.
-SAVED = ROOT / "tests" / "kube" / "data" / "cluster-1.json"
+SAVED = ROOT / "tests" / "kube" / "clusters" / "saved.json"
 SCHEMAS = json.loads((ROOT / "docs" / "json.schema.json").read_text())
 CARD = "nvidia.com/gpu"
 FULL = "0 of 1 node: 1 lack a whole device (16 GiB wanted, largest free 0)"
