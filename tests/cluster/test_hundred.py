@@ -155,7 +155,7 @@ def test_of_a_hundred_pods_at_once_all_that_fit_run_each_in_its_own_share(
         run_so_many(lab, fit)
 
     assert [] == books.found
-    assert books.events > 200
+    assert books.events > fit  # each is seen as it is bound, at least
     assert [] == books.strangers()
     assert [fits for _, _, fits in ASKED] == [
         sum(

@@ -73,6 +73,7 @@ def test_what_is_simulated_is_what_the_cluster_then_does_and_nothing_is_written(
         "large": share(memory=200_000),
         "many": share(count=9),
     }
+    lab.calm()  # what an earlier pod held is there again
     for number in range(3):
         lab.add(f"stands{number}", share(memory=4000, core=30))
     run_all(lab, *(f"stands{number}" for number in range(3)))
