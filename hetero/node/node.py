@@ -33,6 +33,7 @@ from hetero.node.selection import expect_here
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
+from hetero.plugin.fork_server import ForkServer
 from hetero.plugin.registry import Discovery, Registry
 from hetero.plugin.vendor import Vendor
 
@@ -93,6 +94,12 @@ class Node:
             simulation=simulated,
             environ=dict(environ),
         )
+
+    @property
+    def with_threads(self) -> Node:
+        """The same for a program with threads, in which vendors' processes cannot be forked."""
+        more = self.simulation.environment(self.environ) if self.simulation else {}
+        return evolve(self, registry=Registry(starter=ForkServer({**self.environ, **more})))
 
     @property
     def unseen(self) -> str | None:
