@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +39,6 @@ class ForkServer:
     """
 
     environ: Mapping[str, str] = field(factory=lambda: dict(os.environ), repr=False)
-    _server: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _connection: socket.socket | None = field(default=None, init=False)
     _turn: threading.Lock = field(factory=threading.Lock, init=False)
 
@@ -70,7 +70,6 @@ class ForkServer:
             except OSError:
                 answer = b""
             if not answer:
-                self._connection.close()
                 self._connection = None
                 return None
             return json.loads(answer)
@@ -78,7 +77,7 @@ class ForkServer:
     def _connect(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._server = subprocess.Popen(
+            server = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno())],
                 env=dict(self.environ),
                 cwd="/",  # where nothing can be that Python would import in place of ours
@@ -90,6 +89,14 @@ class ForkServer:
             )
         ours.settimeout(_WITHIN)
         self._connection = ours
+        weakref.finalize(self, _dismiss, ours, server)
+
+
+def _dismiss(connection: socket.socket, server: subprocess.Popen[bytes]) -> None:
+    """End a server, which has nothing to finish."""
+    connection.close()
+    server.kill()
+    server.wait()
 
 
 def serve(connection: socket.socket) -> None:

@@ -12,6 +12,7 @@ import os
 import resource
 import select
 import signal
+import sys
 import time
 import weakref
 from contextlib import suppress
@@ -86,10 +87,10 @@ class VendorProcess:
         self._pidfd = None
         with suppress(OSError):  # Linux before 5.3
             self._pidfd = os.pidfd_open(self.pid)
-        self._starter = starter
+        self._starter, self._maker = starter, os.getpid()
         descriptors = [self._questions, self._answers, self._pidfd]
         self._finish = weakref.finalize(
-            self, _let_go, os.getpid(), self.pid, [d for d in descriptors if d is not None], starter
+            self, _let_go, self._maker, self.pid, [d for d in descriptors if d is not None], starter
         )
 
     def send(self, question: Question, until: float) -> None:
@@ -111,15 +112,18 @@ class VendorProcess:
         return read(self._read(length, until), Answer, source="an answer")
 
     @property
+    def is_ours(self) -> bool:
+        """Whether this program started it, and is no fork of the one that did."""
+        return os.getpid() == self._maker
+
+    @property
     def runs(self) -> bool:
         """Whether the process has not ended, as far as that can be known."""
         return self._pidfd is None or not _ready(self._pidfd, select.POLLIN, 0.0)
 
     def kill(self) -> tuple[bool, int | None]:
         """End it and what it started; return whether it is gone, and its wait status."""
-        for end in (os.killpg, os.kill):  # it may have no session of its own yet
-            with suppress(ProcessLookupError, PermissionError):
-                end(self.pid, signal.SIGKILL)
+        _kill(self.pid)
         gone, status = _awaited(self.pid, self._pidfd, self._starter, PATIENCE)
         self._finish.detach()
         for descriptor in (self._questions, self._answers, self._pidfd):
@@ -172,6 +176,12 @@ def _awaited(
     return status is not None, status
 
 
+def _kill(pid: int) -> None:
+    for end in (os.killpg, os.kill):  # it may have no session of its own yet
+        with suppress(ProcessLookupError, PermissionError):
+            end(pid, signal.SIGKILL)
+
+
 def _let_go(maker: int, pid: int, descriptors: list[int], starter: Starter) -> None:
     """End a process that has answered: the end of its pipe tells it. Runs at exit, too."""
     if os.getpid() != maker:
@@ -179,11 +189,10 @@ def _let_go(maker: int, pid: int, descriptors: list[int], starter: Starter) -> N
     questions, answers, *pidfd = descriptors
     os.close(questions)
     os.close(answers)
-    gone, _ = _awaited(pid, pidfd[0] if pidfd else None, starter, PATIENCE)
-    if not gone:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-        starter.reap(pid)
+    for descriptor in pidfd:
+        _ready(descriptor, select.POLLIN, PATIENCE)
+    _kill(pid)  # what it started, too, as long as nobody else has its number
+    starter.reap(pid)
     for descriptor in pidfd:
         os.close(descriptor)
 
@@ -222,6 +231,8 @@ def _alone(*kept: int) -> tuple[int, ...]:
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
+    # What these held back is the parent's to print.
+    sys.stdout, sys.stderr = (open(each, "w", closefd=False) for each in (1, 2))  # noqa: SIM115
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in high:
             with suppress(OSError):

@@ -33,6 +33,7 @@ class Supervisor:
     _failures: int = field(default=0, init=False)
     _abandoned: int = field(default=0, init=False)
     _asked_again: float = field(default=0.0, init=False)  # monotonic seconds
+    _to_undo: bool = field(default=False, init=False)  # a slice may have been made half-way
     _why: Answer = field(factory=Answer, init=False)
 
     def ask(self, question: Question) -> Callable[[], Answer]:
@@ -42,9 +43,14 @@ class Supervisor:
         """
         self._turn.acquire()
         until = time.monotonic() + question.within
+        if self._process and not self._process.is_ours:
+            self._process = None
         if self._process and not self._process.runs:
             self._failed(question, Ended())
-        if time.monotonic() < self._asked_again or self._abandoned >= ABANDONED:
+        paused = time.monotonic() < self._asked_again
+        if paused and self._to_undo and question.ask == "reconcile":
+            paused = self._to_undo = False
+        if paused or self._abandoned >= ABANDONED:
             return self._answer_at_once
         try:
             if self._process is None:
@@ -101,8 +107,9 @@ class Supervisor:
         if self._abandoned >= ABANDONED:
             why += ": not asked again by this program"
         self._pause(Answer(failure=f"{self.plugin.name}: {question.ask}: {why}"))
-        if isinstance(error, Ended) and self._failures == 1:
-            self._asked_again = 0.0  # what was begun can be undone; nobody waited
+        if not isinstance(error, Overdue) and self._failures == 1:
+            self._asked_again = 0.0  # nobody waited, and what was begun can be undone
+        self._to_undo = question.ask == "enforce"
 
     def _pause(self, why: Answer) -> None:
         self._why = why
