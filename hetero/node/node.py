@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -117,9 +117,12 @@ class Node:
             "machine one ledger for all"
         )
 
-    def discover(self) -> Discovery:
-        """Return the devices this node gives out, with the capacity it promises of them."""
-        found = self.registry.discover()
+    def discover(self, *, only: Collection[str] | None = None) -> Discovery:
+        """Return the devices this node gives out, with the capacity it promises of them.
+
+        `only` asks vendors of these names alone.
+        """
+        found = self.registry.discover(only=only)
         ours = {vendor.name for vendor in found.vendors if vendor.limiter}
         return evolve(found, devices=self.settings.offered(found.devices, ours=ours))
 
@@ -219,6 +222,7 @@ class Node:
                         label=label,
                         container=container,
                         share=share,
+                        numbers=numbers_of(answer, discovery),
                     )
                 )
             except BaseException:
@@ -477,6 +481,12 @@ def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
 def devices_of(discovery: Discovery) -> dict[str, Device]:
     """Return the devices by their UUIDs."""
     return {device.uuid: device for device in discovery.devices}
+
+
+def numbers_of(allocation: Allocation, discovery: Discovery) -> tuple[int, ...]:
+    """Return the numbers of an allocation's devices in the inventory."""
+    numbers = {device.uuid: number for number, device in enumerate(discovery.devices)}
+    return tuple(numbers[piece.device] for piece in allocation.pieces)
 
 
 def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -275,16 +275,18 @@ class Registry:
         for seat in likely:
             if seat.vendor and seat.vendor.name == name and not seat.refused:
                 return seat
-        reasons = (a.failure for s, a in zip(unknown, answers, strict=True) if s.plugin.name == name)
+        for seat, answer in zip(unknown, answers, strict=True):
+            if seat.plugin.name == name and answer.failure is not None:
+                raise NotFound(answer.failure)
         refused = (seat.refused for seat in likely if seat.plugin.name == name)
-        raise NotFound(next(filter(None, (*reasons, *refused)), f"no vendor {name!r} is installed"))
+        raise NotFound(next(filter(None, refused), f"no vendor {name!r} is installed"))
 
     def _ask(self, name: str, question: Question) -> Answer:
         (answer,) = self._ask_all([self._seat(name)], question)
         return answer
 
     def _ask_all(self, seats: Iterable[_Seat], question: Question) -> list[Answer]:
-        """Ask all of them at the same time; an answer says who a vendor is where it is the first."""
+        """Ask all of them at the same time. A process's first answer says who its vendor is."""
         waiting = [(seat, seat.asked.ask(question)) for seat in seats]
         answers = []
         for seat, answer_of in waiting:

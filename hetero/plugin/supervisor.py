@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-from hetero.model.errors import BadInput, DriverAbsent
+from hetero.model.errors import BadInput
 from hetero.plugin.process import Ended, Overdue, Starter, VendorProcess, how_it_ended
 from hetero.plugin.question import Answer, Failure, Question
 from hetero.plugin.respondent import Plugin

@@ -151,4 +151,3 @@ def hetero_reconcile(device: Device) -> None:
 def hetero_observe(device: Device) -> Usage:
     _at("observe")
     return Usage(memory=1, processes={os.getpid(): 7}, core=0.5)
-

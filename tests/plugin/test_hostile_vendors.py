@@ -201,9 +201,9 @@ def test_a_vendor_that_keeps_failing_is_asked_after_longer_and_longer_pauses(
 
     clock = [1000.0]
     monkeypatch.setattr(Forks, "start", counted)
-    monkeypatch.setattr(hetero.plugin.supervisor.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     registry = installed("raise_an_exit", "import")
-    starts = []
+    starts: list[int] = []
     for second in range(200):
         clock[0] = 1000.0 + second
         registry.discover(only=["hostile"])
@@ -246,8 +246,9 @@ def test_processes_that_do_not_end_are_left_and_after_three_no_more_are_started(
     registry = installed("hang", "discover")
     reasons = [registry.discover(only=["hostile"]).rows[0].reason for _ in range(4)]
 
-    assert "hostile: discover: no answer within 0.2 s; its process does not end (1 so far)" == (
-        reasons[0]
+    assert (
+        "hostile: discover: no answer within 0.2 s; its process does not end (1 so far)"
+        == (reasons[0])
     )
     assert str(reasons[2]).endswith("(3 so far): not asked again by this program")
     assert reasons[2] == reasons[3]

@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import hetero_ascend
 import hetero_cambricon
 import hetero_metax
 import hetero_mthreads

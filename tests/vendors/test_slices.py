@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from racks import (
 from hetero import plugin
 from hetero.model import CORE, MEMORY, Allocation, Ask
 from hetero.model.errors import Refused
-from hetero.model.units import GiB, MiB
+from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
@@ -196,38 +196,49 @@ def killed_at(step: int, action: Callable[[], object], *, alone: bool) -> bool:
         _, status = os.waitpid(asker, 0)
         assert status in (0, REFUSED << 8 if alone else signal.SIGKILL)
         return status != 0
-    asker, steps = os.getpid(), mmap.mmap(-1, 1)  # both processes count
-
-    def stepped() -> None:
-        steps[0] += 1
-        if steps[0] == step:
-            for pid in () if alone else (asker,):
-                os.kill(pid, signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def counted(does: Callable[..., Any], changes: Callable[..., bool]) -> Callable[..., Any]:
-        def done(*arguments: Any) -> Any:
-            if not changes(*arguments):
-                return does(*arguments)
-            stepped()
-            answer = does(*arguments)
-            stepped()
-            return answer
-
-        return done
-
-    def changes(_: Library, function: str, *arguments: Any) -> bool:
-        return any(word in function.lower() for word in CHANGES)
-
-    Library.call = counted(Library.call, changes)  # type: ignore[method-assign]
-    plugin.note = counted(plugin.note, lambda *_: True)
+    stepped = _killing(step, () if alone else (os.getpid(),))
+    Library.call = _counted(Library.call, _is_change, stepped)  # type: ignore[method-assign]
+    plugin.note = _counted(plugin.note, lambda *_: True, stepped)
     if not alone:
-        Ledger.change = counted(Ledger.change, lambda *_: True)  # type: ignore[method-assign]
+        Ledger.change = _counted(Ledger.change, lambda *_: True, stepped)  # type: ignore[method-assign]
     try:
         action()
     except Refused:
         os._exit(REFUSED)
     os._exit(0)
+
+
+def _killing(step: int, more: Iterable[int]) -> Callable[[], None]:
+    """Return what ends this process, and `more` before it, when it is called for the nth time."""
+    steps = mmap.mmap(-1, 1)  # the vendor's process and who asked it count together
+
+    def stepped() -> None:
+        steps[0] += 1
+        if steps[0] == step:
+            for pid in (*more, os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+
+    return stepped
+
+
+def _counted(
+    does: Callable[..., Any], changes: Callable[..., bool], stepped: Callable[[], None]
+) -> Callable[..., Any]:
+    """Return the function with a step before and after it, where it changes anything."""
+
+    def done(*arguments: Any) -> Any:
+        if not changes(*arguments):
+            return does(*arguments)
+        stepped()
+        answer = does(*arguments)
+        stepped()
+        return answer
+
+    return done
+
+
+def _is_change(_: Library, function: str, *arguments: Any) -> bool:
+    return any(word in function.lower() for word in CHANGES)
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["its vendor", "who asked"])
@@ -296,9 +307,7 @@ def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then
         identity = handle.grant.id
         step, more, seen = 0, True, []
         while more:
-            more = killed_at(
-                step := step + 1, lambda: resize(node, identity, ask), alone=alone
-            )
+            more = killed_at(step := step + 1, lambda: resize(node, identity, ask), alone=alone)
             now, said = sizes(vendor), recorded(node)
             assert all(map(int.__le__, now, said)), (step, now, said)
             assert () == node.sweep()
