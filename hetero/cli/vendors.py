@@ -28,10 +28,10 @@ def render(rows: tuple[VendorRow, ...]) -> Part:
     if not rows:
         return "no vendors are installed: pip install one, such as hetero[all]"
     made = table(
-        *("vendor", "from", "state", "devices", "reason"),
+        *("vendor", "from", "state", "devices", "reason", "trusted", "file"),
         folds=("reason",),
         right=("devices",),
-        drops=("from", "devices"),
+        drops=("file", "trusted", "from", "devices"),
     )
     for row in rows:
         made.add_row(
@@ -40,5 +40,7 @@ def render(rows: tuple[VendorRow, ...]) -> Part:
             state(row.state),
             str(row.devices) if row.works else UNKNOWN,
             row.reason or "",
+            "yes" if row.trusted else "no",
+            row.file or UNKNOWN,
         )
     return made

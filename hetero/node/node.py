@@ -85,10 +85,11 @@ class Node:
         if daemon is None:
             check(own)
             check(state)
+        settings = load_settings(environ)
         return cls(
-            registry=Registry(),
+            registry=Registry(allowed=settings.vendors),
             ledger=Ledger(state, persistent=within(persistent) if persistent else None),
-            settings=load_settings(environ),
+            settings=settings,
             system=Ledger(shared) if shared != state and uid != 0 else None,
             daemon=daemon,
             simulation=simulated,
@@ -99,7 +100,8 @@ class Node:
     def with_threads(self) -> Node:
         """The same for a program with threads, in which vendors' processes cannot be forked."""
         more = self.simulation.environment(self.environ) if self.simulation else {}
-        return evolve(self, registry=Registry(starter=ForkServer({**self.environ, **more})))
+        starter = ForkServer({**self.environ, **more})
+        return evolve(self, registry=Registry(starter=starter, allowed=self.settings.vendors))
 
     @property
     def unseen(self) -> str | None:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from hetero.model.errors import BadInput
-from hetero.plugin.question import LENGTH, MOST, Answer, Question, framed, read
+from hetero.plugin.question import LENGTH, MOST, Answer, Question, framed, is_last, read
 from hetero.plugin.respondent import Plugin, Respondent
 
 #: Seconds after which a process that was killed is waited for no longer: it is in the kernel.
@@ -254,7 +254,7 @@ def _serve(plugin: Plugin, questions: int, answers: int) -> None:
             message = framed(Answer(failure=f"{plugin.name}: {question.ask}: {error}"))
         while message:
             message = message[os.write(answers, message) :]
-        if answer.absent or not answer.loaded:
+        if is_last(question, answer):
             return
 
 

@@ -59,6 +59,11 @@ class Answer:
     usage: Usage | None = None
 
 
+def is_last(question: Question, answer: Answer) -> bool:
+    """Whether a process ends after an answer: only a vendor whose library is there keeps one."""
+    return answer.absent or not answer.loaded or question.ask == "vendor"
+
+
 def framed(message: Question | Answer) -> bytes:
     """Return a message as it goes through a pipe. Raises `ValueError` for one that is too long."""
     text = codec.dumps(message, indent=None).encode()

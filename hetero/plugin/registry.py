@@ -31,8 +31,9 @@ class VendorRow:
 
     `state` is "ok", "partial" (some of its cards cannot be used), "stale" (it failed at this look;
     its cards are those of its last answer, and nothing is given of them), "absent" (its driver is
-    not installed here) or "broken"; `reason` says why. `source` is the distribution and version it
-    came from.
+    not installed here), "untrusted" (its distribution is not on the node's list, so nothing of it
+    was run) or "broken"; `reason` says why. `source` is the distribution and version it came from,
+    `file` where its code is.
     """
 
     name: str
@@ -41,6 +42,8 @@ class VendorRow:
     reason: str | None = None
     devices: int = 0
     title: str | None = None
+    file: str | None = None
+    trusted: bool = True
 
     @property
     def works(self) -> bool:
@@ -78,6 +81,7 @@ class _Given:
     name: str
     source: str
     plugin: object
+    file: str | None = None
 
     def load(self) -> object:
         return self.plugin
@@ -89,6 +93,7 @@ class _Seat:
 
     plugin: Plugin
     asked: Supervisor | InProcess
+    trusted: bool = True
     vendor: Vendor | None = None
     whole: bool = False  # with its models and resource names
     cuts: bool = False
@@ -97,15 +102,25 @@ class _Seat:
 
     def row(self, answer: Answer) -> VendorRow:
         """Return its row, but for what `_addressable` finds."""
-        name, source = self.vendor.name if self.vendor else self.plugin.name, self.plugin.source
-        title = self.vendor.title if self.vendor else None
+        known = None if self.refused else self.vendor
         reason = self.refused or answer.failure
-        if reason is None:
-            return VendorRow(name=name, source=source, state="ok", title=title)
-        stale, absent = self.last and not self.refused, answer.absent and not self.refused
-        state = "absent" if absent else "stale" if stale else "broken"
-        name = self.plugin.name if self.refused else name
-        return VendorRow(name=name, source=source, state=state, reason=reason, title=title)
+        states = (
+            ("untrusted", not self.trusted),
+            ("ok", reason is None),
+            ("broken", self.refused is not None),
+            ("absent", answer.absent),
+            ("stale", bool(self.last)),
+            ("broken", True),
+        )
+        return VendorRow(
+            name=known.name if known else self.plugin.name,
+            source=self.plugin.source,
+            state=next(state for state, holds in states if holds),
+            reason=reason,
+            title=known.title if known else None,
+            file=self.plugin.file,
+            trusted=self.trusted,
+        )
 
 
 @define(eq=False, repr=False, slots=False)
@@ -113,11 +128,13 @@ class Registry:
     """The vendors of one process, each asked in a process of its own, started when it is needed.
 
     They are those installed in this environment; `Registry.of(object, ...)` takes others. `starter`
-    starts their processes: a program with threads needs a `ForkServer`.
+    starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
+    `allowed` are the distributions whose code may be run; None: all.
     """
 
     _plugins: Callable[[], Iterable[Plugin]] = installed
     _starter: Starter = field(factory=Forks)
+    _allowed: Collection[str] | None = None
     _apart: bool = True
 
     @classmethod
@@ -134,15 +151,17 @@ class Registry:
 
     @cached_property
     def _seats(self) -> list[_Seat]:
-        return [
-            _Seat(
-                plugin,
-                Supervisor(plugin, self._starter)
-                if self._apart
-                else InProcess(Respondent(plugin).answer),
-            )
-            for plugin in self._plugins()
-        ]
+        return [_Seat(plugin, *self._asked(plugin)) for plugin in self._plugins()]
+
+    def _asked(self, plugin: Plugin) -> tuple[Supervisor | InProcess, bool]:
+        """Return what asks a plugin, and whether its code may be run."""
+        name = plugin.source.partition(" ")[0]
+        if self._allowed is not None and name not in self._allowed:
+            why = f"{name or plugin.name} is not among the vendors that the node's settings allow"
+            return InProcess(lambda _: Answer(failure=why)), False
+        if self._apart:
+            return Supervisor(plugin, self._starter), True
+        return InProcess(Respondent(plugin).answer), True
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""

@@ -24,7 +24,7 @@ _SHOWN = 400
 
 
 class Plugin(Protocol):
-    """A vendor that was not loaded yet: its name, the distribution it came with, what loads it."""
+    """A vendor that was not loaded yet: all of this but `load` is known without running its code."""
 
     @property
     def name(self) -> str:
@@ -32,7 +32,11 @@ class Plugin(Protocol):
 
     @property
     def source(self) -> str:
-        """The distribution and its version."""
+        """The distribution it came with, and its version."""
+
+    @property
+    def file(self) -> str | None:
+        """Where its code is."""
 
     def load(self) -> object:
         """Return the module or object with its hooks; this runs its code."""

@@ -13,7 +13,7 @@ from attrs import define, field
 
 from hetero.model.errors import BadInput
 from hetero.plugin.process import Ended, Overdue, Starter, VendorProcess, how_it_ended
-from hetero.plugin.question import Answer, Failure, Question
+from hetero.plugin.question import Answer, Failure, Question, is_last
 from hetero.plugin.respondent import Plugin
 
 #: Seconds for which a vendor is not asked after its first failure; doubled by each that follows.
@@ -50,6 +50,8 @@ class Supervisor:
         paused = time.monotonic() < self._asked_again
         if paused and self._to_undo and question.ask == "reconcile":
             paused = self._to_undo = False
+        if paused and self._why.absent and question.ask == "vendor":
+            paused = False  # which needs no driver
         if paused or self._abandoned >= ABANDONED:
             return self._answer_at_once
         try:
@@ -80,11 +82,12 @@ class Supervisor:
             self._failed(question, error)
             return self._why
         else:
-            if answer.absent or not answer.loaded:  # it ends by itself
+            if is_last(question, answer):
                 self._process.close()
                 self._process = None
+            if answer.absent or not answer.loaded:
                 self._pause(answer)
-            else:
+            elif question.ask != "vendor":
                 self._failures = 0
             return answer
         finally:

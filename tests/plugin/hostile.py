@@ -81,6 +81,10 @@ def signal_the_group() -> None:
     time.sleep(600)
 
 
+def leave_a_mark() -> None:
+    Path(os.environ[LEFT]).touch()
+
+
 DEEDS = {
     deed.__name__: deed
     for deed in (
@@ -95,10 +99,11 @@ DEEDS = {
         compute_for_ever,
         write_everywhere,
         signal_the_group,
+        leave_a_mark,
     )
 }
 #: After these a hook still has its answer.
-HARMLESS = ("fork_that_stays", "print_much")
+HARMLESS = ("fork_that_stays", "print_much", "leave_a_mark")
 HOOKS = ("vendor", "discover", "enforce", "reconcile", "observe")
 
 VENDOR = plugin.Vendor(

@@ -278,7 +278,7 @@ def _lost(what: str) -> Callable[[Exception], None]:
 def node_of(options: Options) -> Node:
     """Return the node this program runs on, as the cluster and then the node itself set it up."""
     cluster = settings.load(options.config).of_node(options.name)
-    return evolve(Node.here().with_threads, settings=load_settings(os.environ, cluster))
+    return evolve(Node.here(), settings=load_settings(os.environ, cluster)).with_threads
 
 
 def run(options: Options) -> None:
