@@ -119,12 +119,12 @@ class Node:
             "machine one ledger for all"
         )
 
-    def discover(self, *, only: Collection[str] | None = None) -> Discovery:
+    def discover(self, *, names: Collection[str] | None = None) -> Discovery:
         """Return the devices this node gives out, with the capacity it promises of them.
 
-        `only` asks vendors of these names alone.
+        `names` asks these vendors alone.
         """
-        found = self.registry.discover(only=only)
+        found = self.registry.discover(names=names)
         ours = {vendor.name for vendor in found.vendors if vendor.limiter}
         return evolve(found, devices=self.settings.offered(found.devices, ours=ours))
 

@@ -21,8 +21,8 @@ from attrs import define, field
 
 from hetero.model import codec
 from hetero.plugin.entry_points import Entry
+from hetero.plugin.message import Failure
 from hetero.plugin.process import Forks, become
-from hetero.plugin.question import Failure
 from hetero.plugin.respondent import Plugin
 
 #: The most bytes of a request: an entry point is three texts.
@@ -40,7 +40,7 @@ class ForkServer:
 
     environ: Mapping[str, str] = field(factory=lambda: dict(os.environ), repr=False)
     _connection: socket.socket | None = field(default=None, init=False)
-    _turn: threading.Lock = field(factory=threading.Lock, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     def start(self, plugin: Plugin, questions: int, answers: int) -> int:
         """Start a process that answers what it reads; return its PID. Raises `Failure`."""
@@ -58,7 +58,7 @@ class ForkServer:
 
     def _asked(self, request: Mapping[str, object], *descriptors: int) -> Any:
         """Return what the server answers, None where it ended; then the next request starts one."""
-        with self._turn:
+        with self._lock:
             if self._connection is None:
                 if not descriptors:
                     return None  # its processes ended with it

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from hetero.model.errors import BadInput
-from hetero.plugin.question import LENGTH, MOST, Answer, Question, framed, is_last, read
+from hetero.plugin.message import LENGTH, MOST, Answer, Question, framed, is_last, read
 from hetero.plugin.respondent import Plugin, Respondent
 
 #: Seconds after which a process that was killed is waited for no longer: it is in the kernel.
@@ -90,7 +90,12 @@ class VendorProcess:
         self._starter, self._maker = starter, os.getpid()
         descriptors = [self._questions, self._answers, self._pidfd]
         self._finish = weakref.finalize(
-            self, _let_go, self._maker, self.pid, [d for d in descriptors if d is not None], starter
+            self,
+            _dismiss,
+            self._maker,
+            self.pid,
+            [d for d in descriptors if d is not None],
+            starter,
         )
 
     def send(self, question: Question, until: float) -> None:
@@ -182,7 +187,7 @@ def _kill(pid: int) -> None:
             end(pid, signal.SIGKILL)
 
 
-def _let_go(maker: int, pid: int, descriptors: list[int], starter: Starter) -> None:
+def _dismiss(maker: int, pid: int, descriptors: list[int], starter: Starter) -> None:
     """End a process that has answered: the end of its pipe tells it. Runs at exit, too."""
     if os.getpid() != maker:
         return  # a fork of who started it
@@ -223,11 +228,11 @@ def become(plugin: Plugin, questions: int, answers: int) -> NoReturn:
         os._exit(code)  # what the vendor and its library registered for an exit is not run
 
 
-def _alone(*kept: int) -> tuple[int, ...]:
+def _alone(*pipes: int) -> tuple[int, ...]:
     """Leave everything of the parent's but two pipes; return them under their new numbers."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    high = tuple(fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _CLEAR) for each in kept)
+    high = tuple(fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _CLEAR) for each in pipes)
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)

@@ -14,8 +14,8 @@ from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
 from hetero.plugin.entry_points import Entry, entries
+from hetero.plugin.message import Answer, Question
 from hetero.plugin.process import Forks, Starter
-from hetero.plugin.question import Answer, Question
 from hetero.plugin.respondent import Plugin, Respondent
 from hetero.plugin.supervisor import InProcess, Supervisor
 from hetero.plugin.vendor import Vendor
@@ -87,8 +87,14 @@ class _Given:
         return self.plugin
 
 
+def given(plugin: object) -> Plugin:
+    """Return a plugin that this program has as an object, under the name it has as that."""
+    name = getattr(plugin, "__name__", type(plugin).__name__)
+    return _Given(str(name), "in process", plugin)
+
+
 @define(eq=False)
-class _Seat:
+class _Member:
     """A plugin, what asks it, and what is known of it by now."""
 
     plugin: Plugin
@@ -129,13 +135,15 @@ class Registry:
 
     They are those installed in this environment; `Registry.of(object, ...)` takes others. `starter`
     starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
-    `allowed` are the distributions whose code may be run; None: all.
+    `allowed` are the distributions whose code may be run; None: all. An answer may take `seconds`;
+    None: as long as its hook takes at most.
     """
 
     _plugins: Callable[[], Iterable[Plugin]] = installed
     _starter: Starter = field(factory=Forks)
     _allowed: Collection[str] | None = None
     _apart: bool = True
+    _seconds: float | None = None
 
     @classmethod
     def of(cls, *plugins: object, apart: bool = False) -> Registry:
@@ -143,15 +151,12 @@ class Registry:
 
         They are asked in this process, without a deadline, unless they are to be `apart`.
         """
-        given = [
-            _Given(str(getattr(one, "__name__", type(one).__name__)), "in process", one)
-            for one in plugins
-        ]
-        return cls(lambda: given, apart=apart)
+        found = [given(plugin) for plugin in plugins]
+        return cls(lambda: found, apart=apart)
 
     @cached_property
-    def _seats(self) -> list[_Seat]:
-        return [_Seat(plugin, *self._asked(plugin)) for plugin in self._plugins()]
+    def _members(self) -> list[_Member]:
+        return [_Member(plugin, *self._asked(plugin)) for plugin in self._plugins()]
 
     def _asked(self, plugin: Plugin) -> tuple[Supervisor | InProcess, bool]:
         """Return what asks a plugin, and whether its code may be run."""
@@ -165,36 +170,46 @@ class Registry:
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
-        seat = self._seat(name)
-        if not seat.whole:
-            answer = self._ask(name, Question(ask="vendor", within=LOOK))
+        member = self._member(name)
+        if not member.whole:
+            answer = self._ask(name, Question(ask="vendor", within=self._seconds or LOOK))
             if answer.failure is not None:
                 raise NotFound(answer.failure)
-        assert seat.vendor is not None  # noqa: S101 - `_seat` saw to it
-        return seat.vendor
+        assert member.vendor is not None  # noqa: S101 - `_member` saw to it
+        return member.vendor
+
+    def plugin(self, name: str) -> Plugin:
+        """Return an installed vendor that may be run, unloaded. Raises `NotFound`."""
+        for member in self._members:
+            if member.plugin.name == name and member.trusted:
+                return member.plugin
+        names = ", ".join(member.plugin.name for member in self._members if member.trusted)
+        raise NotFound(f"no vendor {name!r} is installed and trusted here (there is: {names})")
 
     def declarations(self) -> tuple[Vendor, ...]:
         """Return the declarations of all working vendors."""
-        unknown = [seat for seat in self._seats if not seat.whole]
-        self._ask_all(unknown, Question(ask="vendor", within=LOOK))
-        return tuple(seat.vendor for seat in self._seats if seat.vendor and seat.whole)
+        unknown = [member for member in self._members if not member.whole]
+        self._ask_all(unknown, Question(ask="vendor", within=self._seconds or LOOK))
+        return tuple(member.vendor for member in self._members if member.vendor and member.whole)
 
-    def discover(self, *, only: Collection[str] | None = None) -> Discovery:
+    def discover(self, *, names: Collection[str] | None = None) -> Discovery:
         """Look at the node once through every vendor, or those named, all at the same time."""
-        seats = [seat for seat in self._seats if only is None or seat.plugin.name in only]
+        members = [
+            member for member in self._members if names is None or member.plugin.name in names
+        ]
         found: dict[str, list[Device]] = {}
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []
-        answers = self._ask_all(seats, Question(ask="discover", within=LOOK))
-        for seat, answer in zip(seats, answers, strict=True):
-            row = seat.row(answer)
+        answers = self._ask_all(members, Question(ask="discover", within=self._seconds or LOOK))
+        for member, answer in zip(members, answers, strict=True):
+            row = member.row(answer)
             rows.append(row)
             if row.state == "ok":
                 found[row.name], faults[row.name] = list(answer.devices), answer.faults
-                seat.last = answer.devices
+                member.last = answer.devices
             elif row.state == "stale":
                 # A driver that does not answer has not lost its cards: what stands on them does.
-                found[row.name] = [evolve(one, health=row.reason) for one in seat.last]
+                found[row.name] = [evolve(one, health=row.reason) for one in member.last]
                 faults[row.name] = ()
         count = Counter(device.uuid for devices in found.values() for device in devices)
         for place, row in enumerate(rows):
@@ -202,12 +217,14 @@ class Registry:
                 found[row.name], rows[place] = _addressable(
                     row, found[row.name], faults[row.name], count
                 )
-        known = [seat for seat in seats if seat.vendor and not seat.refused]
+        known = [member for member in members if member.vendor and not member.refused]
         return Discovery(
             devices=tuple(device for devices in found.values() for device in devices),
             rows=tuple(rows),
-            vendors=tuple(seat.vendor for seat in known if seat.vendor),
-            cutting=frozenset(seat.vendor.name for seat in known if seat.vendor and seat.cuts),
+            vendors=tuple(member.vendor for member in known if member.vendor),
+            cutting=frozenset(
+                member.vendor.name for member in known if member.vendor and member.cuts
+            ),
         )
 
     def enforce(
@@ -227,15 +244,15 @@ class Registry:
         by_uuid = {device.uuid: device for device in devices}
         edits = Edits()
         for name in dict.fromkeys(piece.vendor for piece in allocation.pieces):
-            vendor = self._seat(name).vendor
-            assert vendor is not None  # noqa: S101 - `_seat` saw to it
+            vendor = self._member(name).vendor
+            assert vendor is not None  # noqa: S101 - `_member` saw to it
             pieces = tuple(piece for piece in allocation.pieces if piece.vendor == name)
             mine = tuple(by_uuid[piece.device] for piece in pieces)
             answer = self._ask(
                 name,
                 Question(
                     ask="enforce",
-                    within=CUT,
+                    within=self._seconds or CUT,
                     allocation=evolve(allocation, pieces=pieces),
                     devices=mine,
                     directory=str(directory / name),
@@ -250,7 +267,7 @@ class Registry:
 
     def cuts(self, name: str) -> bool:
         """Whether a vendor's grants may have slices that outlive their processes."""
-        return self._seat(name).cuts
+        return self._member(name).cuts
 
     def reconcile(
         self, devices: Iterable[Device], standing: Iterable[Allocation], *, directory: Path
@@ -267,7 +284,7 @@ class Registry:
                 continue
             question = Question(
                 ask="reconcile",
-                within=CUT,
+                within=self._seconds or CUT,
                 device=device,
                 parts=tuple(sorted(parts.get(device.uuid, ()))),
                 directory=str(directory / device.vendor),
@@ -278,54 +295,54 @@ class Registry:
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
-        question = Question(ask="observe", within=LOOK, device=device)
+        question = Question(ask="observe", within=self._seconds or LOOK, device=device)
         return self._ask(device.vendor, question).usage or Usage()
 
     def close(self) -> None:
         """End the processes of all vendors; who is asked again is started again."""
-        for seat in self._seats:
-            seat.asked.close()
+        for member in self._members:
+            member.asked.close()
 
-    def _seat(self, name: str) -> _Seat:
+    def _member(self, name: str) -> _Member:
         """Return the working vendor of this name. Raises `NotFound`."""
-        likely = [seat for seat in self._seats if seat.plugin.name == name] or self._seats
-        unknown = [seat for seat in likely if seat.vendor is None and seat.refused is None]
-        answers = self._ask_all(unknown, Question(ask="vendor", within=LOOK))
-        for seat in likely:
-            if seat.vendor and seat.vendor.name == name and not seat.refused:
-                return seat
-        for seat, answer in zip(unknown, answers, strict=True):
-            if seat.plugin.name == name and answer.failure is not None:
+        likely = [member for member in self._members if member.plugin.name == name] or self._members
+        unknown = [member for member in likely if member.vendor is None and member.refused is None]
+        answers = self._ask_all(unknown, Question(ask="vendor", within=self._seconds or LOOK))
+        for member in likely:
+            if member.vendor and member.vendor.name == name and not member.refused:
+                return member
+        for member, answer in zip(unknown, answers, strict=True):
+            if member.plugin.name == name and answer.failure is not None:
                 raise NotFound(answer.failure)
-        refused = (seat.refused for seat in likely if seat.plugin.name == name)
+        refused = (member.refused for member in likely if member.plugin.name == name)
         raise NotFound(next(filter(None, refused), f"no vendor {name!r} is installed"))
 
     def _ask(self, name: str, question: Question) -> Answer:
-        (answer,) = self._ask_all([self._seat(name)], question)
+        (answer,) = self._ask_all([self._member(name)], question)
         return answer
 
-    def _ask_all(self, seats: Iterable[_Seat], question: Question) -> list[Answer]:
+    def _ask_all(self, members: Iterable[_Member], question: Question) -> list[Answer]:
         """Ask all of them at the same time. A process's first answer says who its vendor is."""
-        waiting = [(seat, seat.asked.ask(question)) for seat in seats]
+        waiting = [(member, member.asked.ask(question)) for member in members]
         answers = []
-        for seat, answer_of in waiting:
+        for member, answer_of in waiting:
             answer = answer_of()
             answers.append(answer)
-            if answer.vendor and not seat.whole and seat.refused is None:
-                seat.whole = question.ask == "vendor"
-                self._meet(seat, answer.vendor, cuts=answer.cuts)
+            if answer.vendor and not member.whole and member.refused is None:
+                member.whole = question.ask == "vendor"
+                self._meet(member, answer.vendor, cuts=answer.cuts)
         return answers
 
-    def _meet(self, seat: _Seat, vendor: Vendor, *, cuts: bool) -> None:
+    def _meet(self, member: _Member, vendor: Vendor, *, cuts: bool) -> None:
         """Note who a plugin says it is, unless that is another one already."""
-        name = seat.plugin.name
-        others = (other.vendor for other in self._seats if other is not seat)
+        name = member.plugin.name
+        others = (other.vendor for other in self._members if other is not member)
         if any(other and other.name == vendor.name for other in others):
-            seat.refused = f"{name}: another plugin is the vendor {vendor.name!r} already"
-        elif isinstance(seat.plugin, Entry) and vendor.name != name:
-            seat.refused = f"{name}: its entry point is {name!r} and its vendor {vendor.name!r}"
+            member.refused = f"{name}: another plugin is the vendor {vendor.name!r} already"
+        elif isinstance(member.plugin, Entry) and vendor.name != name:
+            member.refused = f"{name}: its entry point is {name!r} and its vendor {vendor.name!r}"
         else:
-            seat.vendor, seat.cuts = vendor, cuts
+            member.vendor, member.cuts = vendor, cuts
 
 
 def _addressable(

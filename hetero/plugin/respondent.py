@@ -14,7 +14,7 @@ from hetero.model import Device, Edits, Usage
 from hetero.model.errors import DriverAbsent
 from hetero.plugin import hookspecs
 from hetero.plugin.driver import DriverError
-from hetero.plugin.question import Answer, Failure, Question
+from hetero.plugin.message import Answer, Failure, Question
 from hetero.plugin.vendor import Vendor
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ _SHOWN = 400
 
 
 class Plugin(Protocol):
-    """A vendor that was not loaded yet: all of this but `load` is known without running its code."""
+    """A vendor that was not loaded yet. All but `load` is known without running its code."""
 
     @property
     def name(self) -> str:
@@ -124,8 +124,8 @@ def guarded(name: str, stage: str, ask: Callable[[], T]) -> T:
 
 
 def _line(said: str) -> str:
-    words = " ".join(said.split())
-    return words if len(words) <= _SHOWN else words[: _SHOWN - 1] + "…"
+    line = " ".join(said.split())
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
 
 def _loaded(name: str, load: Callable[[], object]) -> tuple[pluggy.HookRelay, Vendor]:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from attrs import define, field
 
 from hetero.model.errors import BadInput
+from hetero.plugin.message import Answer, Failure, Question, is_last
 from hetero.plugin.process import Ended, Overdue, Starter, VendorProcess, how_it_ended
-from hetero.plugin.question import Answer, Failure, Question, is_last
 from hetero.plugin.respondent import Plugin
 
 #: Seconds for which a vendor is not asked after its first failure; doubled by each that follows.
@@ -24,12 +24,12 @@ ABANDONED = 3
 
 @define(eq=False)
 class Supervisor:
-    """One vendor behind processes of its own. Threads may ask; they take turns."""
+    """One vendor behind processes of its own. Threads may ask; they wait for each other."""
 
     plugin: Plugin
     starter: Starter
     _process: VendorProcess | None = field(default=None, init=False)
-    _turn: threading.Lock = field(factory=threading.Lock, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _failures: int = field(default=0, init=False)
     _abandoned: int = field(default=0, init=False)
     _asked_again: float = field(default=0.0, init=False)  # monotonic seconds
@@ -41,7 +41,7 @@ class Supervisor:
 
         An answer that never comes is one with a `failure`, too.
         """
-        self._turn.acquire()
+        self._lock.acquire()
         until = time.monotonic() + question.within
         if self._process and not self._process.is_ours:
             self._process = None
@@ -65,13 +65,13 @@ class Supervisor:
 
     def close(self) -> None:
         """End the process, if there is one; the next question starts another."""
-        with self._turn:
+        with self._lock:
             if self._process:
                 self._process.close()
                 self._process = None
 
     def _answer_at_once(self) -> Answer:
-        self._turn.release()
+        self._lock.release()
         return self._why
 
     def _answer(self, question: Question, until: float) -> Answer:
@@ -91,7 +91,7 @@ class Supervisor:
                 self._failures = 0
             return answer
         finally:
-            self._turn.release()
+            self._lock.release()
 
     def _failed(self, question: Question, error: Exception) -> None:
         """End the process, and note why the vendor has no answer."""

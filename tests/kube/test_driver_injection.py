@@ -106,7 +106,7 @@ def test_the_kubelet_is_told_of_the_nodes_and_files_of_a_share() -> None:
                 files=("/bin/sh", "libnone.so"),
             )
             at.vendor._vendor = declared
-            at.agent.node.registry._seats[0].vendor = declared
+            at.agent.node.registry._members[0].vendor = declared
             await until(lambda: at.api.writes)
             answer = (await at.kubelet.admit(at.bind("pod")))["main"]
 

@@ -19,8 +19,8 @@ from hetero.model.errors import NotFound, Refused
 from hetero.model.units import GiB
 from hetero.plugin.entry_points import Entry
 from hetero.plugin.fork_server import ForkServer
+from hetero.plugin.message import Question
 from hetero.plugin.process import Forks, Starter, VendorProcess
-from hetero.plugin.question import Question
 from hetero.plugin.registry import Registry, VendorRow
 from tests.plugin import hostile
 
@@ -180,13 +180,13 @@ def test_a_vendor_whose_process_ended_between_two_questions_is_started_again(
     installed: Callable[..., Registry],
 ) -> None:
     registry = installed("hang", "nowhere")
-    (good, _), first = registry.discover().rows, registry._seats[0].asked._process  # type: ignore[union-attr]
+    (good, _), first = registry.discover().rows, registry._members[0].asked._process  # type: ignore[union-attr]
     assert first is not None
     os.kill(first.pid, 9)
     assert eventually(lambda: not first.runs)
 
     assert good == registry.discover().rows[0]
-    assert first is not registry._seats[0].asked._process  # type: ignore[union-attr]
+    assert first is not registry._members[0].asked._process  # type: ignore[union-attr]
 
 
 def test_a_vendor_that_keeps_failing_is_asked_after_longer_and_longer_pauses(
@@ -206,7 +206,7 @@ def test_a_vendor_that_keeps_failing_is_asked_after_longer_and_longer_pauses(
     starts: list[int] = []
     for second in range(200):
         clock[0] = 1000.0 + second
-        registry.discover(only=["hostile"])
+        registry.discover(names=["hostile"])
         if len(started) > len(starts):
             starts.append(second)
 
@@ -244,7 +244,7 @@ def test_processes_that_do_not_end_are_left_and_after_three_no_more_are_started(
     monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 0.0)
     monkeypatch.setattr(VendorProcess, "kill", lambda _: (False, None))
     registry = installed("hang", "discover")
-    reasons = [registry.discover(only=["hostile"]).rows[0].reason for _ in range(4)]
+    reasons = [registry.discover(names=["hostile"]).rows[0].reason for _ in range(4)]
 
     assert (
         "hostile: discover: no answer within 0.2 s; its process does not end (1 so far)"
@@ -271,7 +271,7 @@ def test_a_vendors_process_has_none_of_ours_but_its_pipes(
     os.set_inheritable(kept, True)
     registry = installed("hang", "nowhere")
     registry.discover()
-    process = registry._seats[0].asked._process  # type: ignore[union-attr]
+    process = registry._members[0].asked._process  # type: ignore[union-attr]
     assert process is not None
     opened = [os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").iterdir()]
     os.close(kept)
@@ -283,7 +283,7 @@ def test_a_vendors_process_has_none_of_ours_but_its_pipes(
 def test_a_question_that_fills_the_pipe_of_a_process_that_does_not_read_is_given_up(
     installed: Callable[..., Registry],
 ) -> None:
-    process = VendorProcess(installed("hang", "nowhere")._seats[1].plugin, Forks())
+    process = VendorProcess(installed("hang", "nowhere")._members[1].plugin, Forks())
     os.kill(process.pid, signal.SIGSTOP)
     question = Question(ask="discover", within=1.0, directory="x" * (1 << 20))
 

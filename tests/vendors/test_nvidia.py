@@ -375,9 +375,9 @@ def test_the_contract_holds(tmp_path: Path, rack: str) -> None:
     file = tmp_path / "test.rack"
     file.write_text(dedent(rack))
 
-    assert "9 passed" in contract_holds("hetero_nvidia", file)
+    assert "19 passed" in contract_holds("hetero_nvidia", file)
 
 
 @pytest.mark.parametrize("name", ["mixed", "one"])
 def test_the_contract_holds_on_the_racks_that_are_shipped(name: str) -> None:
-    assert "9 passed" in contract_holds("hetero_nvidia", hetero_simulator.rack(name))
+    assert "19 passed" in contract_holds("hetero_nvidia", hetero_simulator.rack(name))

@@ -217,7 +217,7 @@ def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
     snapshot = node.snapshot()
     numbers, vendors = _known(snapshot)
     # No driver is asked where there is nothing to ask it about.
-    devices = node.discover(only=vendors).devices if snapshot.grants else ()
+    devices = node.discover(names=vendors).devices if snapshot.grants else ()
     numbers = numbers or {device.uuid: number for number, device in enumerate(devices)}
     usages = [(device, node.registry.observe(device)) for device in devices]
     return GrantsView(
