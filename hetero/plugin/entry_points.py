@@ -55,11 +55,16 @@ def entries(group: str) -> list[Entry]:
                 stem, kind = os.path.splitext(name)
                 if kind not in dict(_KINDS):
                     continue
-                distribution = re.sub(r"[-_.]+", "_", stem.partition("-")[0]).lower()
+                distribution = normalised(stem.partition("-")[0])
                 if distribution not in seen:
                     seen.add(distribution)
                     found += _in(os.path.join(place, name), group, dict(_KINDS)[kind])
     return sorted(found, key=lambda entry: entry.name)
+
+
+def normalised(name: str) -> str:
+    """Return the name of a distribution as all its spellings have it in common (PyPA)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _in(directory: str, group: str, metadata: str) -> Iterator[Entry]:

@@ -13,7 +13,7 @@ from hetero.model import Allocation, Device, Edits, Inventory, Usage
 from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
-from hetero.plugin.entry_points import Entry, entries
+from hetero.plugin.entry_points import Entry, entries, normalised
 from hetero.plugin.message import Answer, Question
 from hetero.plugin.process import Forks, Starter
 from hetero.plugin.respondent import Plugin, Respondent
@@ -161,7 +161,8 @@ class Registry:
     def _asked(self, plugin: Plugin) -> tuple[Supervisor | InProcess, bool]:
         """Return what asks a plugin, and whether its code may be run."""
         name = plugin.source.partition(" ")[0]
-        if self._allowed is not None and name not in self._allowed:
+        allowed = self._allowed
+        if allowed is not None and normalised(name) not in map(normalised, allowed):
             why = f"{name or plugin.name} is not among the vendors that the node's settings allow"
             return InProcess(lambda _: Answer(failure=why)), False
         if self._apart:

@@ -64,3 +64,25 @@ def test_ps_asks_only_vendors_that_hold_a_grant(hetero: Run, tmp_path: Path) -> 
 
     assert [5] == [share["number"] for grant in said["items"] for share in grant["shares"]]
     assert not Path(mark).exists()
+
+
+def test_a_vendor_is_held_to_the_contract(hetero: Run) -> None:
+    done = hetero("vendors", "check", "testing", "--json")
+    failed = [item["says"] for item in json.loads(done.stdout)["items"] if item["failure"]]
+
+    assert (1, ["usage is unknown of a device that is not there"]) == (done.returncode, failed)
+    assert (4, "") == (hetero("vendors", "check", "nobody").returncode, done.stderr)
+
+
+def test_nothing_of_a_vendor_that_is_not_on_the_nodes_list_is_run(
+    hetero: Run, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "node.toml").write_text('[vendors]\nallow = ["hetero-testing"]\n')
+    mark = tmp_path / "mark"
+    more = {"HETERO_CONFIG": str(tmp_path / "node.toml"), hostile.LEFT: str(mark)}
+    install(Path(environ["PYTHONPATH"]), "hostile", Path(hostile.__file__).read_text())
+    done = hetero("vendors", "--json", HOSTILE_AT="import", HOSTILE_DOES="leave_a_mark", **more)
+    states = {row["name"]: row["state"] for row in json.loads(done.stdout)["items"]}
+
+    assert ("ok", "untrusted") == (states["testing"], states["hostile"])
+    assert not mark.exists()

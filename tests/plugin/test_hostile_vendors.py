@@ -105,7 +105,14 @@ def test_a_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
     registry.close()
 
     assert good == (
-        VendorRow(name="good", source="hetero-good 1.0", state="ok", devices=1, title="Good"),
+        VendorRow(
+            name="good",
+            source="hetero-good 1.0",
+            state="ok",
+            devices=1,
+            title="Good",
+            file=f"{tmp_path}/hetero_good_vendor.py",
+        ),
         Edits(env={"GOOD": f"{tmp_path}/good"}),
         (),
         [Usage(memory=5)],

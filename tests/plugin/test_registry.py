@@ -85,7 +85,14 @@ def snapshot(site: Site) -> dict[str, VendorRow]:
 def test_an_installed_vendor_is_found_with_where_it_came_from(site: Site) -> None:
     site.install("good", GOOD.format(name="good"))
 
-    expected = VendorRow(name="good", source="hetero-good 1.2", state="ok", devices=1, title="good")
+    expected = VendorRow(
+        name="good",
+        source="hetero-good 1.2",
+        state="ok",
+        devices=1,
+        title="good",
+        file=f"{site.path}/plugin_good.py",
+    )
     assert {"hetero-good": expected} == snapshot(site)
 
 
@@ -308,7 +315,7 @@ def test_a_vendor_that_gave_no_answer_is_asked_again_after_a_pause(
 def test_a_question_waits_for_the_one_before_it_while_that_is_in_time() -> None:
     card, *_ = rack(GiB, vendor="cards")
     registry = Registry.of(Cards(card, takes=0.3), apart=True)
-    registry.declarations()  # its process is forked before there are threads
+    registry.discover()  # its process is forked before there are threads
     asked = threading.Thread(target=registry.discover)
     asked.start()
     (row,) = registry.discover().rows
@@ -332,3 +339,28 @@ def test_nothing_is_loaded_before_a_vendor_is_asked() -> None:
     assert ("memory",) == tuple(vendor.name for vendor in registry.discover().vendors)
     assert ("memory",) == tuple(vendor.name for vendor in registry.declarations())
     assert ["vendor"] == asked
+
+
+def test_a_vendor_that_is_not_on_the_list_is_shown_and_nothing_of_it_is_run(
+    site: Site, tmp_path: Path
+) -> None:
+    mark = f"import pathlib; pathlib.Path({str(tmp_path / 'mark')!r}).touch()\n"
+    site.install("stranger", mark + dedent(GOOD.format(name="stranger")))
+    site.install("good", GOOD.format(name="good"))
+    registry = Registry(allowed=["hetero-good"])
+    found = registry.discover()
+    rows = {row.name: row for row in found.rows}
+
+    assert ("untrusted", False, "hetero-stranger 1.2") == (
+        rows["stranger"].state,
+        rows["stranger"].trusted,
+        rows["stranger"].source,
+    )
+    assert f"{site.path}/plugin_stranger.py" == rows["stranger"].file
+    assert ("ok", True) == (rows["good"].state, rows["good"].trusted)
+    assert ["good-0"] == [device.uuid for device in found.devices]
+    assert "good" in [vendor.name for vendor in registry.declarations()]
+    assert not (tmp_path / "mark").exists()
+    assert "plugin_good" not in sys.modules
+    with pytest.raises(NotFound, match="'stranger' is installed and trusted here"):
+        registry.plugin("stranger")
