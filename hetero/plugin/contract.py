@@ -124,6 +124,7 @@ class VendorContract:
     def test_devices_are_the_same_at_every_look(self) -> None:
         """UUIDs, indices and their order: in one process, and in another."""
         registry = self._registry()
+        assert self._usable(registry)
         found = [registry.discover(), registry.discover(), self._registry().discover()]
 
         first, *others = ([(d.uuid, d.index, d.model) for d in each.devices] for each in found)
@@ -306,7 +307,11 @@ class VendorContract:
         return Registry(lambda: found, seconds=_SOON if inject else None)
 
     def _calls(self) -> int:
-        """Return how many steps the calls of a library have at one look: two for each."""
+        """Return how many steps the calls of a library have at one look: two for each.
+
+        Raises `LookupError` where it gives no usable device.
+        """
+        self._usable(self._registry())
         calls = Calls()
         self._registry(calls.inject).discover()
         return calls.count

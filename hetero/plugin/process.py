@@ -194,8 +194,10 @@ def _dismiss(maker: int, pid: int, descriptors: list[int], starter: Starter) -> 
     questions, answers, *pidfd = descriptors
     os.close(questions)
     os.close(answers)
-    for descriptor in pidfd:
-        _ready(descriptor, select.POLLIN, PATIENCE)
+    if pidfd:
+        _ready(pidfd[0], select.POLLIN, PATIENCE)
+    elif _awaited(pid, None, starter, PATIENCE)[0]:
+        return
     _kill(pid)  # what it started, too, as long as nobody else has its number
     starter.reap(pid)
     for descriptor in pidfd:
