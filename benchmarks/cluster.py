@@ -31,7 +31,6 @@ from attrs import evolve
 
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.kube.api.client import Access, Api, Plain
-from hetero.model import Enforcement
 from hetero.model.units import GiB, MiB
 from hetero.placement.cluster import Node, Pod
 from hetero.plugin.registry import Registry
@@ -48,6 +47,7 @@ from tests.kube.control_plane import (
     free_port,
     wait_for,
 )
+from tests.kube.eight_cards import eight_cards, node_name
 
 PODS = "/api/v1/namespaces/default/pods"
 #: The pods that are compared one by one, and those whose binding is timed.
@@ -203,18 +203,8 @@ async def bind_all(plane: ControlPlane, nodes: int, *, extender: bool) -> tuple[
     vendor = Registry().vendor("nvidia")
 
     def made(number: int) -> Node:
-        cards = (
-            vendor.device(
-                uuid=f"GPU-{number}-{index}",
-                model="NVIDIA H200",
-                index=index,
-                memory=141 * GiB,
-                enforcement=Enforcement.PRELOAD,
-            )
-            for index in range(8)
-        )
         host = {"cpu": 64_000, "memory": 1024 * GiB}
-        return Node(name=f"node-{number:05}.cluster.local", devices=tuple(cards), host=host)
+        return Node(name=node_name(number), devices=eight_cards(vendor, number), host=host)
 
     async with session(plane) as (api, watched):
         await add_nodes(api, map(made, range(nodes)))

@@ -1,6 +1,6 @@
 """How fast the scheduler extender decides, over HTTPS with mutual TLS, at 500 and 5,000 nodes.
 
-    python benchmarks/extender.py
+    python -m benchmarks.extender
 
 Nodes have eight cards; pods ask shares of four sizes. Filters come one after the other on one
 connection and binds on others meanwhile, as kube-scheduler calls; each filter has the nodes in
@@ -32,9 +32,8 @@ from hetero.kube.api.settings import Settings
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.service.certificates import issue
 from hetero.kube.service.https import Certificates, serve
-from hetero.model import Enforcement
-from hetero.model.units import GiB
 from hetero.plugin.registry import Registry
+from tests.kube.eight_cards import eight_cards, node_name
 
 PORT = 18443
 #: Orders that the nodes come in, and connections that bind.
@@ -42,19 +41,12 @@ ORDERS, BINDERS = 50, 4
 SIZES = ((4096, 10), (8192, 20), (16384, 30), (32768, 60))
 
 
-def node_name(number: int) -> str:
-    """Return a name of 24 characters."""
-    return f"node-{number:05}.cluster.local"
-
-
 class InstantApi:
     """An API whose every call succeeds at once."""
 
-    async def patch(self, path: str, body: Any) -> Any:  # noqa: ARG002 - the API's
+    async def post(self, path: str, body: Any) -> Any:  # noqa: ARG002 - the API's
         """Answer as if it was done."""
         return body
-
-    post = patch
 
 
 def served(nodes: int, folder: Path) -> None:
@@ -65,20 +57,8 @@ def served(nodes: int, folder: Path) -> None:
     scheduler = Scheduler(InstantApi(), Settings().vocabulary(registry), key)  # type: ignore[arg-type]
     listed = []
     for node in range(nodes):
-        cards = tuple(
-            vendor.device(
-                uuid=f"GPU-{node}-{index}",
-                model="NVIDIA H200",
-                index=index,
-                memory=141 * GiB,
-                enforcement=Enforcement.PRELOAD,
-            )
-            for index in range(8)
-        )
-        metadata = {
-            "name": node_name(node),
-            "annotations": {INVENTORY: inventory_text(cards)},
-        }
+        notes = {INVENTORY: inventory_text(eight_cards(vendor, node))}
+        metadata = {"name": node_name(node), "annotations": notes}
         listed.append({"metadata": metadata})
     scheduler._nodes_listed(listed)
     scheduler._pods_listed([])

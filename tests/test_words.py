@@ -190,7 +190,17 @@ WRITTEN_WORDS = (
     written("writer", "allocation-writer", SETTING),
     Retired("--writer", "--allocation-writer", (CLI,)),
     written("split", "max_sharers"),
-    written("without", "exclude"),
+    Retired(
+        "without",
+        "exclude",
+        WRITTEN,
+        anywhere=True,
+        but={
+            "hetero simulate": "what a cluster is asked to do without",
+            "hetero/cli/simulate.py": "the same by its parameter's name",
+            "hetero/kube/what_if/*.py": "the same in its document",
+        },
+    ),
     written("door", "entry point"),
     written("doors", "entry points"),
     written("mate", "co-tenant"),

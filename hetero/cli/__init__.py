@@ -3,7 +3,8 @@
 A file without `_` in front defines `command`, and its name is the subcommand's. It parses, asks
 the package that knows, and formats: texts and tables (`_render`) or JSON (`_json`), which `_show`
 prints. `_draw` draws and escapes, in a `_screen` where frames follow each other; `_terminal`
-escapes all else. Imports everything below; of `hetero.kube` `service`, `agent` and `cluster_view`.
+escapes all else. Imports everything below; of `hetero.kube` `service`, `agent`, `cluster_view`
+and `what_if`.
 Start with `run` and `_request`.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -107,6 +109,7 @@ def hetero() -> None:
 def main() -> None:
     """Run the command line; what a user can act on is one line and an exit code."""
     guard_streams()
+    tell_warnings()
     try:
         # Not standalone: click would print usage before every error.
         code = hetero.main(prog_name="hetero", standalone_mode=False)
@@ -129,6 +132,15 @@ def main() -> None:
         # A full disk, a file system that cannot be written: the user's to mend, not ours.
         sys.exit(_complain(_fault(error), 2))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def tell_warnings() -> None:
+    """Write what a package warns of to standard error from now on, as a line of ours."""
+
+    def tell(message: Warning | str, *_: object, **__: object) -> None:
+        _complain(str(message), 0)
+
+    warnings.showwarning = tell
 
 
 def _usage(error: click.UsageError) -> str:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, DeviceAllocation, Refusal
 from hetero.model.codec import to_plain
+from hetero.model.errors import HeteroError
 
 if TYPE_CHECKING:
     from hetero.container.share import Shares, ShareView
     from hetero.kube.cluster_view import ClusterView, MemberView, PodView
+    from hetero.kube.what_if.simulation import Answer, PodAnswer
     from hetero.node.view.observe import DeviceView, GrantsView, NodeView
     from hetero.placement import Explanation
 
@@ -35,6 +37,11 @@ def document(schema: str, items: Iterable[Any], **more: Any) -> Plain:
 def listing(schema: str) -> Callable[[Iterable[Any]], Plain]:
     """Return what makes the document of a command that shows one plain list."""
     return partial(document, schema)
+
+
+def failure(error: HeteroError) -> Plain:
+    """Return the document of any command that failed; it exits with `code`."""
+    return document("error", (), error=str(error), code=error.code)
 
 
 def grants(view: GrantsView, *, seconds: float | None) -> Plain:
@@ -78,6 +85,19 @@ def explanation(explained: Explanation, cards: Mapping[str, Device]) -> Plain:
     """Return the document of `fit --explain`."""
     answer = explained.answer
     return document("fit", _pieces(answer, cards), **_terms(answer), verdicts=explained.verdicts)
+
+
+def what_if(answer: Answer) -> Plain:
+    """Return the document of `simulate --cluster`."""
+    return document(
+        "what-if",
+        (_pod_answer(pod, answer.devices) for pod in answer.pods),
+        placement={"node": answer.node_placement, "device": answer.device_placement},
+        without=answer.without,
+        before=answer.before,
+        after=answer.after,
+        notes=answer.notes,
+    )
 
 
 def shares(settled: Shares) -> Plain:
@@ -141,6 +161,17 @@ def _pod(view: PodView, cards: Mapping[str, Device]) -> Plain:
         "priority": view.allocation.priority,
         "pieces": _pieces(view.allocation, cards),
         "shares": view.shares,
+    }
+
+
+def _pod_answer(answer: PodAnswer, cards: Mapping[str, Device]) -> Plain:
+    names = ("namespace", "pod", "origin", "from_node", "node", "refusal", "notes")
+    return {
+        **{name: getattr(answer, name) for name in names},
+        "containers": [
+            {"name": name, "pieces": _pieces(allocation, cards)}
+            for name, allocation in answer.containers
+        ],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -14,6 +14,13 @@ from hetero.model.units import parse_count
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SIZES = (
+    click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%. Default: all."),
+    click.option(
+        "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100. Default: open."
+    ),
+    click.option("--count", metavar="N", help="How many different physical devices. Default: 1."),
+)
 _OPTIONS = (
     click.option(
         "--device",
@@ -23,11 +30,7 @@ _OPTIONS = (
         help="One device by its number or the start of its UUID, with a share of its own if "
         "given: 0, 0:mem=3276Mi,core=10. Repeat it for several devices.",
     ),
-    click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%. Default: all."),
-    click.option(
-        "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100. Default: open."
-    ),
-    click.option("--count", metavar="N", help="How many different physical devices. Default: 1."),
+    *_SIZES,
     click.option("--whole", is_flag=True, help="Whole cards, each with room for what is asked."),
     click.option(
         "--policy",
@@ -58,7 +61,16 @@ _OPTIONS = (
 
 def request_options(function: F) -> F:
     """Add the flags of a request to a command; it gets them as keyword arguments."""
-    for option in reversed(_OPTIONS):
+    return _with(_OPTIONS, function)
+
+
+def size_options(function: F) -> F:
+    """Add the flags that say how large a share is: `memory`, `core` and `count`, as texts."""
+    return _with(_SIZES, function)
+
+
+def _with(options: Iterable[Callable[[F], F]], function: F) -> F:
+    for option in reversed([*options]):
         function = option(function)
     return function
 

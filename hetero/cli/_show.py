@@ -6,12 +6,16 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
+from hetero.cli import _json
 from hetero.cli._render import Part
+from hetero.model.errors import HeteroError
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -27,13 +31,28 @@ class Seconds(click.FloatRange):
         return seconds if seconds >= 0 else self.fail(f"{value!r} is no number.", param, ctx)
 
 
-json_option = click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")
 watch_option = click.option(
     "-w", "--watch", is_flag=True, help="Look again every second, until q or Ctrl-C."
 )
 wide_option = click.option(
     "-W", "--wide", is_flag=True, help="Every column, however long the lines get."
 )
+
+
+def json_option(function: F) -> F:
+    """Add `--json` to a command: then what goes wrong is a document, too, beside the line."""
+
+    @wraps(function)
+    def told(*, as_json: bool, **options: Any) -> Any:
+        try:
+            return function(as_json=as_json, **options)
+        except HeteroError as error:
+            if as_json:
+                indent = None if options.get("watch") else 2
+                click.echo(dumps(_json.failure(error), indent=indent))
+            raise
+
+    return click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")(told)  # type: ignore[return-value]
 
 
 def show(

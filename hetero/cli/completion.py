@@ -30,6 +30,9 @@ _ANSWER = r"""
 _hetero_answer() {
     _h_path='' _h_kind='' _h_place=0
     while [ $# -gt 1 ]; do
+        case $1 in
+        -?*) _h_kind='' ;;  # the option before it goes without its value
+        esac
         if [ "$1" = = ]; then
             :
         elif [ -n "$_h_kind" ]; then
@@ -62,6 +65,9 @@ _hetero_answer() {
         shift
     done
     _h_before=''
+    case $1 in
+    -?*) _h_kind='' ;;
+    esac
     if [ -z "$_h_kind" ]; then
         case $1 in
         -*=*)

@@ -1,18 +1,21 @@
-"""hetero simulate: what placement policies make of a recorded workload, side by side."""
+"""hetero simulate: what placement makes of a recorded workload, or of a cluster as it stands."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hetero.cli import _json
 from hetero.cli._render import UNKNOWN, Table, table
+from hetero.cli._request import size_options
 from hetero.cli._show import json_option, show
+from hetero.cli._what_if import LIVE, what_if
 from hetero.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -21,21 +24,24 @@ if TYPE_CHECKING:
 #: The literature's ten seeds are 42 to 51.
 _FIRST_SEED = 42
 _SHOWN = 2  # reasons of refusals in a row
+_PLACEMENTS = "fragmentation,fgd,bestfit"
+#: The options that say what is different from the cluster as it stands.
+_OF_CLUSTER = ("add", "replicas", "memory", "core", "count", "vendor", "model", "without")
 
 
 @click.command()
-@click.option("--trace", "path", type=click.Path(path_type=Path), required=True, metavar="PATH")
+@click.option("--trace", "path", type=click.Path(path_type=Path), metavar="PATH")
 @click.option("--pods", metavar="NAME", help="Which of the folder's lists of pods.  [default]")
 @click.option(
-    "--placement", default="fragmentation,fgd,bestfit", metavar="NAMES", show_default=True
+    "--placement",
+    metavar="NAMES",
+    help="Placement policies; one with --cluster.  [fragmentation,fgd,bestfit; the cluster's own]",
 )
-@click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option("--seeds", type=click.IntRange(1, 1000), help="How many samples of pods.  [1]")
 @click.option(
     "--arrival",
     type=click.Choice(["drawn", "file"]),
-    default="drawn",
-    show_default=True,
-    help="Pods are drawn, or come once each as they stand in the file.",
+    help="Pods are drawn, or come once each as they stand in the file.  [drawn]",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [one per processor]")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw it.")
@@ -48,22 +54,36 @@ _SHOWN = 2  # reasons of refusals in a row
 @click.option(
     "--mode", type=click.Choice(["loss", "queue"]), help="A pod that fits nowhere.  [loss]"
 )
+@click.option(
+    "--cluster",
+    type=click.Path(),
+    is_flag=False,
+    flag_value=LIVE,
+    metavar="[FILE]",
+    help="A cluster as it stands: that of $KUBECONFIG, or one saved by kubectl.",
+)
+@click.option(
+    "--add",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The pods of manifests (Pod, Deployment, Job, ...) more.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="So many pods more, of the size that these flags say:",
+)
+@size_options
+@click.option("--vendor", metavar="NAME", help="Whose devices.  [the one that the cluster has]")
+@click.option("--model", metavar="NAME", help="Models with this in their name.")
+@click.option("--without", multiple=True, metavar="NODE", help="This node less.")
 @json_option
 def command(
-    *,
-    path: Path,
-    pods: str | None,
-    placement: str,
-    seeds: int,
-    arrival: str,
-    jobs: int | None,
-    plot: Path | None,
-    lifetimes: str | None,
-    load: str | None,
-    mode: str | None,
-    as_json: bool,
+    *, path: Path | None, cluster: str | None, placement: str | None, as_json: bool, **options: Any
 ) -> int:
-    """Replay a workload over a cluster under several placement policies.
+    """Replay a workload under placement policies, or ask what a cluster would do.
 
     PATH is a folder of openb CSV files or a JSON file of nodes and pods. Pods are drawn with
     replacement until they ask for 130 % of all cards: each seed draws others, the same seed the
@@ -72,6 +92,13 @@ def command(
     With --lifetimes pods also end. The load is the rate of arrivals times the mean of cards times
     life. A pod that fits nowhere is refused (loss) or waits and is tried again whenever another
     ends (queue). Measured are 20,000 arrivals after 10,000.
+
+    With --cluster nothing is replayed: the cluster's own scheduler runs on a
+    copy of what the API says, with these pods more, that node less or another
+    placement policy. Shown are where each pod would go or what its event would
+    say, and the cluster before and after. Nothing is changed in the cluster.
+    Exits 3 if a pod is refused, but for those that wait already. Evictions are
+    not simulated.
 
     \b
     Ours:      fragmentation, binpack, spread, node-binpack-device-spread,
@@ -82,35 +109,73 @@ def command(
       hetero simulate --trace openb --pods default --placement fragmentation,fgd --seeds 10
       hetero simulate --trace cluster.json --placement fragmentation --plot curves.png
       hetero simulate --trace openb --lifetimes exponential --load 90,100,115 --mode loss
+
+    \b
+      hetero simulate --cluster --replicas 40 --memory 24Gi --core 50
+      hetero simulate --cluster --add job.yaml --placement binpack
+      kubectl get nodes,pods,resourcequotas,configmaps,priorityclasses -A -o json > saved.json
+      hetero simulate --cluster saved.json --without n3 --json
     """
+    of_cluster = {name: options.pop(name) for name in _OF_CLUSTER}
+    if cluster is not None and path is None:
+        _expect_none(options, "--trace")
+        return what_if(cluster, **of_cluster, placement=placement, as_json=as_json)
+    if path is not None and cluster is None:
+        _expect_none(of_cluster, "--cluster")
+        return _replay(path, **options, placement=placement, as_json=as_json)
+    raise BadInput("give either --trace, a recorded workload, or --cluster")
+
+
+def _expect_none(options: Mapping[str, Any], needed: str) -> None:
+    """Raise `BadInput` if one of the options is given, which all need another."""
+    for name, value in options.items():
+        if value:
+            raise BadInput(f"--{name} needs {needed}")
+
+
+def _replay(
+    path: Path,
+    *,
+    pods: str | None,
+    placement: str | None,
+    seeds: int | None,
+    arrival: str | None,
+    jobs: int | None,
+    plot: Path | None,
+    lifetimes: str | None,
+    load: str | None,
+    mode: str | None,
+    as_json: bool,
+) -> int:
+    """Show what placement policies make of a recorded workload."""
     replay, report = _simulation()
-    placements = replay.placements(placement)
+    placements = replay.placements(placement or _PLACEMENTS)
     name = replay.read(path, pods=pods).name  # what cannot be read is said before work is shared
     if plot is not None and plot.suffix != ".png":
         raise BadInput(f"--plot {plot}: name a file that ends in .png")
-    if arrival == "file" and (seeds > 1 or lifetimes is not None):
+    if arrival == "file" and ((seeds or 1) > 1 or lifetimes is not None):
         raise BadInput("--arrival file draws nothing: leave out --seeds and --lifetimes")
-    numbers = range(_FIRST_SEED, _FIRST_SEED + seeds)
+    numbers = range(_FIRST_SEED, _FIRST_SEED + (seeds or 1))
     processes = jobs or os.cpu_count() or 1
     if lifetimes is None and (load or mode):
         raise BadInput("--load and --mode need --lifetimes exponential or --lifetimes trace")
     if lifetimes is not None:
         summaries = _live(path, pods, placements, numbers, lifetimes, load, mode, processes)
         if plot is not None:
-            report.draw_lives(summaries, plot, title=f"{name}, mean of {seeds}")
+            report.draw_lives(summaries, plot, title=f"{name}, mean of {len(numbers)}")
         show(lambda: summaries, render_lives, _json.listing("simulation"), as_json=as_json)
         return 0
     runs = []
     with _progress() as progress:
-        task = progress.add_task("replaying", total=len(placements) * seeds)
+        task = progress.add_task("replaying", total=len(placements) * len(numbers))
         for run in replay.replay_all(
-            path, pods, placements, numbers, processes=processes, arrival=arrival
+            path, pods, placements, numbers, processes=processes, arrival=arrival or "drawn"
         ):
             runs.append(run)
             progress.advance(task)
     summaries = report.summarise(runs, placements)
     if plot is not None:
-        report.draw(summaries, plot, title=f"{name}, mean of {seeds}")
+        report.draw(summaries, plot, title=f"{name}, mean of {len(numbers)}")
     show(lambda: summaries, render, _json.listing("simulation"), as_json=as_json)
     return 0
 

@@ -15,7 +15,7 @@ from attrs import evolve, field, frozen
 from prometheus_client.parser import text_string_to_metric_families
 
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
-from hetero.kube.api.client import Access, Api, ApiError, Plain
+from hetero.kube.api.client import IMPATIENT, Access, Api, ApiError, Plain
 from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Inventory, Usage, codec
 from hetero.model.errors import BadInput
 from hetero.node.view.observe import DeviceView, Share
@@ -75,7 +75,7 @@ def read_cluster(*, seconds: float | None = None) -> ClusterView:
     """
 
     async def asked() -> ClusterView:
-        async with Api(Access.here()).open() as api:
+        async with Api(Access.here(), connect=IMPATIENT).open() as api:
             return await snapshot(api, seconds=seconds)
 
     return asyncio.run(asked())

@@ -10,8 +10,8 @@ def visible(text: str, *, keep: str = "") -> str:
     separators, directional overrides and other invisible formats, unassigned and private ones. A
     byte that was no text (`surrogateescape`) is shown as that byte. What is in `keep` stays.
     """
-    if text.isprintable():
-        return text
+    if text.translate(str.maketrans("", "", keep)).isprintable():
+        return text  # what most is: to look at each character takes long
     return "".join(
         each if each.isprintable() or each in keep else _escape(ord(each)) for each in text
     )

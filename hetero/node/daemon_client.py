@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 import time
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ MOST_ASKED, MOST_ANSWERED = 16 << 10, 4 << 20
 _COMMAND = 2048
 #: Seconds that a client waits for a heterod that is being started again.
 _AWAY = 5.0
-#: Seconds after which a client says that it waits.
+#: Seconds after which a client warns that it waits.
 _SLOW = 5.0
 #: Seconds that an answer may take: others may be at the ledger for as long as it is patient.
 _ANSWER = 2 * PATIENCE
@@ -161,7 +161,7 @@ class DaemonClient:
                 os.close(descriptor)
 
     def _wait(self, connection: socket.socket) -> None:
-        """Return when there is an answer; who waits for long is told. Raises `TimeoutError`."""
+        """Return when there is an answer; warn if that takes long. Raises `TimeoutError`."""
         import select
 
         poller = select.poll()
@@ -171,9 +171,7 @@ class DaemonClient:
         left = self.patience - self.slow
         if left > 0:
             says = f"heterod at {self.path} takes long: {left:g} s more at most"
-            with suppress(OSError):  # nobody can be told
-                sys.stderr.write(f"hetero: {says}\n")
-                sys.stderr.flush()
+            warnings.warn(says, stacklevel=2)
         if left <= 0 or not poller.poll(1000 * left):
             raise TimeoutError
 

@@ -277,7 +277,7 @@ class SchedulerCache:
         answer = self._place_pod(pod, node, policy=policy, weights=weights)
         if isinstance(answer, Refusal):
             return answer
-        if self.quotas is not None:
+        if self.quotas is not None and pod.namespace in self.quotas.most:
             over = self.quotas.over(pod.namespace, self._charge(answer))
             if over:
                 return Refusal(wanted=1, verdicts={}, missing=over)
@@ -487,15 +487,13 @@ class SchedulerCache:
 
     def _charge(self, placement: Placement) -> Counter[str]:
         """Return what a placement is charged, as far as its devices are still there."""
-        if self.quotas is None:
-            return Counter()
-        here = {device.uuid: device for device in self.devices(placement.node)}
-        charges = (
-            self.quotas.charge(here[usage.device], usage.takes)
-            for usage in placement.holds
-            if usage.device in here
-        )
-        return sum(charges, Counter())
+        charged = Counter[str]()
+        if self.quotas is not None:
+            here = {device.uuid: device for device in self.devices(placement.node)}
+            for usage in placement.holds:
+                if usage.device in here:
+                    charged.update(self.quotas.charge(here[usage.device], usage.takes))
+        return charged
 
     def _over_quota(self, pod: Pod) -> dict[frozenset[int], str]:
         """Return which quota the pod passes wherever it is placed, by the kinds of a node's cards.
@@ -615,18 +613,13 @@ class SchedulerCache:
 
     def _new_row(self, shape: Shape, prices: Prices) -> _Row:
         row, cluster = _Row(shape, [], [], {}, 0), self.cluster()
-        known: dict[object, int] = {}  # of alike nodes, which most are in a large cluster
         searched: Iterable[int] = range(len(cluster.nodes))
         if shape.exact:
             searched = cluster.mixed if shape.want.wanted.request is not None else ()
-        # At thousands of nodes most of the time goes into this loop: no calls for alike nodes.
-        for number, alike in enumerate(
-            zip(cluster.states_of, cluster.closed, map(tuple, cluster.host), strict=True)
-        ):
-            cost = known.get(alike)
-            if cost is None:
-                cost = known[alike] = prices.cost(number, shape)
-            row.costs.append(cost)
+        # Of thousands of nodes most are alike: each kind is asked once, by any of its nodes.
+        one_of = dict(zip(cluster.alike, range(len(cluster.nodes)), strict=True))
+        known = {alike: prices.cost(number, shape) for alike, number in one_of.items()}
+        row.costs = [known[alike] for alike in cluster.alike]
         for number in searched:
             row.costs[number] = self._cost(number, row, prices)
         row.heap = _heap(row.costs)

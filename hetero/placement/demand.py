@@ -25,7 +25,7 @@ _LARGEST, _FORGOTTEN = 2.0**20, 2.0**-10
 _ENDED = 8
 
 
-@frozen
+@frozen(cache_hash=True)
 class RequestClass:
     """What a pod asks of a node's devices: of `cards` devices what the request's first ask says.
 

@@ -95,9 +95,13 @@ class Prices:
         self._shapes: dict[object, Shape] = {}
         self._wants: dict[RequestClass, Want] = {}
         self._made = 0
+        self._last: tuple[Pod | None, Shape | None] = None, None  # one decision asks several times
 
     def shape(self, pod: Pod) -> Shape:
         """Return the shape of a pod, a new one if none was like it."""
+        last, known = self._last
+        if known is not None and last is pod:
+            return known
         key = tuple(
             [
                 (container.request, *container.host.items())
@@ -119,6 +123,7 @@ class Prices:
                 host=tuple(host.get(name, 0) for name in self.cluster.counters),
             )
             self._made += 1
+        self._last = pod, found
         return found
 
     def want(self, one: RequestClass) -> Want:

@@ -69,10 +69,13 @@ class Cluster:
         self.free_milli: list[int] = []  # thousandths of a card, over all usable devices
         self.empty: list[int] = []  # devices nobody holds anything of
         self.closed: list[bool] = []
+        #: Nodes with the same number cost the same: their cards, host and cordon are alike.
+        self.alike: list[int] = []
         #: Nodes on which it takes a search which devices go together: groups, several vendors.
         self.mixed: set[int] = set()
         self._kinds_of: dict[object, list[Kind]] = {}
         self._state_of: dict[object, int] = {}
+        self._alike_of: dict[object, int] = {}
         given = list(nodes)
         self.counters = tuple(sorted({name for node in given for name in node.host}))
         for node in given:
@@ -101,6 +104,8 @@ class Cluster:
         self.free_milli.append(sum(self.states[card].free_milli for card in cards))
         self.empty.append(sum(self.states[card].empty for card in cards))
         self.closed.append(node.cordoned)
+        self.alike.append(0)
+        self._count_alike(number)
         vendors = {device.vendor for device in node.devices}
         if len(vendors) > 1 or any(device.group is not None for device in node.devices):
             self.mixed.add(number)
@@ -145,12 +150,22 @@ class Cluster:
         self.cards = [[now[card] for card in cards] for cards in self.cards]
         self.states_of = [tuple(sorted(cards)) for cards in self.cards]
         self._state_of = {k: now[old] for k, old in self._state_of.items() if old in now}
+        self._count_all_alike()
         return True
 
     def free(self, number: int) -> dict[str, dict[str, int]]:
         """Return what is left of the node's devices, by UUID."""
         devices, cards = self.nodes[number].devices, self.cards[number]
         return {d.uuid: self.states[c].free for d, c in zip(devices, cards, strict=True)}
+
+    def left(self) -> int:
+        """Return the thousandths of cards that are left, over all usable devices."""
+        return sum(self.free_milli)
+
+    def whole_nodes(self) -> int:
+        """Return how many nodes have devices of which nobody holds anything."""
+        pairs = zip(self.empty, self.cards, strict=True)
+        return sum(empty == len(cards) > 0 for empty, cards in pairs)
 
     def update(self, node: Node) -> None:
         """Note what else of a node changed: its own counters, and whether it is cordoned."""
@@ -160,6 +175,7 @@ class Cluster:
             left[place] += node.host.get(counter, UNLIMITED) - was.get(counter, UNLIMITED)
         self.closed[number] = node.cordoned
         self.nodes[number] = node
+        self._count_alike(number)
 
     def move(self, placement: Placement, *, times: int) -> int:
         """Take (`times` 1) or give back (-1) what a placement holds; return its node's number."""
@@ -177,6 +193,7 @@ class Cluster:
                 amount - times * usage.takes.get(name, 0) for name, amount in old.free.items()
             )
             self._change_state(node, position, self._state(old.kind, free))
+        self._count_alike(number)
         return number
 
     def replace(self, device: Device) -> int:
@@ -193,6 +210,7 @@ class Cluster:
         devices = (*node.devices[:position], device, *node.devices[position + 1 :])
         self.nodes[number] = evolve(node, devices=devices)
         self._change_state(number, position, self._state(self.kind(device), left))
+        self._count_alike(number)
         return number
 
     def _change_state(self, number: int, position: int, card: int) -> None:
@@ -202,3 +220,16 @@ class Cluster:
         self.states_of[number] = tuple(sorted(self.cards[number]))
         self.free_milli[number] += new.free_milli - old.free_milli
         self.empty[number] += new.empty - old.empty
+
+    def _count_alike(self, number: int) -> None:
+        """Note what a node is like now."""
+        key = (self.states_of[number], self.closed[number], *self.host[number])
+        self.alike[number] = self._alike_of.setdefault(key, len(self._alike_of))
+        if len(self._alike_of) > 2 * len(self.nodes) + _SPARE:
+            self._count_all_alike()
+
+    def _count_all_alike(self) -> None:
+        """Note what all nodes are like, and forget what none is like any more."""
+        self._alike_of.clear()
+        for number in range(len(self.nodes)):
+            self._count_alike(number)

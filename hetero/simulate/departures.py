@@ -95,7 +95,7 @@ class _Replay:
         rng.shuffle(nodes)
         self.trace, self.protocol = trace, protocol
         self.player = Player(placement, nodes, trace.pods, seed)
-        self.total = self.player.left()
+        self.total = self.player.cluster.left()
         self.asked = demands(trace)
         self.classes = [(wanted(pod), tuple(pod.host().items())) for pod in trace.pods]
         self.lives = _lives(trace, protocol.lifetimes)
@@ -145,13 +145,13 @@ class _Replay:
     def _measure(self, until: float) -> None:
         if self.measuring:
             self.seconds += until - self.now
-            self.used += (until - self.now) * (self.total - self.player.left())
+            self.used += (until - self.now) * (self.total - self.player.cluster.left())
         self.now = until
 
     def _arrive(self, order: int, number: int) -> None:
         if self.measuring:
             if order % _LOOK == 0:  # arrivals come at random: what they find is the mean over time
-                self.whole.append(self.player.whole_nodes())
+                self.whole.append(self.player.cluster.whole_nodes())
             cards = self._cards(number)
             self.sizes.arrived[cards] = self.sizes.arrived.get(cards, 0) + 1
         if not self._try(order, number, self.now) and self.protocol.mode == "queue":

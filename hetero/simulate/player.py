@@ -67,15 +67,6 @@ class Player:
         counts = Counter(said.values())
         return min(counts, key=lambda reason: (-counts[reason], reason), default="")
 
-    def left(self) -> int:
-        """Return the thousandths of cards that are left."""
-        return sum(self.cluster.free_milli)
-
-    def whole_nodes(self) -> int:
-        """Return how many nodes have cards of which nobody holds anything."""
-        pairs = zip(self.cluster.empty, self.cluster.cards, strict=True)
-        return sum(empty == len(cards) > 0 for empty, cards in pairs)
-
     def useless(self) -> float | None:
         """Return how many of them a typical pod has no use for; None where cards differ."""
         if self._mix is None:

@@ -99,7 +99,7 @@ def replay(
         nodes, pods = arrivals(trace, seed, percent=percent)
     player = Player(placement, nodes, trace.pods, seed)
     asked = dict(zip(map(id, trace.pods), demands(trace), strict=True))
-    total = player.left()
+    total = player.cluster.left()
     refused: dict[str, int] = {}
     curve: list[Point] = []
     arrived, seconds, step = 0, 0.0, 0
@@ -108,7 +108,7 @@ def replay(
         useless = player.useless()
         return Point(
             arrived=at,
-            allocated=100 * (total - player.left()) / total,
+            allocated=100 * (total - player.cluster.left()) / total,
             fragmented=None if useless is None else 100 * useless / total,
         )
 

@@ -203,9 +203,10 @@ static void start(struct gate *gate)
 static void wait_until_open(struct gate *gate)
 {
     atomic_fetch_add(&gate->waiting, 1);
-    futex_wake(&gate->waiting);
     bool limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
     for (uint32_t seen = atomic_load(&gate->state); limited && seen != GATE_OPEN; seen = atomic_load(&gate->state)) {
+        atomic_fetch_add(&gate->looks, 1);
+        futex_wake(&gate->looks);
         start(gate); /* which may have failed before */
         uint64_t since = gate->engine->now(), awake_ns = seen == GATE_READY ? AWAKE_NS : high ? AWAKE_HIGH_NS : 0;
         while (atomic_load(&gate->state) == seen && gate->engine->now() - since < awake_ns)

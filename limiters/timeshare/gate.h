@@ -35,7 +35,8 @@ struct gate {
     unsigned number; /* of this gate among all that the process made, from 1: an address may be used twice */
 
     _Atomic uint32_t state;     /* futex: GATE_*; written by the thread */
-    _Atomic uint32_t waiting;   /* futex: launchers at the closed gate */
+    _Atomic uint32_t waiting;   /* launchers at the closed gate */
+    _Atomic uint32_t looks;     /* futex: how often one has come to the closed gate, or looked at it again */
     _Atomic uint32_t launches;  /* made since the start; it wraps around */
     _Atomic uint32_t others;    /* launchers between enter and leave that found no cell */
     _Atomic uint64_t first_ns;  /* when the time slice's first launch came; 0: not yet */

@@ -366,6 +366,8 @@ static void settle(struct governor *governor, struct course *course, bool yields
         governor->waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
     }
     bool wanted = time_slice_wanted(&governor->time_slice);
+    if (first == 0)
+        governor->missed = atomic_load(&governor->gate.looks);
     if (course->charged == 0) /* no launch came, or it has just come */
         course->charged = first != 0 ? first : wanted ? course->opened : now;
     else if (course->charged + course->gap <= course->closed && !wanted)
@@ -436,15 +438,24 @@ void governor_begin(struct governor *governor)
         power_watch_begin(&governor->watch);
 }
 
-/* Sleep until a launcher waits. */
+/* Whether a launcher waits that comes when the gate opens. A thread can be kept at the gate, in a signal handler or by
+ * a debugger: of one that did not come that is not known before it has looked at the gate again. */
+static bool is_asked(struct governor *governor)
+{
+    return atomic_load(&governor->gate.waiting) > 0 && atomic_load(&governor->gate.looks) != governor->missed;
+}
+
+/* Sleep until one does. */
 static void idle(struct governor *governor)
 {
+    struct gate *gate = &governor->gate;
     uint64_t since = governor->engine->now();
     governor->looked_ns = 0;
     time_slice_owe(&governor->time_slice, 0);
     time_slice_waits(&governor->time_slice, false);
-    while (atomic_load(&governor->gate.waiting) == 0 && !atomic_load(&gates_retired)) {
-        futex_sleep(&governor->gate.waiting, 0, governor->trails_ns != 0 ? WATCH_NS : UINT64_C(1000) * MS);
+    for (uint32_t seen = atomic_load(&gate->looks); !is_asked(governor) && !atomic_load(&gates_retired);
+         seen = atomic_load(&gate->looks)) {
+        futex_sleep(&gate->looks, seen, governor->trails_ns != 0 ? WATCH_NS : UINT64_C(1000) * MS);
         trail(governor);
     }
     uint64_t now = governor->engine->now();
@@ -464,7 +475,7 @@ static void *work(void *governor_)
     governor_begin(governor);
     power_watch_start(&governor->watch);
     while (!atomic_load(&gates_retired)) {
-        if (atomic_load(&governor->gate.waiting) == 0)
+        if (!is_asked(governor))
             idle(governor);
         governor_round(governor);
     }

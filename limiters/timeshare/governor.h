@@ -35,6 +35,7 @@ struct governor {
     uint64_t waived_ns; /* of what was not charged yet */
     uint64_t trails_ns; /* work of an ended time slice is in flight, and charged up to then; 0: none is */
     uint64_t began_ns;  /* when the last time slice did */
+    uint32_t missed;    /* looks of launchers at the gate when a time slice ended to which none came */
     uint64_t looked_ns; /* when it was last asked whether neighbours keep us from the device; 0: we did not want it */
     uint64_t rng;
 };

@@ -42,6 +42,12 @@
 /* The longest step between two looks that a book believes. */
 #define STEP_MOST_NS INT64_C(50000000)
 
+/* Co-tenants can have tens of thousands of locks on a page, and the kernel then takes milliseconds for one of ours
+ * (80,000 locks: 6 ms for a question, 13 ms for a lock). After one that was slow, no other is asked for so many times
+ * as long. */
+#define SLOW_NS    INT64_C(50000)
+#define SLOW_TIMES 500
+
 #define ABSENT_NS      INT64_C(50000000)
 #define ABSENT_MOST_NS INT64_C(1000000000)
 
@@ -205,11 +211,24 @@ static bool read_page(const struct pages *pages, struct neighbour *neighbour, st
     return false;
 }
 
-/* Whether somebody has a lock on the page, as whoever has its grant's lead does. */
-static bool lives(const struct neighbour *neighbour)
+/* Ask for the lock of a page. `again_ns`: when the next may be asked for. */
+static bool page_lock(int page, int command, short *type, int64_t *again_ns)
 {
-    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
-    return fcntl(neighbour->file.number, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+    struct flock range = {.l_type = *type, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    int64_t since = clock_ns();
+    bool answered = fcntl(page, command, &range) == 0;
+    int64_t took_ns = clock_ns() - since;
+    *again_ns = took_ns < SLOW_NS ? 0 : since + took_ns * SLOW_TIMES;
+    *type = range.l_type;
+    return answered;
+}
+
+/* Whether somebody has a lock on the page, as whoever has its grant's lead does; or is too slow to ask. */
+static bool lives(struct neighbour *neighbour, int64_t now_ns)
+{
+    short type = F_WRLCK;
+    return now_ns < neighbour->ask_ns ||
+           (page_lock(neighbour->file.number, F_OFD_GETLK, &type, &neighbour->ask_ns) && type != F_UNLCK);
 }
 
 /* For how long a counter has not changed. */
@@ -236,7 +255,7 @@ static void believe(struct neighbour *neighbour, const struct hetero_page *page,
     int64_t beat_ns = stands_ns(page->beat, &neighbour->beats, &neighbour->beat_ns, now_ns);
     int64_t busy_ns = stands_ns(page->busy_beat, &neighbour->busy_beats, &neighbour->busy_ns, now_ns);
     int64_t recent_ns = stands_ns(page->recent, &neighbour->recent_beats, &neighbour->recent_ns, now_ns);
-    if (state != PAGE_IDLE && (beat_ns > SILENCE_NS || !lives(neighbour)))
+    if (state != PAGE_IDLE && (beat_ns > SILENCE_NS || !lives(neighbour, now_ns)))
         state = PAGE_IDLE;
     neighbour->state = (enum page_state)state;
     neighbour->busy = busy_ns >= BUSY_NS ? 0 : page->busy < BUSY_MOST ? page->busy : BUSY_MOST;
@@ -363,9 +382,11 @@ static unsigned siblings_busy(const struct pages *pages)
 
 static void show_alive(struct pages *pages, bool alive)
 {
-    struct flock range = {.l_type = alive ? F_RDLCK : F_UNLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
-    if (descriptor_stands(&pages->file))
-        fcntl(pages->file.number, F_OFD_SETLK, &range);
+    short type = alive ? F_RDLCK : F_UNLCK;
+    if (pages->shown == alive || (!alive && clock_ns() < pages->hush_ns) || !descriptor_stands(&pages->file))
+        return;
+    page_lock(pages->file.number, F_OFD_SETLK, &type, &pages->hush_ns);
+    pages->shown = alive;
 }
 
 void pages_renew(struct pages *pages)
@@ -378,6 +399,7 @@ void pages_renew(struct pages *pages)
         return;
     }
     pages->file = file;
+    pages->shown = false;
     if (pages->said != PAGE_IDLE)
         show_alive(pages, true);
 }

@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
+#include <time.h>
 
 #define HETERO_BOARD_MAGIC   UINT64_C(0x314452414f425448) /* "HTBOARD1" read as a little-endian integer */
 #define HETERO_BOARD_VERSION 1u
@@ -69,6 +70,7 @@ struct neighbour {
     struct hetero_board_row row;
     struct descriptor file;
     int64_t tried_ns; /* when it was last tried to open its page */
+    int64_t ask_ns;   /* whether it lives is not asked before */
 
     /* As the last look found it. */
     enum page_state state; /* idle where it is silent, dead, or not believed */
@@ -93,6 +95,8 @@ struct pages {
     struct hetero_page *own;          /* NULL: it could not be opened yet */
     struct descriptor file;           /* of the own page */
     int64_t tried_ns;
+    int64_t hush_ns; /* our lock is not taken off it before */
+    bool shown;      /* it has our lock */
     char board_path[PATH_MAX], own_path[PATH_MAX];
     uint64_t generation; /* of the board that `neighbours` was made from */
     unsigned place;      /* of our own row */
@@ -106,6 +110,14 @@ struct pages {
     uint32_t busy_beats;  /* what its `busy_beat` was when we looked last */
     int64_t sibling_ns;   /* when another process of the grant was last seen to have counted there; 0: never */
 };
+
+/* The clock of looks. */
+static inline int64_t clock_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
 
 /* Open what GRANT_DIR has for its device `device`; without a board there are no neighbours. */
 void pages_open(struct pages *pages, const char *directory, unsigned device);

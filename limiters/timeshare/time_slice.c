@@ -39,13 +39,6 @@ enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3 };
 /* One that enters has decided by then, or gets no processor. */
 #define ENTERS_NS INT64_C(1000000)
 
-static int64_t now_ns(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
-}
-
 static void sleep_ns(long ns)
 {
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
@@ -130,7 +123,7 @@ bool time_slice_wanted_by_siblings(const struct time_slice *time_slice)
 
 static void advertise_wait(struct time_slice *time_slice)
 {
-    int64_t waited_ns = time_slice->waits_ns == 0 ? 0 : now_ns() - time_slice->waits_ns;
+    int64_t waited_ns = time_slice->waits_ns == 0 ? 0 : clock_ns() - time_slice->waits_ns;
     unsigned steps = 0, before = time_slice->waited;
     for (int64_t step_ns = WAIT_STEP_NS; steps < WAIT_STEPS && waited_ns >= step_ns; step_ns += step_ns / 3 * 2)
         steps++;
@@ -148,7 +141,7 @@ void time_slice_waits(struct time_slice *time_slice, bool waits)
     if (!waits)
         time_slice->waits_ns = time_slice->deferring_ns = 0;
     else if (time_slice->waits_ns == 0)
-        time_slice->waits_ns = now_ns();
+        time_slice->waits_ns = clock_ns();
     advertise_wait(time_slice);
 }
 
@@ -169,7 +162,7 @@ static void leave_lead(struct time_slice *time_slice)
 
 static struct pages *glance(struct time_slice *time_slice)
 {
-    pages_glance(&time_slice->pages, now_ns());
+    pages_glance(&time_slice->pages, clock_ns());
     return &time_slice->pages;
 }
 
@@ -304,18 +297,30 @@ static int decide(const struct time_slice *time_slice)
     return decided;
 }
 
+/* Say that we run, who began to enter at `since`. Who entered meanwhile did not wait for us for longer than ENTERS_NS:
+ * after about that, false if another says that it runs, too. */
+static bool say_runs(struct time_slice *time_slice, int64_t since)
+{
+    pages_say(&time_slice->pages, PAGE_RUNS);
+    if (clock_ns() - since < ENTERS_NS / 2)
+        return true;
+    __sync_synchronize();
+    pages_look(&time_slice->pages, clock_ns());
+    return decide(time_slice) != 0;
+}
+
 /* Take the time slice if it can be had at once; otherwise say that we want it. */
 static bool seize(struct time_slice *time_slice)
 {
     struct pages *pages = &time_slice->pages;
-    int64_t since = now_ns(), now = since;
+    int64_t since = clock_ns(), now = since;
     if (!take_lead(time_slice))
         return false;
     pages_look(pages, now);
     int decided = decide(time_slice);
     if (decided != 0) {
         pages_say(pages, PAGE_ENTERS);
-        for (decided = -1; decided < 0 && now - since < ENTERS_NS; now = now_ns()) {
+        for (decided = -1; decided < 0 && now - since < ENTERS_NS; now = clock_ns()) {
             __sync_synchronize();
             pages_look(pages, now);
             decided = decide(time_slice);
@@ -323,10 +328,12 @@ static bool seize(struct time_slice *time_slice)
                 sleep_ns(LOOK_ENDS_NS);
         }
     }
-    pages_say(pages, decided == 0 ? PAGE_WANTS : PAGE_RUNS);
-    if (decided == 0)
+    bool runs = decided != 0 && say_runs(time_slice, since);
+    if (!runs) {
+        pages_say(pages, PAGE_WANTS);
         leave_lead(time_slice);
-    return decided != 0;
+    }
+    return runs;
 }
 
 /* Whether a sibling that has waited longer is to go first, and comes. */
@@ -335,14 +342,14 @@ static bool defers(struct time_slice *time_slice)
     unsigned waited = time_slice->waited;
     bool behind = waited < WAIT_STEPS && taken(time_slice, WAITED + (int)waited, (int)(WAIT_STEPS - waited));
     if (behind)
-        pages_look(&time_slice->pages, now_ns()); /* what is known may be a moment old */
+        pages_look(&time_slice->pages, clock_ns()); /* what is known may be a moment old */
     if (!behind || taken(time_slice, LEAD, 1) || is_kept(time_slice)) {
         time_slice->deferring_ns = 0;
         return false;
     }
     if (time_slice->deferring_ns == 0)
-        time_slice->deferring_ns = now_ns();
-    return now_ns() - time_slice->deferring_ns < COME_NS;
+        time_slice->deferring_ns = clock_ns();
+    return clock_ns() - time_slice->deferring_ns < COME_NS;
 }
 
 /* Whether whoever is in the way says that it is about to be out of it. */
@@ -361,8 +368,8 @@ static bool is_ending(const struct time_slice *time_slice)
 
 static bool wait_for(struct time_slice *time_slice, const struct time_slice_waiter *waiter)
 {
-    int64_t since = now_ns(), now = since, ends_since = 0;
-    for (; now - since < TIME_SLICE_PATIENCE_NS; now = now_ns()) {
+    int64_t since = clock_ns(), now = since, ends_since = 0;
+    for (; now - since < TIME_SLICE_PATIENCE_NS; now = clock_ns()) {
         advertise_wait(time_slice);
         if (!defers(time_slice) && seize(time_slice))
             return true;
@@ -425,8 +432,8 @@ void time_slice_give(struct time_slice *time_slice)
     time_slice->ours = time_slice->pages.asks = false;
     time_slice->deferring_ns = 0;
     /* A new request of ours would overtake a waiter, which looks only now and then. */
-    int64_t since = now_ns(), now = since;
-    for (; wanted && now - since < COME_NS; now = now_ns()) {
+    int64_t since = clock_ns(), now = since;
+    for (; wanted && now - since < COME_NS; now = clock_ns()) {
         pages_look(&time_slice->pages, now);
         if (time_slice_held(time_slice))
             return;

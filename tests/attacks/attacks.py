@@ -22,11 +22,13 @@ from typing import Any
 import attrs
 import hetero_simulator
 from simulated import Machine
-from tenancy import MIB, UUIDS, Grant, Rack, Terms
+from tenancy import MIB, UUIDS, Grant, Rack, Terms, meanwhile
 
 HERE = Path(__file__).parent
 MEMORY, CORE = 64 * MIB, 30
 LIMITS = {"ATTACK_MEMORY": str(MEMORY), "ATTACK_CORE": str(CORE)}
+#: Steps per second of the honest program alone on a simulated card.
+WHOLE = 2000
 #: Seconds within which an attack that cannot be held is to be seen, and when that is given up.
 SOON, LATE = 60, 150
 
@@ -124,6 +126,32 @@ def told(process: subprocess.Popen[str]) -> dict[str, Any]:
         return {"held": False, "got": f"exit {process.returncode}: {out}{errors}".strip()}
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer
+
+
+def beside(attack: Attack, directory: Path) -> dict[str, Any]:
+    """Return what an honest program gets beside one that has the other half of a simulated card.
+
+    It is held if the honest one has its share at once, and the other is charged for what it
+    launched before it began to wait or to hold files, and no more.
+    """
+    rack = Rack.of(directory)
+    attacker, honest = (
+        rack.grant(Terms(memory=MEMORY, core=5000), name=name) for name in ("attacker", "honest")
+    )
+    with meanwhile(start(attack, attacker, directory)):
+        time.sleep(1)
+        words = ("--kernel-us", "500", "--in-flight", "8", "--warmup", "1", "--seconds", "3")
+        with honest.job(*words) as job:
+            killer = Timer(20, job.kill)
+            killer.start()
+            out, _ = job.communicate()
+            killer.cancel()
+    if job.returncode != 0:
+        return {"held": False, "got": "the honest one has not ended after 20 s"}
+    got = 100 * json.loads(out.splitlines()[-1])["rate"] / WHOLE
+    charged = attacker.usage().gpu_ns / 1e9
+    held = abs(got - 50) <= 5 and charged < 0.5
+    return {"held": held, "got": f"{got:.1f} of 50 beside it; charged {charged:.2f} s"}
 
 
 @contextmanager

@@ -50,6 +50,8 @@ TYPED = [
     ("hetero fit --policy el", "elastic"),
     ("hetero share rest", "restore"),
     ("hetero simulate --trace /etc/hostn", "/etc/hostname"),
+    ("hetero simulate --cluster /etc/hostn", "/etc/hostname"),
+    ("hetero simulate --cluster --witho", "--without"),
     ("hetero run --core 30 -- cat /etc/hostn", "/etc/hostname"),
     ("hetero run -q cat /etc/hostn", "/etc/hostname"),
     ("hetero run -- mkfif", "mkfifo"),

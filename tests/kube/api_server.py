@@ -16,12 +16,13 @@ Plain = dict[str, Any]
 
 @define(eq=False)
 class FakeApi:
-    """Objects by path; `writes` counts what callers wrote."""
+    """Objects by path; `writes` counts what callers wrote, `methods` are those of all calls."""
 
     pods: dict[tuple[str, str], Plain] = field(factory=dict)
     nodes: dict[str, Plain] = field(factory=dict)
     metrics: dict[str, Callable[[], bytes]] = field(factory=dict)  # of pods, by name and port
     writes: int = 0
+    methods: set[str] = field(factory=set)
     url: str = ""
     _version: int = 1
     _watchers: list[tuple[str, asyncio.Queue[Plain]]] = field(factory=list)
@@ -51,6 +52,11 @@ class FakeApi:
     async def serve(self) -> AsyncIterator[str]:
         """Serve meanwhile; gives the URL."""
         app = web.Application()
+
+        async def note(request: web.Request, _: web.StreamResponse) -> None:
+            self.methods.add(request.method)
+
+        app.on_response_prepare.append(note)
         app.router.add_get("/api/v1/{kind:pods|nodes}", self._list)
         app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", self._pod)
         app.router.add_get(

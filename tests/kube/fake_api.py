@@ -44,10 +44,7 @@ class FakeApi:
         elif path.endswith("/eviction"):
             self._evict(path.removesuffix("/eviction"), body)
         elif path.endswith("/binding"):
-            self._set(
-                path.removesuffix("/binding"),
-                lambda o: o["spec"].update(nodeName=body["target"]["name"]),
-            )
+            self._bind(path.removesuffix("/binding"), body)
         else:
             self.put_now(f"{path}/{body['metadata']['name']}", body)
         return body
@@ -85,6 +82,18 @@ class FakeApi:
         listed([o for p, o in self.objects.items() if p.split("/")[-2] == kind])
         self._watchers.append((kind, changed))
         await asyncio.Event().wait()
+
+    def _bind(self, path: str, body: Plain) -> None:
+        """Do what the API (from 1.21 on) does with a Binding: pod, node and annotations at once."""
+        if path not in self.objects:
+            raise ApiError(f"POST {path}/binding", 404, "not found")
+        pod = copy.deepcopy(self.objects[path])
+        if body["metadata"]["uid"] != pod["metadata"]["uid"] or pod["spec"].get("nodeName"):
+            raise ApiError(f"POST {path}/binding", 409, "another uid, or assigned already")
+        pod["spec"]["nodeName"] = body["target"]["name"]
+        if notes := body["metadata"]["annotations"]:
+            pod["metadata"].setdefault("annotations", {}).update(notes)
+        self.put_now(path, pod)
 
     def _evict(self, path: str, body: Plain) -> None:
         """Do what the API does with an Eviction: a pod has its grace period, and may be spared."""

@@ -103,11 +103,39 @@ static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
     }
 }
 
+/* In a signal handler, or a debugger: its governor goes on. */
+static void a_launcher_kept_at_the_gate_costs_its_neighbour_nothing(void)
+{
+    static const uint32_t policies[] = {HETERO_POLICY_FIXED, HETERO_POLICY_ELASTIC};
+    for (unsigned p = 0; p < 2; p++) {
+        machine_begin(1);
+        add(0, &KERNELS, 20)->terms.policy = policies[p];
+        add(1, &KERNELS, 80);
+        tenant_start(&tenants[0]);
+        tenant_start(&tenants[1]);
+        EXPECT(true, machine_run(800 * MS));
+        while (tenant_runs(&tenants[0]) || atomic_load(&tenants[0].governor->gate.waiting) == 0)
+            EXPECT(true, machine_run(20 * US));
+        tenant_stop_launchers(&tenants[0]);
+        EXPECT(true, machine_run(8 * SECOND));
+        uint64_t before = tenants[0].time_slices;
+        EXPECT(true, machine_run(SECOND));
+        printf("%.2f of 80\n", tenant_got(&tenants[1], 3, 10));
+        EXPECT_NEAR(80, 0.5, tenant_got(&tenants[1], 3, 10));
+        EXPECT(before, tenants[0].time_slices);
+        tenant_continue(&tenants[0]);
+        EXPECT(true, machine_run(8 * SECOND));
+        EXPECT_NEAR(20, 1.5, tenant_got(&tenants[0], 12, 18));
+        machine_end();
+    }
+}
+
 static const struct test tests[] = {
     TEST(a_killed_tenant_is_followed_by_the_next_within_5_ms),
     TEST(a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms),
     TEST(a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_again),
     TEST(a_tenant_stopped_while_it_waits_holds_nobody_up_for_long),
+    TEST(a_launcher_kept_at_the_gate_costs_its_neighbour_nothing),
 };
 
 int main(int count, char **arguments)

@@ -193,6 +193,45 @@ static void a_page_that_is_short_or_torn_or_another_is_silent(void)
     time_slice_close(&other);
 }
 
+/* Others may lock what they can read: each lock makes the kernel slower at every other of the file. */
+static void lock_bytes(unsigned grant, unsigned count)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/page.0", grant_directory(grant, 3000, HETERO_PRIORITY_LOW));
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    for (unsigned n = count; n-- > 0;) {
+        struct flock one = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 100 + 2 * n, .l_len = 1};
+        EXPECT(0, fcntl(file, F_OFD_SETLK, &one));
+    }
+}
+
+/* Processor time of a thousand requests that each is seen by another. */
+static double requests_ms(struct time_slice *time_slice, struct time_slice *other)
+{
+    struct timespec from, to;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    for (int round = 0; round < 1000; round++) {
+        pages_look(&time_slice->pages, clock_ns());
+        pages_say(&time_slice->pages, PAGE_WANTS);
+        pages_look(&other->pages, clock_ns());
+        pages_say(&time_slice->pages, PAGE_IDLE);
+    }
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    return (double)(to.tv_sec - from.tv_sec) * 1e3 + (double)(to.tv_nsec - from.tv_nsec) / 1e6;
+}
+
+static void thousands_of_locks_on_a_page_make_nobody_slow(void)
+{
+    struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW), other = opened(1, HETERO_PRIORITY_LOW);
+    double before_ms = requests_ms(&time_slice, &other);
+    lock_bytes(0, 8000);
+    double beside_ms = requests_ms(&time_slice, &other);
+    printf("a thousand requests: %.1f ms, beside 8,000 locks %.1f ms\n", before_ms, beside_ms);
+    EXPECT(true, beside_ms < 10 * before_ms);
+    time_slice_close(&time_slice);
+    time_slice_close(&other);
+}
+
 static const struct test tests[] = {
     TEST(a_stopped_holder_of_the_slice_is_waited_for_once),
     TEST(who_was_killed_in_its_time_slice_does_not_hold_it),
@@ -200,6 +239,7 @@ static const struct test tests[] = {
     TEST(one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_slice),
     TEST(who_is_owed_less_hears_of_who_is_owed_more_and_asks),
     TEST(a_lease_on_a_page_keeps_nobody),
+    TEST(thousands_of_locks_on_a_page_make_nobody_slow),
     TEST(a_page_that_is_short_or_torn_or_another_is_silent),
 };
 

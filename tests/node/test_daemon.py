@@ -9,11 +9,13 @@ import signal
 import socket
 import struct
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 from attrs import evolve
 
+from hetero.cli import tell_warnings
 from hetero.model import Ask
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.units import GiB
@@ -134,9 +136,18 @@ def test_who_waits_for_a_heterod_that_says_nothing_is_told(
     def admit(node: Node) -> None:
         hurried(node).admit(request(), command=["test"])
 
-    with pytest.raises(HeteroError, match=r"does not answer at .* \(not within 0.4 s\), and noth"):
-        machine.said_by(ALICE, admit)
+    def admit_by_command(node: Node) -> None:
+        warnings.simplefilter("default")
+        tell_warnings()
+        admit(node)
+
+    no_answer = r"does not answer at .* \(not within 0.4 s\), and noth"
     socket_path = machine.state / SOCKET
+    with pytest.raises(UserWarning, match=r"takes long: 0\.2 s more at most"):
+        machine.said_by(ALICE, admit)
+    assert "" == capfd.readouterr().err  # a package prints nothing by itself
+    with pytest.raises(HeteroError, match=no_answer):
+        machine.said_by(ALICE, admit_by_command)
     assert f"hetero: heterod at {socket_path} takes long: 0.2 s more at most\n" == (
         capfd.readouterr().err
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -90,6 +91,30 @@ def test_costs_that_followed_every_change_are_those_worked_out_anew(
         if isinstance(answer, Placement):
             standing.append(answer)
     sound(asked, standing)
+
+
+def test_a_shape_seen_first_after_nodes_changed_costs_what_it_does_in_a_new_cluster() -> None:
+    names = [f"n{number}" for number in range(5)]
+    was = [node(name, cards("free", 2, node=name), cpu=32_000) for name in names]
+    asked = Asked(was)
+    asked.cache.costs(pod(cpu=1000), names)  # all are known, and alike
+
+    failed = evolve(was[2].devices[0], health="broken")
+    now = [
+        evolve(was[0], cordoned=True),
+        evolve(was[1], host={**was[1].host, "cpu": 2000}),
+        evolve(was[2], devices=(failed, *was[2].devices[1:])),
+        *was[3:],
+    ]
+    for one in now[:3]:
+        asked.cache.update_node(one)
+    held = asked.cache.reserve("uid", pod(memory=60 * GiB), "n3")
+    assert isinstance(held, Placement)
+    anew = Asked(now)
+    anew.cache.restore("uid", held)
+    large = pod(2, cpu=4000, memory=30 * GiB)
+    assert {"n4"} == anew.cache.costs(large, names).keys()
+    assert anew.cache.costs(large, names) == asked.cache.costs(large, names)
 
 
 def test_of_the_nodes_that_are_offered_the_cheapest_is_taken() -> None:

@@ -258,14 +258,14 @@ def test_a_load_is_what_is_allocated_while_nothing_is_refused(trace: Trace) -> N
 
 def test_when_all_has_ended_nothing_is_counted(trace: Trace) -> None:
     player = Player("fragmentation", trace.nodes, trace.pods, 42)
-    total = player.left()
+    total = player.cluster.left()
     for number, pod in enumerate(trace.pods):
         player.place(str(number), pod, float(number))
-    assert player.left() < total
+    assert player.cluster.left() < total
     for number in range(len(trace.pods)):
         player.end(str(number))
 
-    assert (total, len(trace.nodes)) == (player.left(), player.whole_nodes())
+    assert (total, len(trace.nodes)) == (player.cluster.left(), player.cluster.whole_nodes())
 
 
 def test_lives_of_a_trace_need_its_times(trace: Trace, tmp_path: Path) -> None:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 from attrs import define, field, frozen
+from msgspec import DecodeError, json
 
 from hetero.model.errors import BadInput, HeteroError
+
+#: Seconds that somebody who looks on waits for a connection.
+IMPATIENT = 1.5
 
 Plain = dict[str, Any]
 _T = TypeVar("_T")
 
 MERGE = "application/merge-patch+json"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-_TIMEOUT = aiohttp.ClientTimeout(total=10)
+#: Where kubectl looks, too.
+_KUBECONFIG = "~/.kube/config"
+#: Seconds that an answer may take.
+_ANSWER = 10
 #: Seconds the server keeps a watch open; a little more and a silent connection is given up.
 _WATCH = 290
 _PAGE = 500
@@ -30,10 +36,10 @@ _SLOWEST_RETRY = 15.0
 
 
 class ApiError(HeteroError):
-    """The API said no; `status` is HTTP's."""
+    """The API said no; `status` is HTTP's, 0 where no answer came."""
 
     def __init__(self, what: str, status: int, reason: str) -> None:
-        super().__init__(f"{what}: {status} {reason}")
+        super().__init__(f"{what}: {status} {reason}" if status else f"{what}: {reason}")
         self.status = status
 
 
@@ -65,12 +71,17 @@ class Access:
 
     @classmethod
     def _of_kubeconfig(cls) -> Access:
+        named = os.environ.get("KUBECONFIG") or _KUBECONFIG
+        if not any(Path(path).expanduser().is_file() for path in named.split(os.pathsep)):
+            raise BadInput(f"Kubernetes: no access ({named}: no such file); set KUBECONFIG")
         # Here alone: it is 25 MiB, and a pod on every node does without.
         from kubernetes import client, config
 
         settings = client.Configuration()
         try:
-            config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=named, client_configuration=settings
+            )
         except config.ConfigException as error:
             raise BadInput(f"Kubernetes: no access ({error}); set KUBECONFIG") from None
         tls = None
@@ -85,11 +96,39 @@ class Access:
         return cls(server=settings.host, tls=tls, token=token or None)
 
 
+class ApiCalls(Protocol):
+    """What a scheduler asks of the API: of `Api`, or of objects in memory that stand for one."""
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Plain:
+        """Return an object or a list. Raises `ApiError`."""
+
+    async def post(self, path: str, body: Plain) -> Plain:
+        """Create an object. Raises `ApiError`."""
+
+    async def patch(self, path: str, body: Plain) -> Plain:
+        """Merge into an object. Raises `ApiError`."""
+
+    async def follow(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        listed: Callable[[list[Plain]], None],
+        changed: Callable[[str, Plain], None],
+        lost: Callable[[Exception], None],
+    ) -> None:
+        """List, then watch: `listed` gets all there is, `changed` every event after it."""
+
+
 @define(eq=False)
 class Api:
-    """One session with the API."""
+    """One session with the API.
+
+    A connection may take `connect` seconds; None: as long as the answer.
+    """
 
     access: Access
+    connect: float | None = None
     _session: aiohttp.ClientSession = field(init=False)
 
     @asynccontextmanager
@@ -104,6 +143,11 @@ class Api:
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Plain:
         """Return an object or a list. Raises `ApiError`."""
         return await self._call("GET", path, _plain, query=query)
+
+    async def items(self, path: str, query: Mapping[str, str] | None = None) -> list[Plain]:
+        """Return all objects of a list, which comes in pages. Raises `ApiError`."""
+        items, _ = await self._list(path, query or {})
+        return items
 
     async def text(self, path: str) -> str:
         """Return what is served there as it stands, by a pod behind the API. Raises `ApiError`."""
@@ -137,16 +181,19 @@ class Api:
             async with self._session.request(
                 method,
                 self.access.server + path,
-                data=None if body is None else json.dumps(body),
+                data=None if body is None else json.encode(body),
                 params=query,
                 headers={**self._headers(), "Content-Type": kind},
-                timeout=_TIMEOUT,
+                timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=self.connect),
             ) as answer:
                 said = await answer.text()
                 if answer.status >= 400:
                     raise ApiError(what, answer.status, _message(said) or answer.reason or "")
                 return read(said)
-        except (aiohttp.ClientError, asyncio.TimeoutError, json.JSONDecodeError) as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            why = f"{self.access.server} cannot be reached ({_unreachable(error)})"
+            raise ApiError(what, 0, why) from None
+        except (aiohttp.ClientError, asyncio.TimeoutError, DecodeError) as error:
             raise ApiError(what, 0, str(error) or type(error).__name__) from None
 
     def _headers(self) -> dict[str, str]:
@@ -220,7 +267,7 @@ class Api:
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in filter(None, lines):
-                    event = json.loads(line)
+                    event = json.decode(line)
                     if event["type"] == "ERROR":
                         return None  # what we know is too old
                     version = event["object"]["metadata"]["resourceVersion"]
@@ -229,14 +276,22 @@ class Api:
         return version
 
 
+def _unreachable(error: aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError) -> str:
+    """Return why there is no connection, in the words of the system where it has any."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
+    if isinstance(cause, ConnectionError) and cause.errno:
+        return os.strerror(cause.errno)
+    return (cause and cause.strerror) or str(error)
+
+
 def _plain(said: str) -> Plain:
-    made: Plain = json.loads(said or "{}")
+    made: Plain = json.decode(said or "{}")
     return made
 
 
 def _message(said: str) -> str:
     """Return what an answer that is an error says about it, as far as it is the API's."""
     try:
-        return str(json.loads(said)["message"])
-    except (json.JSONDecodeError, KeyError, TypeError):
+        return str(json.decode(said)["message"])
+    except (DecodeError, KeyError, TypeError):
         return ""

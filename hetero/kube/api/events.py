@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import define, field
 
-from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.client import ApiCalls, ApiError, Plain
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _LONGEST = 1024
 class Events:
     """Writes events of pods, and no sentence again at once."""
 
-    api: Api
+    api: ApiCalls
     _told: dict[tuple[str, str], float] = field(factory=dict)
 
     async def tell(self, pod: Plain, reason: str, sentence: str) -> None:

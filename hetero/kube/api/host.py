@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -10,42 +10,44 @@ from hetero.kube.api.quantity import rounded_up
 from hetero.placement.cluster import CPU, HOST_MEMORY, total
 
 #: The size of one of each counter, in the API's unit of the resource of the same name.
-_UNITS = {CPU: Decimal("0.001"), HOST_MEMORY: Decimal(1)}
+_ONE = Decimal(1)
+_UNITS = {CPU: Decimal("0.001"), HOST_MEMORY: _ONE}
 
 Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
 
 
 def node_host(node: Plain) -> dict[str, int]:
     """Return what all pods together may request of a node; nothing of what it does not say."""
-    return _amounts((node.get("status") or {}).get("allocatable"))
+    return amounts((node.get("status") or {}).get("allocatable"))
 
 
-def pod_host(pod: Plain) -> dict[str, int]:
+def pod_host(pod: Plain, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
     """Return what a pod requests, by the rules of kube-scheduler. Raises `BadInput`.
 
     That is the most it requests at any time. A sidecar counts from its start on. What the pod says
-    as a whole (Kubernetes 1.34) goes before what its containers say.
+    as a whole (Kubernetes 1.34) goes before what its containers say. `names` are the resources.
     """
+
+    def requests(of: Plain) -> dict[str, int]:
+        return amounts((of.get("resources") or {}).get("requests"), names=names)
+
     spec = pod["spec"]
     beside, most = dict[str, int](), dict[str, int]()
     for container in spec.get("initContainers") or ():
-        asked = total((beside, _requests(container)))
+        asked = total((beside, requests(container)))
         most = _larger(most, asked)
         if container.get("restartPolicy") == "Always":
             beside = asked
-    running = total((beside, *map(_requests, spec["containers"])))
-    held = {**_larger(most, running), **_requests(spec)}
-    return total((held, _amounts(spec.get("overhead"))))
+    running = total((beside, *map(requests, spec["containers"])))
+    held = {**_larger(most, running), **requests(spec)}
+    return total((held, amounts(spec.get("overhead"), names=names)))
 
 
-def _requests(of: Plain) -> dict[str, int]:
-    return _amounts((of.get("resources") or {}).get("requests"))
-
-
-def _amounts(said: Mapping[str, Any] | None) -> dict[str, int]:
+def amounts(said: Mapping[str, Any] | None, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
+    """Return what is said of some resources: processors in thousandths, all else as it counts."""
     return {
-        name: rounded_up(name, said[name], unit=unit)
-        for name, unit in _UNITS.items()
+        name: rounded_up(name, said[name], unit=_UNITS.get(name, _ONE))
+        for name in names
         if said and name in said
     }
 

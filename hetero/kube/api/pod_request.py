@@ -25,6 +25,8 @@ POLICY = "hetero.io/policy"
 
 #: What asks for the cluster's own way in so many words.
 _DEFAULT = "default"
+#: Containers that ask alike are read once, until so many others were.
+_MOST_READ = 4096
 _T = TypeVar("_T")
 
 Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
@@ -80,6 +82,8 @@ class Vocabulary:
     defaults: Defaults = field(default=Defaults())
     _spoken: tuple[tuple[frozenset[str], ResourceNames, Vendor], ...] = field(init=False)
     _resources: frozenset[str] = field(init=False)
+    #: What containers asked, by all that says so: most pods of a cluster are like another.
+    _read: dict[object, Asked | None] = field(init=False, factory=dict, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         spoken = tuple(
@@ -103,7 +107,7 @@ class Vocabulary:
             if not amounts:
                 continue
             try:
-                asked = self._container(container, amounts, notes)
+                asked = self._asked(container, amounts, notes)
             except BadInput as error:
                 raise BadInput(f"container {container['name']}: {error}") from None
             if asked is not None:
@@ -162,8 +166,24 @@ class Vocabulary:
         amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
         return {} if self._resources.isdisjoint(amounts) else amounts
 
-    def _container(
+    def _asked(
         self, container: Plain, amounts: Mapping[str, str], notes: Mapping[str, str]
+    ) -> Asked | None:
+        variables = _variables(container)
+        said = (amounts, notes, variables)
+        key = (container["name"], *(tuple(one.items()) for one in said))
+        if key not in self._read:
+            if len(self._read) >= _MOST_READ:
+                self._read.clear()
+            self._read[key] = self._container(container["name"], *said)
+        return self._read[key]
+
+    def _container(
+        self,
+        name: str,
+        amounts: Mapping[str, str],
+        notes: Mapping[str, str],
+        variables: Mapping[str, str | None],
     ) -> Asked | None:
         spoken = [(w, v) for names, w, v in self._spoken if not names.isdisjoint(amounts)]
         meant = [(w, v) for w, v in spoken if quantity(amounts, w.count) or w.count not in amounts]
@@ -179,11 +199,11 @@ class Vocabulary:
         )
         _expect_no_contradiction(resource_names, notes)
         wanted = names(_first(notes, DEVICE_PLACEMENT))
-        policy = self._policy(container, resource_names, notes)
+        policy = self._policy(resource_names, {**variables, **notes}, notes.get(POLICY))
         qos_class = _qos_class(resource_names, notes, count)
         first = quantity(amounts, resource_names.priority) == 0 or qos_class in resource_names.first
         return Asked(
-            container=container["name"],
+            container=name,
             resource_names=resource_names,
             count=count,
             unlimited=policy is None,
@@ -239,21 +259,20 @@ class Vocabulary:
         return Ask(memory=memory, memory_percent=percent, core=core or self.defaults.core)
 
     def _policy(
-        self, container: Plain, resource_names: ResourceNames, notes: Mapping[str, str]
+        self, resource_names: ResourceNames, notes: Mapping[str, str | None], said: str | None
     ) -> Policy | None:
         """Return the container's policy, None if nobody is to hold it to its core."""
-        said = notes.get(POLICY)
         if said is not None:
             if said not in [policy.value for policy in Policy]:
                 raise BadInput(f"{POLICY} {said!r} is not fixed, elastic or off")
             return Policy(said)
-        variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
         default = None if self.defaults.unlimited else self.defaults.policy
-        return _said(
-            {**variables, **notes},
-            resource_names.policy,
-            {_DEFAULT: default, **resource_names.policies},
-        )
+        meanings = {_DEFAULT: default, **resource_names.policies}
+        return _said(notes, resource_names.policy, meanings)
+
+
+def _variables(container: Plain) -> dict[str, str | None]:
+    return {one["name"]: one.get("value") for one in container.get("env") or ()}
 
 
 def _pinned(request: Request, uuids: Sequence[str]) -> Request:
@@ -322,6 +341,8 @@ def names(text: str | None) -> tuple[str, ...]:
 
 
 def _first(notes: Mapping[str, str], patterns: Iterable[str]) -> str | None:
+    if not notes:
+        return None
     said = (notes[name] for pattern in patterns for name in fnmatch.filter(sorted(notes), pattern))
     return next(filter(None, said), None)
 

@@ -119,13 +119,26 @@ def load(path: Path | None) -> Settings:
     if path is None:
         return Settings()
     try:
-        document = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return read(path.read_text(), source=f"settings {path}")
+    except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"settings {path}: {error}") from None
+
+
+def read(text: str, *, source: str) -> Settings:
+    """Return the settings in a text; `source` is where it is from. Raises `BadInput`."""
     try:
-        return _settings(document)
-    except BadInput as error:
-        raise BadInput(f"settings {path}: {error}") from None
+        return _settings(tomllib.loads(text))
+    except (BadInput, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"{source}: {error}") from None
+
+
+def with_placements(chosen: Settings, *, node: str, device: str) -> Settings:
+    """Return the settings with other placement policies. Raises `BadInput`."""
+    return evolve(
+        chosen,
+        node_placement=_one_of({"node": node}, "node", _NODE_PLACEMENTS),
+        device_placement=_one_of({"device": device}, "device", _DEVICE_PLACEMENTS),
+    )
 
 
 def _settings(document: dict[str, Any]) -> Settings:

@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from hetero.kube.api.client import Api, ApiError
+from hetero.kube.api.client import ApiCalls, ApiError
 from hetero.model import Request, codec
 from hetero.model.errors import BadInput
 from hetero.placement.cache import SchedulerCache
@@ -61,7 +61,7 @@ class ExpectedMix:
     seconds since 1970, are counted in what was read.
     """
 
-    api: Api
+    api: ApiCalls
     cache: SchedulerCache
     where: str
     leads: Callable[[], bool]

@@ -2,8 +2,8 @@
 
 Where filter answers one node, it takes the pod's place there, so that what is filtered next sees
 it; a pod that is not bound gives it back. Where filter answers all that serve, nothing is taken
-before kube-scheduler binds the pod. The share is written to the pod signed, and only then is the
-pod bound. The names of the verbs' fields are those of
+before kube-scheduler binds the pod. The binding carries the signed share, which the API writes to
+the pod as it binds it. The names of the verbs' fields are those of
 k8s.io/kube-scheduler/extender/v1; Go reads them whatever their case, and so do we.
 
 Over 400 lines because what the API says and what kube-scheduler asks change one state between two
@@ -32,13 +32,12 @@ from hetero.kube.api.annotations import (
     SIGNATURE,
     Assignment,
     Key,
-    meant_for,
     published_devices,
     read_assignment,
     signed_assignment,
     without_core_limit,
 )
-from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.client import ApiCalls, ApiError, Plain
 from hetero.kube.api.events import Events, timestamp
 from hetero.kube.api.host import node_host, pod_host
 from hetero.kube.api.lease import Lease
@@ -64,8 +63,7 @@ log = logging.getLogger(__name__)
 AGAIN = "hetero.io/tried-again"
 #: The largest request taken: names of some 100,000 nodes.
 _MOST_BYTES = 16 * 2**20
-#: Seconds an allocation counts that was written for a pod which was then not bound, and a place
-#: that filter took for one.
+#: Seconds that a place counts which filter took for a pod.
 _UNBOUND = 30.0
 #: Seconds a caller waits for a scheduler that is starting, and between looks.
 _PATIENCE, _PAUSE = 5.0, 0.05
@@ -83,12 +81,17 @@ _NULL = Raw(b"null")
 
 
 @define(eq=False)
-class _Names:
+class NodeNames:
     """Names of nodes by their text: of thousands, reading them takes most of a decision."""
 
     text: Raw
     _each: list[str] | None = None
     _bytes: bytes = b""
+
+    @classmethod
+    def of(cls, names: list[str]) -> NodeNames:
+        """Return the names as kube-scheduler would send them."""
+        return cls(Raw(json.encode(names)), names)
 
     @property
     def each(self) -> list[str]:
@@ -107,7 +110,7 @@ class _Names:
 class Scheduler:
     """Answers kube-scheduler from what the API says about nodes and pods."""
 
-    api: Api
+    api: ApiCalls
     vocabulary: Vocabulary
     key: Key
     lease: Lease | None = None
@@ -126,7 +129,7 @@ class Scheduler:
     _filtered: dict[str, tuple[Plain, PodRequest]] = field(factory=dict)
     # Places that filter took for pods, by UID and oldest first, and until when.
     _taken: dict[str, tuple[Placement, float]] = field(factory=dict)
-    _named: _Names = field(factory=lambda: _Names(_NULL, []))  # that came or went last
+    _named: NodeNames = field(factory=lambda: NodeNames(_NULL, []))  # that came or went last
     _ready: set[str] = field(factory=set)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
     scheduler_metrics: SchedulerMetrics = field(init=False)
@@ -260,6 +263,7 @@ class Scheduler:
         self.groups.pod_changed(event, pod)
         if event == "DELETED" or (pod.get("status") or {}).get("phase") in _OVER:
             self._forget(uid)
+            self._filtered.pop(uid, None)  # before 1.21 the API binds another pod of its name
             return
         notes = metadata.get("annotations") or {}
         node = pod["spec"].get("nodeName")
@@ -268,7 +272,7 @@ class Scheduler:
             self._pods[uid] = pod
         if uid in self._ours:
             return
-        if ALLOCATION in notes:
+        if node and ALLOCATION in notes:
             if known is None or _given(known) != _given(pod):
                 self._restore(uid, pod)
             return
@@ -281,23 +285,16 @@ class Scheduler:
 
     def _restore(self, uid: str, pod: Plain) -> None:
         """Count what the pod's allocation gives it, unless it is forged."""
-        notes, node = pod["metadata"]["annotations"], pod["spec"].get("nodeName")
+        notes, node = pod["metadata"]["annotations"], pod["spec"]["nodeName"]
         given = pod_request = None
         try:
-            # Before it is bound, only the allocation itself says for which node it was made.
-            given = read_assignment(
-                notes,
-                self.key,
-                pod="/".join(_full_name(pod)),
-                uid=uid,
-                node=node or meant_for(notes),
-            )
+            name = "/".join(_full_name(pod))
+            given = read_assignment(notes, self.key, pod=name, uid=uid, node=node)
             pod_request = self.vocabulary.pod_request(pod)
         except BadInput as error:
             log.warning("%s", error)
         if given is None or pod_request is None:
-            if node:
-                self._count_host(uid, pod)
+            self._count_host(uid, pod)
             return
         allocations = dict(given.containers)
         everyone = tuple(allocations.get(name) for name in _names(pod))
@@ -305,8 +302,6 @@ class Scheduler:
         self.cache.restore(uid, standing(pod_request.pod, given.node, everyone))
         self.groups.restore(pod, given.place_in_time)
         self._pods[uid] = pod
-        if not node:
-            self._later(self._expire(uid))
 
     def _count(self, uid: str, pod: Plain) -> None:
         """Count what HAMi gave a pod that runs: its cards are not empty, until it ends."""
@@ -344,13 +339,6 @@ class Scheduler:
         self._hami_pods.pop(uid, None)
         self._ours.discard(uid)
         self.cache.forget(uid)
-
-    async def _expire(self, uid: str) -> None:
-        """Give back what a leader before us gave to a pod that it then did not bind."""
-        await asyncio.sleep(_UNBOUND)
-        pod = self._pods.get(uid)
-        if pod is not None and uid not in self._ours and not pod["spec"].get("nodeName"):
-            self._forget(uid)
 
     # --- what kube-scheduler asks ---------------------------------------------------------------
 
@@ -391,7 +379,7 @@ class Scheduler:
         args = {name: json.decode(text) for name, text in given.items()}
         if names is not None:
             if names != self._named.text:  # they are when scored right after they were filtered
-                self._named = _Names(names)
+                self._named = NodeNames(names)
             args["nodenames"] = self._named
         return args
 
@@ -438,7 +426,7 @@ class Scheduler:
             return {"NodeNames": [], "FailedNodes": dict.fromkeys(names.each, chosen.sentence)}
         return self._serving(plain, pod_request, names)
 
-    def _serving(self, plain: Plain, pod_request: PodRequest, names: _Names) -> Plain:
+    def _serving(self, plain: Plain, pod_request: PodRequest, names: NodeNames) -> Plain:
         """Return all nodes that serve the pod; if none does, tell it why and look for victims."""
         fits, failed = self.cache.serving(pod_request.pod, names.each)
         counts = Counter(failed.values())
@@ -449,10 +437,10 @@ class Scheduler:
             if self.preemption.wanted(plain) and group_of(plain) is None:
                 self._later(self.preemption.make_room(plain, pod_request.pod, names.each))
         if failed:
-            names = self._named = _Names(Raw(json.encode(fits)), fits)
+            names = self._named = NodeNames.of(fits)
         return {"NodeNames": names.text, "FailedNodes": failed}
 
-    def _without_devices(self, plain: Plain, pod_request: PodRequest, names: _Names) -> Plain:
+    def _without_devices(self, plain: Plain, pod_request: PodRequest, names: NodeNames) -> Plain:
         """Return the offered nodes without devices, else the one whose devices lose least.
 
         kube-scheduler knows whether a node has the processors: none of them is refused here.
@@ -471,7 +459,7 @@ class Scheduler:
         if self.mix is None or _created(plain) > self.mix.until:
             self.cache.arrive(plain["metadata"]["uid"], pod_request.pod, now)
 
-    def _take(self, uid: str, pod_request: PodRequest, names: _Names) -> str | None:
+    def _take(self, uid: str, pod_request: PodRequest, names: NodeNames) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""
         now = monotonic()
         while self._taken:
@@ -499,7 +487,9 @@ class Scheduler:
         policy = PLACEMENT_POLICIES.get(pod_request.device_placement or self.device_placement)
         return self.cache.reserve(uid, pod_request.pod, node, policy=policy)
 
-    def _held(self, plain: Plain, pod_request: PodRequest, names: _Names) -> str | Refusal | None:
+    def _held(
+        self, plain: Plain, pod_request: PodRequest, names: NodeNames
+    ) -> str | Refusal | None:
         """Return the node where room is held for a pod, or why it waits; None: any may serve it."""
         uid = plain["metadata"]["uid"]
         node = self.preemption.node(uid)
@@ -538,7 +528,7 @@ class Scheduler:
         return WEIGHTS.get(pod_request.node_placement or "", WEIGHTS[self.node_placement])
 
     async def bind(self, args: Plain) -> Plain:
-        """Reserve the pod's share, write it to the pod and bind it; or undo all that."""
+        """Reserve the pod's share and bind the pod with it; or undo that."""
         namespace, name = args["podnamespace"], args["podname"]
         uid, node = args["poduid"], args["node"]
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
@@ -550,20 +540,22 @@ class Scheduler:
             if plain["metadata"]["uid"] != uid:
                 raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
             pod_request = self.vocabulary.pod_request(plain)
+        notes: dict[str, str] = {}
         if pod_request is not None:
             await self.groups.gather(plain)
-            await self._give(plain, pod_request, node, path)
+            notes = self._give(plain, pod_request, node, path)
         try:
             self._check()
             log.info("pod %s/%s: binding to %s", namespace, name, node)
-            await self.api.post(f"{path}/binding", _binding(plain, node))
+            await self.api.post(f"{path}/binding", _binding(plain, node, notes))
         except HeteroError:
             if not await self._bound(path, uid, node):
                 self._forget(uid)
                 raise
         return {}
 
-    async def _give(self, plain: Plain, pod_request: PodRequest, node: str, path: str) -> None:
+    def _give(self, plain: Plain, pod_request: PodRequest, node: str, path: str) -> dict[str, str]:
+        """Return the annotations that give a pod its share, which is taken from now on."""
         uid = plain["metadata"]["uid"]
         taken, _ = self._taken.pop(uid, (None, 0.0))
         answer: Placement | Refusal
@@ -574,7 +566,7 @@ class Scheduler:
         if isinstance(answer, Placement):
             self._ours.add(uid)
         if not pod_request.devices:
-            return
+            return {}
         if isinstance(answer, Refusal):
             sentence = f"node {node}: {answer.sentence}"
             self._later(self.events.tell(plain, "Unfit", sentence))
@@ -593,12 +585,7 @@ class Scheduler:
                 if given is not None
             ),
         )
-        notes = signed_assignment(assignment, self.key)
-        try:
-            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": notes}})
-        except ApiError:
-            self._forget(uid)
-            raise
+        return signed_assignment(assignment, self.key)
 
     async def _again(self, path: str, uid: str) -> None:
         """Have a pod tried again soon that found its node's last share taken.
@@ -704,7 +691,8 @@ def _names(pod: Plain) -> list[str]:
     return [one["name"] for one in (*beside, *pod["spec"]["containers"], *rest)]
 
 
-def _binding(pod: Plain, node: str) -> Plain:
+def _binding(pod: Plain, node: str, notes: dict[str, str]) -> Plain:
+    """Return the Binding of a pod to a node; the API adds its annotations to the pod's."""
     metadata = pod["metadata"]
     return {
         "apiVersion": "v1",
@@ -713,6 +701,7 @@ def _binding(pod: Plain, node: str) -> Plain:
             "name": metadata["name"],
             "namespace": metadata["namespace"],
             "uid": metadata["uid"],
+            "annotations": notes,
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }

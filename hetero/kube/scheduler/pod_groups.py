@@ -11,7 +11,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from hetero.kube.api.annotations import Row
-from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.client import ApiCalls, ApiError, Plain
 from hetero.kube.api.pod import ended, full_name
 from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.model import Refusal, Request
@@ -27,6 +27,8 @@ LABEL = "scheduling.x-k8s.io/pod-group"
 #: plugin's, and Kubernetes' own from 1.36 on, which a pod names in `spec.schedulingGroup`.
 _PLUGIN, _KUBERNETES = "scheduling.x-k8s.io/v1alpha1", "scheduling.k8s.io/v1alpha2"
 _LEAST = {_PLUGIN: ("minMember",), _KUBERNETES: ("schedulingPolicy", "gang", "minCount")}
+#: The APIs that PodGroups are read from.
+APIS = tuple(_LEAST)
 #: Seconds that room is held for a group's pods until all of them were to be bound, and that the
 #: first of them waits for the others (kube-scheduler gives a binding ten).
 HELD, _GATHER = 30.0, 8.0
@@ -65,7 +67,7 @@ class PodGroups:
     parts of what both need. `again` has kube-scheduler try a pod anew.
     """
 
-    api: Api
+    api: ApiCalls
     vocabulary: Vocabulary
     cache: SchedulerCache
     choose: Choose
@@ -90,7 +92,7 @@ class PodGroups:
                     changed=partial(self._changed, api),
                     lost=_lost,
                 )
-                for api in _LEAST
+                for api in APIS
             )
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.client import ApiCalls, ApiError, Plain
 from hetero.kube.api.events import Events
 from hetero.kube.api.pod import full_name
 from hetero.placement.cache import SchedulerCache, Victims
@@ -47,7 +47,7 @@ class Preemption:
     try a pod anew.
     """
 
-    api: Api
+    api: ApiCalls
     cache: SchedulerCache
     events: Events
     pods: Mapping[str, Plain]

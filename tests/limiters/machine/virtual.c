@@ -918,6 +918,13 @@ void tenant_stop(struct tenant *tenant)
     stop_tasks(tenant, false, true);
 }
 
+void tenant_stop_launchers(struct tenant *tenant)
+{
+    for (struct task *task = tasks; task < tasks + machine.tasks; task++)
+        if (task->tenant == tenant && task->run == program)
+            task->stopped = true;
+}
+
 void tenant_continue(struct tenant *tenant)
 {
     stop_tasks(tenant, false, false);

@@ -68,9 +68,10 @@ void machine_delay_timers(uint64_t ns);
 /* From now on one of so many reads and locks of files takes a task its processor for 5 to 105 us; 0: none does. */
 void machine_preempt(unsigned one_of);
 
-/* SIGKILL, SIGSTOP and SIGCONT. */
+/* SIGKILL, SIGSTOP and SIGCONT; and a stop of all its threads but the governor's, as by a signal handler. */
 void tenant_kill(struct tenant *tenant);
 void tenant_stop(struct tenant *tenant);
+void tenant_stop_launchers(struct tenant *tenant);
 void tenant_continue(struct tenant *tenant);
 
 /* What it says of itself, which it may write as it likes. */

@@ -1,0 +1,139 @@
+"""What is different from the cluster as it is: pods that come, wait or lose their node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from attrs import frozen
+
+from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
+from hetero.kube.api.client import Plain
+from hetero.kube.api.events import timestamp
+from hetero.kube.api.pod import active, full_name
+from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.what_if.manifests import Shape, pods_of_file, pods_of_shape
+from hetero.kube.what_if.snapshot import NODES, PODS, PRIORITY_CLASSES, Snapshot
+from hetero.model import Device
+from hetero.model.errors import BadInput
+from hetero.model.names import did_you_mean
+
+#: Where a pod that is to be placed comes from: it waits in the cluster, its node is taken away, or
+#: it is one of those that are asked about.
+WAITING, MOVED, ADDED = "waiting", "moved", "added"
+_ORIGINS = (WAITING, MOVED, ADDED)
+
+
+@frozen(kw_only=True)
+class Question:
+    """What is different from the cluster as it is.
+
+    `saved` is a file instead of the API, `manifests` files of pods, `without` names of nodes,
+    `placement` a placement policy; None: the cluster's own.
+    """
+
+    saved: Path | None = None
+    manifests: tuple[Path, ...] = ()
+    shape: Shape | None = None
+    without: tuple[str, ...] = ()
+    placement: str | None = None
+
+
+@frozen(kw_only=True, eq=False)
+class Queued:
+    """A pod that is to be placed, and where it comes from."""
+
+    pod: Plain
+    origin: str
+    from_node: str | None = None
+
+
+def place_in_queue(one: Queued) -> tuple[int, int, str]:
+    """Return what pods are sorted by: kube-scheduler's queue goes by priority, then by age."""
+    pod = one.pod
+    priority = pod["spec"].get("priority") or 0
+    return -priority, _ORIGINS.index(one.origin), pod["metadata"].get("creationTimestamp") or ""
+
+
+def waiting(snapshot: Snapshot, vocabulary: Vocabulary) -> Iterator[Queued]:
+    """Yield the pods that wait for devices already."""
+    for pod in snapshot.all(PODS):
+        if active(pod) and not pod["spec"].get("nodeName"):
+            with suppress(BadInput):
+                if vocabulary.pod_request(pod) is None:
+                    continue
+            yield Queued(pod=pod, origin=WAITING)
+
+
+def without(snapshot: Snapshot, node: str) -> Iterator[Queued]:
+    """Take a node away, and yield its pods as their controllers would make them again.
+
+    Raises `BadInput` without such a node.
+    """
+    if ("", node) not in snapshot.objects[NODES]:
+        known = (name for _, name in snapshot.objects[NODES])
+        raise BadInput(f"--without {node}: no such node{did_you_mean(node, known)}")
+    for pod in snapshot.all(PODS):
+        if pod["spec"].get("nodeName") != node:
+            continue
+        snapshot.change("DELETED", PODS, pod)
+        if active(pod) and not _of_node(pod):
+            about, spec = pod["metadata"], dict(pod["spec"])
+            notes = {**(about.get("annotations") or {})}
+            for name in (ALLOCATION, SIGNATURE):
+                notes.pop(name, None)
+            del spec["nodeName"]
+            again = {
+                "metadata": {**about, "annotations": notes},
+                "spec": spec,
+                "status": {"phase": "Pending"},
+            }
+            snapshot.change("ADDED", PODS, again)
+            yield Queued(pod=again, origin=MOVED, from_node=node)
+    snapshot.change("DELETED", NODES, snapshot.objects[NODES]["", node])
+
+
+def _of_node(pod: Plain) -> bool:
+    """Return whether a pod goes with its node: a DaemonSet's, or one of the kubelet's own."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(owner["kind"] in ("DaemonSet", "Node") for owner in owners)
+
+
+def added(
+    snapshot: Snapshot, question: Question, vocabulary: Vocabulary, devices: Mapping[str, Device]
+) -> Iterator[Queued]:
+    """Make the pods that are asked about, and yield them. Raises `BadInput`."""
+    pods = [pod for path in question.manifests for pod in pods_of_file(path)]
+    if question.shape is not None:
+        pods += pods_of_shape(question.shape, vocabulary, devices.values())
+    classes = {plain["metadata"]["name"]: plain for plain in snapshot.all(PRIORITY_CLASSES)}
+    for number, pod in enumerate(pods):
+        name = "/".join(full_name(pod))
+        try:
+            vocabulary.pod_request(pod)
+            priority = _priority(pod["spec"], classes)
+        except BadInput as error:
+            raise BadInput(f"pod {name}: {error}") from None
+        made = {
+            "metadata": {
+                **pod["metadata"],
+                "uid": f"what-if-{number}",
+                "creationTimestamp": timestamp(),
+            },
+            "spec": {**pod["spec"], "priority": priority},
+            "status": {"phase": "Pending"},
+        }
+        snapshot.change("ADDED", PODS, made)
+        yield Queued(pod=made, origin=ADDED)
+
+
+def _priority(spec: Plain, classes: Mapping[str, Plain]) -> int:
+    """Return what the API would make of a pod's class of priority. Raises `BadInput`."""
+    name = spec.get("priorityClassName")
+    if name is None:
+        default = (one["value"] for one in classes.values() if one.get("globalDefault"))
+        return int(spec.get("priority") or next(default, 0))
+    if name not in classes:
+        raise BadInput(f"no PriorityClass {name!r} in the cluster{did_you_mean(name, classes)}")
+    return int(classes[name]["value"])

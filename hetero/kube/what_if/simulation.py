@@ -1,0 +1,344 @@
+"""What becomes of a cluster's pods with these pods more, those nodes less, under that policy.
+
+The pods are placed by `Scheduler`, through the calls that kube-scheduler makes of it, on a copy of
+what the API has. Nothing that it writes leaves this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from logging.handlers import QueueHandler
+from queue import SimpleQueue
+
+from attrs import evolve, field, frozen
+from msgspec import json
+
+from hetero.kube.api import settings
+from hetero.kube.api.annotations import (
+    ALLOCATION,
+    KEY_FILE,
+    SIGNATURE,
+    Assignment,
+    Key,
+)
+from hetero.kube.api.pod import ended, full_name
+from hetero.kube.api.settings import Settings
+from hetero.kube.scheduler.extender import NodeNames, Scheduler
+from hetero.kube.scheduler.pod_groups import group_of
+from hetero.kube.what_if.changes import (
+    MOVED,
+    WAITING,
+    Question,
+    Queued,
+    added,
+    place_in_queue,
+    waiting,
+    without,
+)
+from hetero.kube.what_if.node_filters import NodeFilters
+from hetero.kube.what_if.snapshot import (
+    CONFIG_MAPS,
+    MIX,
+    NODES,
+    PODS,
+    SETTINGS,
+    Snapshot,
+    read_api,
+    read_file,
+)
+from hetero.model import Allocation, Device, codec
+from hetero.model.errors import BadInput, HeteroError
+from hetero.placement.cache import SchedulerCache
+from hetero.placement.mix import CARD_MILLI
+from hetero.plugin.registry import Registry
+
+
+@frozen(kw_only=True)
+class Totals:
+    """Nodes with devices, their usable devices, and how many of both nobody holds any of.
+
+    `allocated` is percent of all devices, each by its scarcest counter; None without devices.
+    """
+
+    nodes: int
+    devices: int
+    allocated: float | None
+    whole_devices: int
+    whole_nodes: int
+
+
+@frozen(kw_only=True)
+class PodAnswer:
+    """Where a pod would be placed, or `refusal`: what its event would say.
+
+    `origin` is `waiting`, `moved` (away from `from_node`) or `added`. Without node and refusal it
+    is kube-scheduler's alone. `notes` say what is not known of it.
+    """
+
+    namespace: str
+    pod: str
+    origin: str
+    from_node: str | None = None
+    node: str | None = None
+    containers: tuple[tuple[str, Allocation], ...] = ()
+    refusal: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Answer:
+    """What would become of the pods, in the order they are placed in; `notes` of the cluster."""
+
+    node_placement: str
+    device_placement: str
+    without: tuple[str, ...]
+    before: Totals
+    after: Totals
+    pods: tuple[PodAnswer, ...]
+    notes: tuple[str, ...] = ()
+    #: The devices of all nodes, by UUID.
+    devices: Mapping[str, Device] = field(factory=dict)
+
+    @property
+    def refused(self) -> bool:
+        """Whether a pod is refused that does not wait already."""
+        return any(pod.refusal is not None and pod.origin != WAITING for pod in self.pods)
+
+
+def simulate(question: Question) -> Answer:
+    """Return what would become of the cluster of this pod, of $KUBECONFIG, or of a file.
+
+    Raises `HeteroError`.
+    """
+    with _logged() as notes:
+        answer = asyncio.run(_simulate(question))
+        return evolve(answer, notes=tuple(dict.fromkeys(notes())))
+
+
+async def _simulate(question: Question) -> Answer:
+    snapshot = await read_api() if question.saved is None else read_file(question.saved)
+    chosen = _settings(snapshot)
+    if question.placement is not None:
+        chosen = _placed_by(question.placement, chosen)
+    scheduler = await _scheduler(snapshot, chosen)
+    cache = scheduler.cache
+    devices = {device.uuid: device for node in cache.nodes() for device in cache.devices(node)}
+    before = _totals(cache)
+    vocabulary = scheduler.vocabulary
+    queue = [*waiting(snapshot, vocabulary), *added(snapshot, question, vocabulary, devices)]
+    for name in question.without:
+        queue += without(snapshot, name)
+    answers = await _place_all(snapshot, scheduler, sorted(queue, key=place_in_queue))
+    return Answer(
+        node_placement=scheduler.node_placement,
+        device_placement=scheduler.device_placement,
+        without=question.without,
+        before=before,
+        after=_totals(cache),
+        pods=tuple(answers),
+        devices=devices,
+    )
+
+
+# --- the cluster as it is -------------------------------------------------------------------------
+
+
+async def _scheduler(snapshot: Snapshot, chosen: Settings) -> Scheduler:
+    """Return the cluster's scheduler, which has read the snapshot as it would read the API."""
+    mixes = (name for name in snapshot.objects[CONFIG_MAPS] if name[1] == MIX)
+    made = Scheduler(
+        api=snapshot,
+        vocabulary=chosen.vocabulary(Registry()),
+        key=_key(snapshot),
+        node_placement=chosen.node_placement,
+        device_placement=chosen.device_placement,
+        half_life=chosen.half_life_days * 86_400,
+        mix_in=next(map("/".join, mixes), None),
+    )
+    if made.mix is not None:
+        await made.mix.read()
+    await made.follow_nodes()
+    await made.follow_pods()
+    await made.follow_quotas()
+    await made.groups.follow()
+    return made
+
+
+def _settings(snapshot: Snapshot) -> Settings:
+    """Return the settings of the cluster's services, the defaults if they cannot be seen."""
+    for (namespace, name), plain in snapshot.objects[CONFIG_MAPS].items():
+        text = (plain.get("data") or {}).get("settings.toml")
+        if name == SETTINGS and text is not None:
+            return settings.read(text, source=f"ConfigMap {namespace}/{name}")
+    return Settings()
+
+
+def _placed_by(name: str, chosen: Settings) -> Settings:
+    """Return the settings with another placement policy, as `simulate` names it."""
+    node, _, device = name.removeprefix("node-").partition("-device-")
+    try:
+        return settings.with_placements(chosen, node=node, device=device or node)
+    except BadInput:
+        raise BadInput(
+            f"--placement {name!r}: a cluster places by fragmentation, binpack or spread, or by "
+            "one over nodes and another over devices: node-binpack-device-spread"
+        ) from None
+
+
+def _key(snapshot: Snapshot) -> Key:
+    """Return the cluster's key, or else a new one by which what stands is signed anew.
+
+    So without the key allocations are believed: what comes of it is shown and given to nobody.
+    """
+    path = os.environ.get(KEY_FILE)
+    if path:
+        return Key.read(path)
+    key, pods = Key(secret=secrets.token_bytes(32)), snapshot.objects[PODS]
+    for name, pod in pods.items():
+        about = pod["metadata"]
+        notes, node = about.get("annotations") or {}, pod["spec"].get("nodeName")
+        if node and ALLOCATION in notes:
+            signature = key.sign(notes[ALLOCATION], uid=about["uid"], node=node)
+            signed = {**about, "annotations": {**notes, SIGNATURE: signature}}
+            pods[name] = {**pod, "metadata": signed}
+    return key
+
+
+def _totals(cache: SchedulerCache) -> Totals:
+    cluster = cache.cluster()
+    usable = sum(device.usable for node in cluster.nodes for device in node.devices)
+    return Totals(
+        nodes=sum(map(bool, cluster.cards)),
+        devices=usable,
+        allocated=100 - 100 * cluster.left() / (usable * CARD_MILLI) if usable else None,
+        whole_devices=sum(cluster.empty),
+        whole_nodes=cluster.whole_nodes(),
+    )
+
+
+# --- as kube-scheduler asks -----------------------------------------------------------------------
+
+
+async def _place_all(
+    snapshot: Snapshot, scheduler: Scheduler, queue: Iterable[Queued]
+) -> list[PodAnswer]:
+    """Filter and bind the pods one after the other; return what became of each."""
+    vocabulary = scheduler.vocabulary
+    counted = {names.count for vendor in vocabulary.vendors for names in vendor.resource_names}
+    nodes = {plain["metadata"]["name"]: plain for plain in snapshot.all(NODES)}
+    filters = NodeFilters(nodes, vocabulary.resources - counted)
+    for pod in snapshot.all(PODS):
+        if pod["spec"].get("nodeName") and not ended(pod):
+            filters.count(pod, pod["spec"]["nodeName"])
+    answers: dict[str, PodAnswer] = {}
+    left = list(queue)
+    while left:
+        binding = []
+        for one in left:
+            answer = await _filter(snapshot, scheduler, filters, one)
+            answers.setdefault(one.pod["metadata"]["uid"], answer)
+            if answer.node is not None:
+                filters.count(one.pod, answer.node)
+                binding.append(asyncio.ensure_future(_bind(snapshot, scheduler, one, answer)))
+                if group_of(one.pod) is None:  # a group's pods are bound together
+                    await binding[-1]
+        answers.update(await asyncio.gather(*binding))
+        # A group that did not fit whole is placed in part, once as many as it needs are bound.
+        left = [
+            one
+            for one in left
+            if binding and group_of(one.pod) and answers[one.pod["metadata"]["uid"]].refusal
+        ]
+    return list(answers.values())
+
+
+async def _filter(
+    snapshot: Snapshot, scheduler: Scheduler, filters: NodeFilters, one: Queued
+) -> PodAnswer:
+    """Return the node that a pod gets, or why it gets none."""
+    # Evictions are not simulated: what they would end is not known before they are tried.
+    pod = {**one.pod, "spec": {**one.pod["spec"], "preemptionPolicy": "Never"}}
+    namespace, name = full_name(pod)
+    answer = PodAnswer(
+        namespace=namespace,
+        pod=name,
+        origin=one.origin,
+        from_node=one.from_node,
+        notes=tuple(_notes(one)),
+    )
+    names, refusal = filters.offered(pod)
+    if not names:
+        return evolve(answer, refusal=refusal.sentence)
+    try:
+        request = scheduler.vocabulary.pod_request(pod)
+        if request is None:
+            return evolve(answer, notes=(*answer.notes, _NOT_OURS))
+        said = await scheduler.filter({"pod": pod, "nodenames": NodeNames.of(names)})
+    except HeteroError as error:
+        return evolve(answer, refusal=str(error))
+    chosen = json.decode(json.encode(said["NodeNames"]))
+    if not chosen:
+        await asyncio.sleep(0)  # the pod's event is written by then
+        return evolve(answer, refusal=snapshot.events[pod["metadata"]["uid"]])
+    if len(chosen) > 1 and not request.devices:
+        return evolve(answer, notes=(*answer.notes, _NOT_OURS))
+    return evolve(answer, node=chosen[0])
+
+
+async def _bind(
+    snapshot: Snapshot, scheduler: Scheduler, one: Queued, answer: PodAnswer
+) -> tuple[str, PodAnswer]:
+    """Bind a pod to its node; return its UID, and its answer with what it holds there."""
+    uid, name = one.pod["metadata"]["uid"], full_name(one.pod)
+    asked = dict(zip(("podnamespace", "podname"), name, strict=True))
+    try:
+        await scheduler.bind({**asked, "poduid": uid, "node": answer.node})
+    except HeteroError as error:
+        return uid, evolve(answer, node=None, refusal=str(error))
+    text = snapshot.objects[PODS][name]["metadata"]["annotations"].get(ALLOCATION)
+    given = codec.loads(text, Assignment, source=f"pod {answer.pod}") if text else None
+    return uid, evolve(answer, containers=given.containers if given else ())
+
+
+_NOT_OURS = "kube-scheduler places it: it asks for no device"
+
+
+def _notes(one: Queued) -> Iterator[str]:
+    """Yield what a pod says that kube-scheduler goes by, and that is not known here."""
+    spec, about = one.pod["spec"], one.pod["metadata"]
+    if one.origin == MOVED and not about.get("ownerReferences"):
+        yield "nothing makes it again: it has no controller"
+    affinity = spec.get("affinity") or {}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    for kind in ("podAffinity", "podAntiAffinity"):
+        if (affinity.get(kind) or {}).get(required):
+            yield f"its {kind} is not looked at"
+    spreads = spec.get("topologySpreadConstraints") or ()
+    if any(spread.get("whenUnsatisfiable") != "ScheduleAnyway" for spread in spreads):
+        yield "its topologySpreadConstraints are not looked at"
+    if any("persistentVolumeClaim" in volume for volume in spec.get("volumes") or ()):
+        yield "its volumes are not looked at"
+    if any("hostPort" in port for one in spec["containers"] for port in one.get("ports") or ()):
+        yield "its host ports are not looked at"
+    for name in ("resourceClaims", "schedulingGates"):
+        if spec.get(name):
+            yield f"its {name} are not looked at"
+
+
+@contextmanager
+def _logged() -> Iterator[Callable[[], list[str]]]:
+    """Keep what is logged from being printed; what is yielded returns it."""
+    queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    logger, handler = logging.getLogger("hetero.kube"), QueueHandler(queue)
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield lambda: [queue.get().getMessage() for _ in range(queue.qsize())]
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True

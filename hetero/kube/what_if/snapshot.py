@@ -1,0 +1,179 @@
+"""A cluster's objects in memory, read once, which answer the scheduler in the API's place."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from attrs import define, field
+
+from hetero.kube.api.client import IMPATIENT, Access, Api, ApiError, Plain
+from hetero.kube.scheduler.pod_groups import APIS as GROUP_APIS
+from hetero.model.errors import BadInput
+
+log = logging.getLogger(__name__)
+
+NODES, PODS, QUOTAS = "/api/v1/nodes", "/api/v1/pods", "/api/v1/resourcequotas"
+CONFIG_MAPS = "/api/v1/configmaps"
+PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+#: The ConfigMaps of the chart: the settings that all services share, and the expected mix.
+SETTINGS, MIX = "hetero", "hetero-mix"
+_NEEDED = (NODES, PODS)
+#: What is read, each with what the API is to leave out.
+_READ: tuple[tuple[str, Mapping[str, str]], ...] = (
+    *((path, {}) for path in (*_NEEDED, QUOTAS, PRIORITY_CLASSES)),
+    *((f"/apis/{api}/podgroups", {}) for api in GROUP_APIS),
+    *((CONFIG_MAPS, {"fieldSelector": f"metadata.name={name}"}) for name in (SETTINGS, MIX)),
+)
+#: What saves as much of a cluster as is read here, but for pod groups.
+SAVE = "kubectl get nodes,pods,resourcequotas,configmaps,priorityclasses -A -o json"
+_PLURALS = {"PriorityClass": "priorityclasses"}
+
+_Name = tuple[str, str]  # namespace (empty: none) and name
+_Changed = Callable[[str, Plain], None]
+
+
+@define(eq=False)
+class Snapshot:
+    """Objects by the path of their list. What the scheduler writes is written here alone.
+
+    `events` has the last message that each pod was told, by UID.
+    """
+
+    objects: dict[str, dict[_Name, Plain]] = field(factory=dict)
+    events: dict[str, str] = field(factory=dict)
+    _followers: dict[str, _Changed] = field(factory=dict)
+
+    def all(self, path: str) -> list[Plain]:
+        """Return the objects of a list."""
+        return list(self.objects.get(path, {}).values())
+
+    def change(self, event: str, path: str, plain: Plain) -> None:
+        """Put an object into its list, or take it out if `event` is DELETED, and tell who follows.
+
+        Raises `BadInput` for one that is added and there already.
+        """
+        name, objects = _full_name(plain), self.objects.setdefault(path, {})
+        if event == "ADDED" and name in objects:
+            raise BadInput(f"pod {'/'.join(name)} is there already: give the new one another name")
+        if event == "DELETED":
+            del objects[name]
+        else:
+            objects[name] = plain
+        if path in self._followers:
+            self._followers[path](event, plain)
+
+    # --- in the API's place -------------------------------------------------------------------
+
+    async def get(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,  # noqa: ARG002 - the API's
+    ) -> Plain:
+        """Return an object or a list, whatever it was to be filtered by."""
+        if path in self.objects:
+            return {"items": self.all(path)}
+        kind, name = _parsed(path)
+        found = self.objects.get(kind, {}).get(name)
+        if found is None:
+            raise ApiError(f"GET {path}", 404, "not in the snapshot")
+        return found
+
+    async def post(self, path: str, body: Plain) -> Plain:
+        """Bind a pod, or note an event of one."""
+        if path.endswith("/events"):
+            self.events[body["involvedObject"]["uid"]] = body["message"]
+            return body
+        pod = await self.get(path)
+        spec = {**pod["spec"], "nodeName": body["target"]["name"]}
+        self._annotate(PODS, {**pod, "spec": spec}, body)
+        return body
+
+    async def patch(self, path: str, body: Plain) -> Plain:
+        """Merge annotations into a pod."""
+        kind, _ = _parsed(path)
+        return self._annotate(kind, await self.get(path), body)
+
+    def _annotate(self, kind: str, plain: Plain, body: Plain) -> Plain:
+        about, more = plain["metadata"], body["metadata"]["annotations"]
+        notes = {**(about.get("annotations") or {}), **more}
+        made = {**plain, "metadata": {**about, "annotations": notes}}
+        self.change("MODIFIED", kind, made)
+        return made
+
+    async def follow(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,  # noqa: ARG002
+        listed: Callable[[list[Plain]], None],
+        changed: _Changed,
+        lost: Callable[[Exception], None],  # noqa: ARG002
+    ) -> None:
+        """List, and return; `changed` gets every change from now on."""
+        self._followers[path] = changed
+        listed(self.all(path))
+
+
+async def read_api() -> Snapshot:
+    """Return what the API of this pod or of $KUBECONFIG has. Raises `HeteroError` without one."""
+    made = Snapshot()
+    async with Api(Access.here(), connect=IMPATIENT).open() as api:
+        for path, query in _READ:
+            objects = made.objects.setdefault(path, {})
+            try:
+                objects.update((_full_name(plain), plain) for plain in await api.items(path, query))
+            except ApiError as error:
+                if path in _NEEDED or error.status not in (403, 404):
+                    raise
+                if error.status == 403:
+                    log.warning("not counted: %s", error)
+    return made
+
+
+def read_file(path: Path) -> Snapshot:
+    """Return what `kubectl get nodes,pods -A -o json` wrote. Raises `BadInput`."""
+    try:
+        document = json.loads(path.read_bytes())
+        items = document["items"]
+        listed = [(_list_of(plain), _full_name(plain), plain) for plain in items]
+        for kind, _, plain in listed:
+            if kind == PODS:
+                _expect_pod(plain)
+    except OSError as error:
+        raise BadInput(f"--cluster {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput(f"--cluster {path}: not a list that `{SAVE}` writes") from None
+    made = Snapshot({one: {} for one, _ in _READ})
+    for kind, name, plain in listed:
+        made.objects.setdefault(kind, {})[name] = plain
+    if not made.objects[NODES]:
+        raise BadInput(f"--cluster {path}: no node is in it: save it with `{SAVE}`")
+    return made
+
+
+def _expect_pod(plain: Plain) -> None:
+    """Raise `KeyError` for what is said to be a pod and has not what the API always writes."""
+    named = [container["name"] for container in plain["spec"]["containers"]]
+    if not (plain["metadata"]["uid"] and named):
+        raise KeyError("uid")
+
+
+def _list_of(plain: Plain) -> str:
+    """Return the path of the list that has an object."""
+    version, kind = plain["apiVersion"], plain["kind"]
+    root = "/apis" if "/" in version else "/api"
+    return f"{root}/{version}/{_PLURALS.get(kind, f'{kind.lower()}s')}"
+
+
+def _parsed(path: str) -> tuple[str, _Name]:
+    """Return the list and the name of an object in a namespace, or of what is its subresource."""
+    root, _, rest = path.partition("/namespaces/")
+    namespace, plural, name, *_ = rest.split("/")
+    return f"{root}/{plural}", (namespace, name)
+
+
+def _full_name(plain: Plain) -> _Name:
+    return plain["metadata"].get("namespace") or "", plain["metadata"]["name"]

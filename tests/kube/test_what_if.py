@@ -1,0 +1,567 @@
+"""What a cluster would do: its own scheduler on a copy of what the API says.
+
+Over 400 lines because each thing that may be different needs a cluster, a question and an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from hetero.cli import hetero
+from hetero.kube.api.annotations import ALLOCATION, INVENTORY, KEY_FILE, inventory_text
+from hetero.kube.api.client import IMPATIENT, Access, Api, ApiError
+from hetero.kube.what_if.node_filters import NodeFilters
+from hetero.model import Device, Refusal
+from hetero.model.errors import BadInput, HeteroError
+from hetero.model.units import GiB
+from tests.kube.api_server import FakeApi, Plain
+from tests.kube.conftest import ROOT, card
+from tests.kube.fake_api import PODS
+from tests.kube.fake_api import FakeApi as Objects
+from tests.kube.test_scheduler import KEY, SHARE, running
+
+#: Three nodes of seven vendors' cards with three pods of 4000 MiB and 30 % on n1, as kubectl saved
+#: them of a cluster of Kubernetes 1.20; without what is not read.
+SAVED = ROOT / "tests" / "kube" / "clusters" / "saved.json"
+SCHEMAS = json.loads((ROOT / "docs" / "json.schema.json").read_text())
+CARD = "nvidia.com/gpu"
+FULL = "0 of 1 node: 1 lack a whole device (16 GiB wanted, largest free 0)"
+HOST = {"cpu": "16", "memory": "64Gi", "pods": "110", CARD: "20"}
+
+
+def node(name: str, *cards: Device, **rest: Any) -> Plain:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {INVENTORY: inventory_text(cards)},
+            "labels": rest.pop("labels", {}),
+        },
+        "spec": rest,
+        "status": {"allocatable": HOST},
+    }
+
+
+def pod(name: str, limits: Mapping[str, str] = SHARE, **spec: Any) -> Plain:
+    resources = {"limits": dict(limits), "requests": dict(limits)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "annotations": {},
+            "labels": spec.pop("labels", {}),
+        },
+        "spec": {"containers": [{"name": "main", "resources": resources}], **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+def save(folder: Path, *items: Plain) -> str:
+    path = folder / "saved.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return str(path)
+
+
+def manifests(folder: Path, *documents: Plain) -> str:
+    path = folder / "manifests.yaml"
+    path.write_text(yaml.safe_dump_all(documents))
+    return str(path)
+
+
+def called(*words: str) -> Result:
+    return CliRunner().invoke(hetero, ["simulate", *words], standalone_mode=False)
+
+
+def answered(cluster: str, *words: str) -> Plain:
+    """Return the document of `hetero simulate --cluster`, which is as its schema says."""
+    done = called("--cluster", cluster, *words, "--json")
+    document: Plain = json.loads(done.output)
+    jsonschema.validate(document, {**SCHEMAS, "oneOf": [{"$ref": "#/$defs/what-if"}]})
+    refused = [one for one in document["items"] if one["refusal"] and one["origin"] != "waiting"]
+    assert (3 if refused else 0) == done.return_value
+    return document
+
+
+def nodes_of(document: Plain) -> dict[str, str | None]:
+    return {one["pod"]: one["node"] for one in document["items"]}
+
+
+def stands(items: list[Plain]) -> list[Plain]:
+    """Return the objects as they are once the extender has bound all pods that wait."""
+
+    async def play() -> list[Plain]:
+        api = Objects()
+        for item in items:
+            kind, name = item["kind"].lower(), item["metadata"]["name"]
+            path = f"{PODS}/{name}" if kind == "pod" else f"/api/v1/{kind}s/{name}"
+            api.put_now(path, item)
+        async with running(api, "one") as it:
+            names = [item["metadata"]["name"] for item in items if item["kind"] == "Node"]
+            for item in items:
+                if item["kind"] == "Pod" and "nodeName" not in item["spec"]:
+                    said = await it.call("filter", Pod=item, NodeNames=names)
+                    await it.bind(item["metadata"]["name"], *said["NodeNames"])
+        return list(api.objects.values())
+
+    return asyncio.run(play())
+
+
+# --- these pods more ------------------------------------------------------------------------------
+
+
+def test_pods_of_a_shape_are_placed_beside_those_that_stand_and_the_rest_hear_why_not() -> None:
+    shape = ("--replicas", "6", "--vendor", "nvidia", "--memory", "24Gi", "--core", "50")
+    document = answered(str(SAVED), *shape)
+
+    assert ["n1"] * 4 + [None] * 2 == [one["node"] for one in document["items"]]
+    assert {"0 of 1 node: 1 lack core on one device (50 % wanted, largest free 10)"} == {
+        one["refusal"] for one in document["items"][4:]
+    }
+    assert {(24 * GiB, 50)} == {
+        (piece["memory"], piece["core"])
+        for one in document["items"][:4]
+        for container in one["containers"]
+        for piece in container["pieces"]
+    }
+    before, after = document["before"], document["after"]
+    assert (14, 13, 2) == (before["devices"], before["whole_devices"], before["whole_nodes"])
+    assert (14, 11, 2) == (after["devices"], after["whole_devices"], after["whole_nodes"])
+    assert after["allocated"] - before["allocated"] == pytest.approx(100 * 2 / 14, abs=0.1)
+
+
+def test_the_simulation_places_every_pod_where_the_extender_does(tmp_path: Path) -> None:
+    cards = {name: tuple(card(f"{name}-{at}") for at in range(4)) for name in ("a", "b", "c")}
+    cluster = [node(name, *mine) for name, mine in cards.items()]
+    sizes = [(3000, 30, 1), (9000, 60, 1), (4000, 50, 2), (16384, 100, 3), (1000, 5, 1)] * 2
+    pods = [
+        pod(f"p{at}", {CARD: str(n), "nvidia.com/gpumem": str(m), "nvidia.com/gpucores": str(c)})
+        for at, (m, c, n) in enumerate(sizes)
+    ]
+
+    document = answered(save(tmp_path, *cluster), "--add", manifests(tmp_path, *pods))
+    done = {one["metadata"]["name"]: one for one in stands([*cluster, *pods])}
+    for one in document["items"]:
+        real = done[one["pod"]]
+        given = json.loads(real["metadata"]["annotations"][ALLOCATION])["containers"]
+        assert real["spec"]["nodeName"] == one["node"]
+        assert [piece["device"] for _, each in given for piece in each["pieces"]] == [
+            piece["device"] for each in one["containers"] for piece in each["pieces"]
+        ]
+    assert 10 == len(document["items"])
+
+
+def test_manifests_are_read_as_the_api_would_make_pods_of_them(tmp_path: Path) -> None:
+    template = {
+        "metadata": {"labels": {"app": "x"}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {CARD: 1, "cpu": 6}}}]},
+    }
+    about = {"name": "web", "namespace": "team"}
+    made = manifests(
+        tmp_path,
+        {"kind": "Service", "apiVersion": "v1", "metadata": about, "spec": {}},
+        {"kind": "Deployment", "metadata": about, "spec": {"replicas": 3, "template": template}},
+        {"kind": "List", "items": [{"kind": "Job", "metadata": about | {"name": "job"},
+                                    "spec": {"template": template}}]},
+    )  # fmt: skip
+    cards = [card(f"GPU-{number}") for number in range(4)]
+    document = answered(save(tmp_path, node("n1", *cards)), "--add", made)
+
+    # What is limited is requested: three of them take 18 of 16 processors.
+    assert {"web-0": "n1", "web-1": "n1", "web-2": None, "job-0": None} == nodes_of(document)
+    assert {"team"} == {one["namespace"] for one in document["items"]}
+    assert "0 of 1 node: 1 lack host cpu" == document["items"][2]["refusal"]
+
+
+def test_who_has_a_higher_priority_is_placed_first_and_who_waits_before_who_comes(
+    tmp_path: Path,
+) -> None:
+    classes = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "high"},
+        "value": 1000,
+    }
+    whole = {CARD: "1"}
+    cluster = save(tmp_path, node("n1", card("A"), card("B")), classes, pod("waits", whole))
+    added = manifests(tmp_path, pod("late", whole), pod("first", whole, priorityClassName="high"))
+    document = answered(cluster, "--add", added)
+
+    assert ["first", "waits", "late"] == [one["pod"] for one in document["items"]]
+    assert {"first": "n1", "waits": "n1", "late": None} == nodes_of(document)
+
+
+def test_that_a_pod_goes_on_waiting_is_no_refusal_of_what_was_asked(tmp_path: Path) -> None:
+    cluster = save(tmp_path, node("n1", card("A")), pod("waits", {CARD: "2"}))
+    document = answered(cluster, "--replicas", "1")
+
+    assert {"waits": None, "what-if-0": "n1"} == nodes_of(document)
+
+
+def test_a_group_is_placed_whole_or_not_at_all(tmp_path: Path) -> None:
+    def group(name: str, least: int) -> Plain:
+        return {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"minMember": least},
+        }
+
+    def member(name: str, of: str) -> Plain:
+        return pod(name, {CARD: "1"}, labels={"scheduling.x-k8s.io/pod-group": of})
+
+    cards = [card(f"GPU-{number}") for number in range(3)]
+    cluster = save(tmp_path, node("n1", *cards), group("large", 4), group("pair", 2))
+    large = [member(f"l{number}", "large") for number in range(4)]
+    pair = [member(f"p{number}", "pair") for number in range(2)]
+    document = answered(cluster, "--add", manifests(tmp_path, *large, *pair))
+
+    assert {None} == {one["node"] for one in document["items"][:4]}
+    assert ["n1", "n1"] == [one["node"] for one in document["items"][4:]]
+    assert document["items"][0]["refusal"].startswith("pod group large: room for 3 of 4 pods")
+
+
+def test_a_quota_counts(tmp_path: Path) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q", "namespace": "default"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": "20000"}},
+    }
+    cluster = save(tmp_path, node("n1", card("A"), card("B")), quota)
+    document = answered(cluster, "--replicas", "3", "--memory", "8Gi")
+
+    assert ["n1", "n1", None] == [one["node"] for one in document["items"]]
+    assert "over quota q of namespace default" in document["items"][2]["refusal"]
+
+
+# --- this node less -------------------------------------------------------------------------------
+
+
+def test_the_pods_of_a_node_that_goes_are_placed_again_or_named(tmp_path: Path) -> None:
+    whole = {CARD: "1"}
+    cluster = stands(
+        [
+            *(node(name, card(f"{name}0"), card(f"{name}1")) for name in ("a", "b")),
+            *(pod(f"p{number}", whole) for number in range(3)),
+        ]
+    )
+    left = next(one["spec"]["nodeName"] for one in cluster if one["metadata"]["name"] == "p0")
+    document = answered(save(tmp_path, *cluster), "--without", left)
+    moved = [(one["origin"], one["from_node"]) for one in document["items"]]
+
+    (other,) = {"a", "b"} - {left}
+    assert [("moved", left)] * 2 == moved
+    assert [other, None] == [one["node"] for one in document["items"]]
+    assert FULL == document["items"][1]["refusal"]
+    assert {"nothing makes it again: it has no controller"} == {
+        note for one in document["items"] for note in one["notes"]
+    }
+    assert (4, 2) == (document["before"]["devices"], document["after"]["devices"])
+    assert (75, 100) == (document["before"]["allocated"], document["after"]["allocated"])
+
+
+def test_pods_of_daemon_sets_go_with_their_node_and_others_are_left_to_kube_scheduler() -> None:
+    document = answered(str(SAVED), "--without", "n2")
+
+    (one,) = document["items"]
+    assert one["pod"].startswith("hetero-scheduler-")
+    assert (None, None) == (one["node"], one["refusal"])
+    assert ["kube-scheduler places it: it asks for no device"] == one["notes"]
+
+
+# --- that policy ----------------------------------------------------------------------------------
+
+
+def test_another_placement_policy_chooses_other_nodes(tmp_path: Path) -> None:
+    cluster = save(tmp_path, *(node(name, card(f"{name}0"), card(f"{name}1")) for name in "ab"))
+    shape = ("--replicas", "4", "--memory", "4Gi", "--core", "20")
+    cards = {
+        policy: [
+            piece["device"]
+            for one in answered(cluster, *shape, "--placement", policy)["items"]
+            for piece in one["containers"][0]["pieces"]
+        ]
+        for policy in ("binpack", "spread", "node-binpack-device-spread")
+    }
+
+    assert {"binpack": 1, "spread": 4, "node-binpack-device-spread": 2} == {
+        policy: len(set(devices)) for policy, devices in cards.items()
+    }
+
+
+def test_the_settings_of_the_cluster_hold(tmp_path: Path) -> None:
+    def settings(text: str) -> Plain:
+        about = {"name": "hetero", "namespace": "hetero-system"}
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": about,
+            "data": {"settings.toml": text},
+        }
+
+    cluster = [node(name, card(name)) for name in "ab"]
+    spread = settings('node-placement = "spread"\n[defaults]\nmemory = "4Gi"\n')
+    document = answered(save(tmp_path, *cluster, spread), "--replicas", "2")
+
+    assert {"node": "spread", "device": "fragmentation"} == document["placement"]
+    assert {"a", "b"} == set(nodes_of(document).values())
+    wrong = called("--cluster", save(tmp_path, *cluster, settings("choose = 1")))
+    assert "ConfigMap hetero-system/hetero: choose '1' is none of" in str(wrong.exception)
+
+
+# --- what stands ----------------------------------------------------------------------------------
+
+
+def test_with_the_key_what_is_forged_counts_nothing_and_without_it_all_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = stands([node("n1", card("A")), pod("stands", {CARD: "1"})])
+    path = save(tmp_path, *cluster)
+    key = tmp_path / "key"
+
+    assert FULL == answered(path, "--replicas", "1")["items"][0]["refusal"]
+    monkeypatch.setenv(KEY_FILE, str(key))
+    key.write_bytes(KEY.secret)
+    assert FULL == answered(path, "--replicas", "1")["items"][0]["refusal"]
+    key.write_bytes(b"another key of thirty bytes or so")
+    document = answered(path, "--replicas", "1")
+    assert "n1" == document["items"][0]["node"]
+    assert "is not signed by this cluster's scheduler" in document["notes"][0]
+
+
+# --- what kube-scheduler decides before -----------------------------------------------------------
+
+
+def term(key: str, operator: str, *values: str) -> Plain:
+    required = {
+        "nodeSelectorTerms": [
+            {"matchExpressions": [{"key": key, "operator": operator, "values": [*values]}]}
+        ]
+    }
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    return {"affinity": {"nodeAffinity": affinity}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "offered"),
+    [
+        ({}, "plain zone"),
+        ({"nodeSelector": {"zone": "2"}}, "zone"),
+        ({"tolerations": [{"key": "card", "operator": "Exists"}]}, "plain zone tainted"),
+        ({"tolerations": [{"key": "card", "value": "a", "effect": "NoSchedule"}]}, "plain zone"),
+        ({"tolerations": [{"operator": "Exists"}]}, "plain zone tainted cordoned"),
+        (term("zone", "In", "1", "2"), "zone"),
+        (term("zone", "NotIn", "2"), "plain"),
+        (term("zone", "DoesNotExist"), "plain"),
+        (term("zone", "Gt", "1"), "zone"),
+        (term("zone", "Lt", "2"), ""),
+    ],
+)  # fmt: skip
+def test_nodes_are_offered_as_kube_scheduler_offers_them(spec: Plain, offered: str) -> None:
+    taint = {"key": "card", "value": "b", "effect": "NoSchedule"}
+    nodes = {
+        one["metadata"]["name"]: one
+        for one in (
+            node("plain"),
+            node("zone", labels={"zone": "2"}),
+            node("tainted", taints=[taint]),
+            node("cordoned", unschedulable=True),
+        )
+    }
+    assert offered.split() == NodeFilters(nodes, ()).offered(pod("p", {}, **spec))[0]
+
+
+def test_a_node_that_is_closed_says_why_with_numbers() -> None:
+    nodes = {
+        one["metadata"]["name"]: one
+        for one in (node("a", taints=[{"key": "t", "effect": "NoExecute"}]), node("b"), node("c"))
+    }
+    filters = NodeFilters(nodes, ())
+    for number in range(19):
+        filters.count(pod(f"p{number}", {CARD: "1"}), "b")
+    offered, refusal = filters.offered(pod("p", {CARD: "21"}))
+
+    assert [] == offered
+    assert isinstance(refusal, Refusal)
+    assert refusal.sentence == (
+        "0 of 3 nodes: 2 lack nvidia.com/gpu (21 wanted, largest free 20), 1 have taint t"
+    )
+
+
+def test_what_is_not_looked_at_is_said(tmp_path: Path) -> None:
+    spread: Plain = {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}
+    required: Plain = {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}
+    added = manifests(tmp_path, pod("p", **spread, affinity={"podAntiAffinity": required}))
+    document = answered(save(tmp_path, node("n1", card("A"))), "--add", added)
+
+    assert [
+        "its podAntiAffinity is not looked at",
+        "its topologySpreadConstraints are not looked at",
+    ] == document["items"][0]["notes"]
+
+
+# --- from the command line ------------------------------------------------------------------------
+
+
+def test_the_tables_show_the_pods_and_the_cluster_before_and_after() -> None:
+    shape = ("--replicas", "6", "--vendor", "nvidia", "--memory", "24Gi", "--core", "50")
+    done = called("--cluster", str(SAVED), *shape)
+    lines = [line.split() for line in done.output.splitlines()]
+
+    assert 3 == done.return_value
+    assert ["default", "what-if-0", "added", "n1", "GPU-08c1d045", "24", "GiB", "50", "%"] in lines
+    assert ["default", "what-if-4", "+1", "added", "–"] == lines[5][:5]
+    assert "\n4 of 6 pods placed, 2 refused\n" in done.output
+    assert ["before", "3", "14", "6.4", "%", "13", "2"] in lines
+    assert ["after", "3", "14", "20.7", "%", "11", "2"] in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "give either --trace, a recorded workload, or --cluster"),
+        (("--cluster", "@", "--seeds", "2"), "--seeds needs --trace"),
+        (("--trace", "@", "--without", "n1"), "--without needs --cluster"),
+        (("--cluster", "nothing.json"), "--cluster nothing.json: No such file or directory"),
+        (("--cluster", str(ROOT / "README.md")), "README.md: not a list that `kubectl get nodes,"),
+        (("--cluster", "@", "--without", "n11"), "--without n11: no such node: did you mean n1?"),
+        (("--cluster", "@", "--memory", "3Gi"), "need --replicas"),
+        (("--cluster", "@", "--replicas", "1"), "say which are asked for by --vendor"),
+        (("--cluster", "@", "--replicas", "1", "--vendor", "acme"), "has no device of acme"),
+        (
+            ("--cluster", "@", "--replicas", "1", "--vendor", "cambricon", "--memory", "50%"),
+            "--memory: pods ask for cambricon.com/vmlu in bytes, not in percent",
+        ),
+        (("--cluster", "@", "--placement", "fgd"), "a cluster places by fragmentation, binpack or"),
+        (("--cluster", "@", "--add", "nothing.yaml"), "--add nothing.yaml: No such file"),
+        (("--cluster", "@", "--add", str(SAVED)), "pod default/stands0 is there already"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], says: str) -> None:
+    done = called(*(str(SAVED) if word == "@" else word for word in words))
+
+    assert isinstance(done.exception, BadInput)
+    assert (2, 1) == (done.exception.code, len(str(done.exception).splitlines()))
+    assert says in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ("a: [", "--add {}: while parsing"),
+        ("kind: Pod\nspec: {}", "document 1 is not a manifest: KeyError('name')"),
+        ("kind: Service\nmetadata: {name: x}", "no pod is in it (what makes pods here: Pod, Dep"),
+        ("3", "document 1 is not a manifest"),
+        (json.dumps(pod("p", {CARD: "two"})), "pod default/p: container main: nvidia.com/gpu"),
+        (json.dumps(pod("p", priorityClassName="hgh")), "no PriorityClass 'hgh' in the cluster"),
+        (json.dumps(pod("stands")), "pod default/stands is there already"),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_the_api_would_not_take_is_one_line(
+    tmp_path: Path, document: str, says: str
+) -> None:
+    path = tmp_path / "manifest.yaml"
+    path.write_text(document)
+    cluster = save(tmp_path, node("n1", card("A")), pod("stands"))
+    done = called("--cluster", cluster, "--add", str(path))
+
+    assert isinstance(done.exception, BadInput)
+    assert says.format(path) in str(done.exception)
+
+
+@pytest.mark.parametrize("item", [{}, {"kind": "Pod"}, pod("p") | {"spec": {}}, 3])
+def test_a_file_that_kubectl_did_not_write_is_one_line(tmp_path: Path, item: Any) -> None:
+    done = called("--cluster", save(tmp_path, item))
+
+    assert isinstance(done.exception, BadInput)
+    assert "saved.json: not a list that `kubectl get nodes," in str(done.exception)
+
+
+def test_a_live_cluster_is_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = stands([node("n1", card("A")), pod("stands", {CARD: "1"})])
+
+    async def play() -> tuple[Plain, set[str]]:
+        api = FakeApi()
+        for item in items:
+            api.put("pods" if "containers" in item["spec"] else "nodes", item, event="ADDED")
+        async with api.serve() as url:
+            (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig(url)))
+            monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+            words = ("--cluster", "--replicas", "1", "--without", "n1", "--json")
+            done = await asyncio.to_thread(called, *words)
+            assert done.exception is None, done.exception
+            return json.loads(done.output), api.methods
+
+    document, methods = asyncio.run(play())
+    assert {"GET"} == methods
+    assert {"stands": None, "what-if-0": None} == nodes_of(document)
+
+
+def kubeconfig(server: str) -> Plain:
+    return {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+        "clusters": [{"name": "here", "cluster": {"server": server}}],
+        "users": [{"name": "me", "user": {}}],
+    }
+
+
+# --- a cluster that cannot be reached -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["inventory", "simulate"])
+def test_without_a_kubeconfig_one_line_names_the_file(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
+    done = CliRunner().invoke(hetero, [command, "--cluster"])
+
+    assert isinstance(done.exception, BadInput)
+    assert "Kubernetes: no access (/nowhere/config: no such file); set KUBECONFIG" == str(
+        done.exception
+    )
+
+
+def test_who_looks_on_does_not_wait_for_an_answer_of_a_server_that_takes_no_connection() -> None:
+    async def play(url: str) -> None:
+        async with Api(Access(server=url), connect=IMPATIENT / 10).open() as api:
+            await api.get("/api/v1/nodes")
+
+    with ExitStack() as sockets:
+        server = sockets.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(4):  # its queue is full: whoever comes next hears nothing
+            client = sockets.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        url = "http://127.0.0.1:{1}".format(*server.getsockname())
+        with pytest.raises(ApiError, match=f"GET /api/v1/nodes: {url} cannot be reached"):
+            asyncio.run(play(url))
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    async def play() -> None:
+        async with Api(Access(server="http://127.0.0.1:1")).open() as api:
+            await api.get("/api/v1/nodes")
+
+    with pytest.raises(HeteroError) as found:
+        asyncio.run(play())
+    assert "GET /api/v1/nodes: http://127.0.0.1:1 cannot be reached (Connection refused)" == str(
+        found.value
+    )
