@@ -42,7 +42,6 @@ class Supervisor:
         An answer that never comes is one with a `failure`, too.
         """
         self._lock.acquire()
-        until = time.monotonic() + question.within
         if self._process and not self._process.is_ours:
             self._process = None
         if self._process and not self._process.runs:
@@ -57,6 +56,7 @@ class Supervisor:
         try:
             if self._process is None:
                 self._process = VendorProcess(self.plugin, self.starter)
+            until = time.monotonic() + question.within  # to start a server is not the vendor's time
             self._process.send(question, until)
         except (Ended, Overdue, Failure, ValueError, OSError) as error:
             self._failed(question, error)
