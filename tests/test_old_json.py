@@ -58,6 +58,7 @@ DIGESTS = {
     "model/data/usage-3.json": "83ad331064304cb3",
     "node/data/grant-1.json": "8eba451f9934e777",
     "node/data/grant-2.json": "011ddf2e78dbe68c",
+    "node/data/grant-3.json": "60d82bdaafd45946",
 }
 
 

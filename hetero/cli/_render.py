@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: What stands where nothing is known; never a zero.
 UNKNOWN = "–"
-_COLOURS = {"ok": "green", "note": "yellow", "absent": "yellow", "partial": "yellow"}
+_COLOURS = {"ok": "green"} | dict.fromkeys(("note", "absent", "partial", "untrusted"), "yellow")
 _KEEPERS = {Enforcement.PRELOAD: "limiter", Enforcement.NONE: "nothing !"}
 
 

@@ -37,4 +37,4 @@ def command(*, before: bool) -> None:
         click.echo(str(found))
         tell(node, f"process {found.pid}", str(found))
 
-    serve(node, ready=lambda path: click.echo(f"heterod serves {path}"), tell=said)
+    serve(node.with_threads, ready=lambda path: click.echo(f"heterod serves {path}"), tell=said)

@@ -78,8 +78,8 @@ def render(view: NodeView, *, wide: bool = False) -> Part:
     parts += [
         Text(f"vendor {row.name} is {row.state}: {row.reason}", state(row.state).style)
         for row in view.vendors
-        # A vendor whose driver is not installed here is news only where nothing else is.
-        if row.state not in ("ok", "absent") or (row.state == "absent" and not view.devices)
+        # A vendor that has nothing here is news only where nothing else is.
+        if row.state != "ok" and (row.state not in ("absent", "untrusted") or not view.devices)
     ]
     parts += [Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable]
     if view.grants:

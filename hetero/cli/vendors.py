@@ -8,19 +8,45 @@ from hetero.cli import _json
 from hetero.cli._render import UNKNOWN, Part, state, table
 from hetero.cli._show import json_option, show
 from hetero.node.node import Node
+from hetero.plugin.contract import Clause, check
 from hetero.plugin.registry import VendorRow
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @json_option
-def command(*, as_json: bool) -> None:
+@click.pass_context
+def command(context: click.Context, *, as_json: bool) -> None:
     """Show the vendors that are installed, from where, working or why not.
 
     A vendor is a Python distribution with an entry point in the group
-    `hetero.plugin.vendor`; installing one is all it takes to see it here.
+    `hetero.plugin.vendor`; installing one is all it takes to see it here. Its
+    code is run only if the node's settings trust it ([vendors] allow).
     """
+    if context.invoked_subcommand:
+        return
     node = Node.here()
     show(lambda: node.discover().rows, render, _json.listing("vendors"), as_json=as_json)
+
+
+@command.command("check")
+@click.argument("vendor", metavar="NAME")
+@json_option
+def _check(vendor: str, *, as_json: bool) -> int:
+    """Hold a vendor to the contract, on the cards of this machine.
+
+    It makes and destroys slices, so nothing should stand on its cards. Exits 1
+    if a promise is not kept or could not be shown.
+    """
+    found = tuple(check(Node.here().registry.plugin(vendor)))
+    show(lambda: found, _clauses, _json.listing("check"), as_json=as_json)
+    return int(any(clause.failure for clause in found))
+
+
+def _clauses(found: tuple[Clause, ...]) -> Part:
+    made = table("promise", "is", "", folds=("",))
+    for clause in found:
+        made.add_row(clause.says, state("bad" if clause.failure else "ok"), clause.failure or "")
+    return made
 
 
 def render(rows: tuple[VendorRow, ...]) -> Part:
@@ -28,10 +54,10 @@ def render(rows: tuple[VendorRow, ...]) -> Part:
     if not rows:
         return "no vendors are installed: pip install one, such as hetero[all]"
     made = table(
-        *("vendor", "from", "state", "devices", "reason"),
+        *("vendor", "from", "state", "devices", "reason", "trusted", "file"),
         folds=("reason",),
         right=("devices",),
-        drops=("from", "devices"),
+        drops=("file", "trusted", "from", "devices"),
     )
     for row in rows:
         made.add_row(
@@ -40,5 +66,7 @@ def render(rows: tuple[VendorRow, ...]) -> Part:
             state(row.state),
             str(row.devices) if row.works else UNKNOWN,
             row.reason or "",
+            "yes" if row.trusted else "no",
+            row.file or UNKNOWN,
         )
     return made

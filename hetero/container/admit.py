@@ -118,6 +118,7 @@ def _confine(
         _apply(config, edits, note=note)
         _write(config, creation.bundle / "config.json")
         handle.hand_over()
+        node.registry.close()  # the runtime's children are to be its own
         os.execve(creation.command[0], list(creation.command), creation.environ)  # noqa: S606
     except BaseException as error:
         node.ledger.abort(handle)

@@ -16,7 +16,7 @@ from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.model import Allocation, Edits, Mount
 from hetero.model.errors import HeteroError, NotFound, Refused
 from hetero.node.ledger.ledger import Grant, Snapshot
-from hetero.node.node import Node, expect_readable, inventory_of, user, with_parts
+from hetero.node.node import Node, expect_readable, inventory_of, numbers_of, user, with_parts
 from hetero.plugin.registry import Discovery
 
 
@@ -111,6 +111,7 @@ def pin(
                 since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 label=label,
                 owner=owner,
+                numbers=numbers_of(allocation, discovery),
             )
             limiters = libraries.put(node.limiters(allocation, discovery.vendors))
             edits = _real(node, edits, injection or without_driver)

@@ -49,11 +49,11 @@ def to_plain(value: object) -> Any:
     return {**plain, _TAGS[cls]: _tag(cls)} if cls in _TAGS else plain
 
 
-def dumps(value: object) -> str:
-    """Return `value` as one JSON document with its schema version."""
+def dumps(value: object, *, indent: int | None = 2) -> str:
+    """Return `value` as one JSON document with its schema version; in one line without `indent`."""
     plain = to_plain(value)
     document = plain if isinstance(plain, dict) else {"items": plain}
-    return json.dumps({"version": VERSION, **document}, indent=2)
+    return json.dumps({"version": VERSION, **document}, indent=indent)
 
 
 def loads(text: str, cls: type[T], *, source: str) -> T:
@@ -61,7 +61,7 @@ def loads(text: str, cls: type[T], *, source: str) -> T:
     import cattrs
 
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_constant=_no_number)
         version = document.pop("version", VERSION)
         if version > VERSION:
             raise BadInput(f"{source}: written by a newer hetero (schema {version})")
@@ -75,6 +75,10 @@ def loads(text: str, cls: type[T], *, source: str) -> T:
         if isinstance(error, cattrs.BaseValidationError):
             why = "; ".join(cattrs.transform_error(error))
         raise BadInput(f"{source}: not a valid {cls.__name__}: {why}") from None
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
 
 
 @cache
@@ -105,14 +109,16 @@ def _exact() -> BaseConverter:
 def _taught(converter: BaseConverter) -> BaseConverter:
     """Return the converter with our form in it; unknown keys pass, so newer writers stay readable.
 
-    A Mapping is our read-only face of a dict with strings for keys.
+    A Mapping is our read-only face of a dict; JSON has its keys as strings.
     """
     from cattrs.cols import is_mapping
     from cattrs.strategies import configure_tagged_union
 
     converter.register_structure_hook_func(
         is_mapping,
-        lambda value, t: {str(k): converter.structure(v, t.__args__[1]) for k, v in value.items()},
+        lambda value, t: {
+            t.__args__[0](k): converter.structure(v, t.__args__[1]) for k, v in value.items()
+        },
     )
     for union, tag in _UNIONS.items():
         configure_tagged_union(union, converter, tag_name=tag, tag_generator=_tag)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from hetero.node.selection import expect_here
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
+from hetero.plugin.fork_server import ForkServer
 from hetero.plugin.registry import Discovery, Registry
 from hetero.plugin.vendor import Vendor
 
@@ -84,15 +85,23 @@ class Node:
         if daemon is None:
             check(own)
             check(state)
+        settings = load_settings(environ)
         return cls(
-            registry=Registry(),
+            registry=Registry(allowed=settings.vendors),
             ledger=Ledger(state, persistent=within(persistent) if persistent else None),
-            settings=load_settings(environ),
+            settings=settings,
             system=Ledger(shared) if shared != state and uid != 0 else None,
             daemon=daemon,
             simulation=simulated,
             environ=dict(environ),
         )
+
+    @property
+    def with_threads(self) -> Node:
+        """The same for a program with threads, in which vendors' processes cannot be forked."""
+        more = self.simulation.environment(self.environ) if self.simulation else {}
+        starter = ForkServer({**self.environ, **more})
+        return evolve(self, registry=Registry(starter=starter, allowed=self.settings.vendors))
 
     @property
     def unseen(self) -> str | None:
@@ -110,9 +119,12 @@ class Node:
             "machine one ledger for all"
         )
 
-    def discover(self) -> Discovery:
-        """Return the devices this node gives out, with the capacity it promises of them."""
-        found = self.registry.discover()
+    def discover(self, *, names: Collection[str] | None = None) -> Discovery:
+        """Return the devices this node gives out, with the capacity it promises of them.
+
+        `names` asks these vendors alone.
+        """
+        found = self.registry.discover(names=names)
         ours = {vendor.name for vendor in found.vendors if vendor.limiter}
         return evolve(found, devices=self.settings.offered(found.devices, ours=ours))
 
@@ -212,6 +224,7 @@ class Node:
                         label=label,
                         container=container,
                         share=share,
+                        numbers=numbers_of(answer, discovery),
                     )
                 )
             except BaseException:
@@ -470,6 +483,12 @@ def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
 def devices_of(discovery: Discovery) -> dict[str, Device]:
     """Return the devices by their UUIDs."""
     return {device.uuid: device for device in discovery.devices}
+
+
+def numbers_of(allocation: Allocation, discovery: Discovery) -> tuple[int, ...]:
+    """Return the numbers of an allocation's devices in the inventory."""
+    numbers = {device.uuid: number for number, device in enumerate(discovery.devices)}
+    return tuple(numbers[piece.device] for piece in allocation.pieces)
 
 
 def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:

@@ -38,6 +38,7 @@ def run(
             watch(handle.path / ALIVE, node.environ)
         enter(handle.mounts)
         handle.hand_over()
+        node.registry.close()  # the program's children are to be its own
         if which(command[0], path=environment.get("PATH")):  # what cannot start has had no grant
             tell(handle.grant)
         _become(command, environment)

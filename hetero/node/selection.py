@@ -82,7 +82,7 @@ def _choices(ask: Ask, request: Request) -> Iterator[str]:
 
 def _no_device(discovery: Discovery) -> str:
     """Return the sentence about a machine without devices: only broken vendors are named."""
-    broken = [row for row in discovery.rows if row.state != "absent"]
+    broken = [row for row in discovery.rows if row.state not in ("absent", "untrusted")]
     why = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in broken)
     if not discovery.rows:
         why = "no vendor is installed"

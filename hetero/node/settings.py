@@ -62,6 +62,9 @@ class Settings:
     [count]
     context = true      # the driver's memory for a program counts against its grant; else not
 
+    [vendors]
+    allow = ["hetero-a"] # distributions whose vendors may be run here; all unless set
+
     [quota]             # what each user but root may hold of the machine's ledger (heterod)
     memory = "40Gi"     # over all cards
     core = 100          # percent of a card, over all cards; no core limit counts as 100
@@ -78,6 +81,7 @@ class Settings:
     exclude: tuple[str | int, ...] = ()
     partitioned: Partitioned = Partitioned.MIXED
     context: bool = False
+    vendors: tuple[str, ...] | None = None
     quota: Quota = _EACH
     user_quotas: Mapping[str, Quota] = field(factory=dict)
     group_quotas: Mapping[str, Quota] = field(factory=dict)
@@ -171,13 +175,14 @@ def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> S
 def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> Settings:
     """Return `base` with what the document says instead. Raises `BadInput`."""
     was = base or Settings()
-    _expect(document, known=("scale", "cards", "count", "quota"))
-    scale, cards, count, quota = (
-        _table(document, name) for name in ("scale", "cards", "count", "quota")
+    _expect(document, known=("scale", "cards", "count", "vendors", "quota"))
+    scale, cards, count, vendors, quota = (
+        _table(document, name) for name in ("scale", "cards", "count", "vendors", "quota")
     )
     _expect(scale, known=("memory", "core"))
     _expect(cards, known=("max_sharers", "exclude", "partitioned"))
     _expect(count, known=("context",))
+    _expect(vendors, known=("allow",))
     _expect(quota, known=("memory", "core", "grants", "users", "groups"))
     context = count.get("context", was.context)
     if not isinstance(context, bool):
@@ -189,6 +194,7 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
         exclude=_names(cards.get("exclude", was.exclude)),
         partitioned=_partitioned_cards(cards.get("partitioned", was.partitioned)),
         context=context,
+        vendors=_distributions(vendors.get("allow", was.vendors)),
         quota=_quota(quota, was.quota, said="quota"),
         user_quotas=_quotas(quota, "users", was.user_quotas),
         group_quotas=_quotas(quota, "groups", was.group_quotas),
@@ -234,8 +240,8 @@ def _expect(table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
         if key not in known:
             raise BadInput(
                 f"unknown key {key!r}: there is [scale] with memory and core, [cards] with "
-                "max_sharers, exclude and partitioned, [count] with context, [quota] with memory, "
-                "core, grants, users and groups, nothing else"
+                "max_sharers, exclude and partitioned, [count] with context, [vendors] with "
+                "allow, [quota] with memory, core, grants, users and groups, nothing else"
             )
 
 
@@ -262,6 +268,14 @@ def _names(value: object) -> tuple[str | int, ...]:
     if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in listed):
         raise BadInput(f"cards.exclude {value!r} is not a list of UUIDs and indices")
     return tuple(listed)
+
+
+def _distributions(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise BadInput(f"vendors.allow {value!r} is not a list of names of distributions")
+    return tuple(value)
 
 
 def _partitioned_cards(value: object) -> Partitioned:

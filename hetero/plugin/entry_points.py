@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 
 from hetero.model.frozen import frozen
 
@@ -28,6 +29,12 @@ class Entry:
     name: str
     value: str
     source: str
+
+    @property
+    def file(self) -> str | None:
+        """The file of its module, or of the package that is in; nothing of it is imported."""
+        spec = find_spec(self.value.partition(":")[0].partition(".")[0].strip())
+        return spec.origin if spec else None
 
     def load(self) -> object:
         """Import the module the entry names, and return it or what it names in there."""
@@ -48,11 +55,16 @@ def entries(group: str) -> list[Entry]:
                 stem, kind = os.path.splitext(name)
                 if kind not in dict(_KINDS):
                     continue
-                distribution = re.sub(r"[-_.]+", "_", stem.partition("-")[0]).lower()
+                distribution = normalised(stem.partition("-")[0])
                 if distribution not in seen:
                     seen.add(distribution)
                     found += _in(os.path.join(place, name), group, dict(_KINDS)[kind])
     return sorted(found, key=lambda entry: entry.name)
+
+
+def normalised(name: str) -> str:
+    """Return the name of a distribution as all its spellings have it in common (PyPA)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _in(directory: str, group: str, metadata: str) -> Iterator[Entry]:

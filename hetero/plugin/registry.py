@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeVar
 
-import pluggy
 from attrs import define, evolve, field
 
 from hetero.model import Allocation, Device, Edits, Inventory, Usage
-from hetero.model.errors import DriverAbsent, NotFound, Refused
+from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
-from hetero.plugin.driver import DriverError
-from hetero.plugin.entry_points import entries
-from hetero.plugin.guard import Failure, GuardedCall, guarded
+from hetero.plugin.entry_points import Entry, entries, normalised
+from hetero.plugin.message import Answer, Question
+from hetero.plugin.process import Forks, Starter
+from hetero.plugin.respondent import Plugin, Respondent
+from hetero.plugin.supervisor import InProcess, Supervisor
 from hetero.plugin.vendor import Vendor
-
-T = TypeVar("T")
 
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.
@@ -33,9 +29,11 @@ LOOK, CUT = 5.0, 20.0
 class VendorRow:
     """One installed vendor as `hetero vendors` shows it.
 
-    `state` is "ok", "partial" (some of its cards cannot be used), "absent" (its driver is not
-    installed here) or "broken"; `reason` says why. `source` is the distribution and version it
-    came from.
+    `state` is "ok", "partial" (some of its cards cannot be used), "stale" (it failed at this look;
+    its cards are those of its last answer, and nothing is given of them), "absent" (its driver is
+    not installed here), "untrusted" (its distribution is not on the node's list, so nothing of it
+    was run) or "broken"; `reason` says why. `source` is the distribution and version it came from,
+    `file` where its code is.
     """
 
     name: str
@@ -44,6 +42,8 @@ class VendorRow:
     reason: str | None = None
     devices: int = 0
     title: str | None = None
+    file: str | None = None
+    trusted: bool = True
 
     @property
     def works(self) -> bool:
@@ -53,7 +53,7 @@ class VendorRow:
 
 @frozen(kw_only=True)
 class Discovery:
-    """What one look at the node found, and the declarations it is read by.
+    """What one look at the node found, and the declarations it is read by (no resource names).
 
     The grants of vendors in `cutting` may have slices that outlive their processes.
     """
@@ -69,102 +69,163 @@ class Discovery:
         return Inventory(self.devices)
 
 
-#: A plugin that was not loaded yet: its name, where it came from, and what loads it.
-Plugin = tuple[str, str, Callable[[], object]]
+def installed() -> Iterable[Plugin]:
+    """Return every plugin of the entry point group `hetero.plugin.vendor` in this environment."""
+    return entries(hookspecs.GROUP)
 
 
-def installed() -> Iterator[Plugin]:
-    """Yield every plugin of the entry point group `hetero.plugin.vendor` in this environment."""
-    for entry in entries(hookspecs.GROUP):
-        yield entry.name, entry.source, entry.load
+@frozen
+class _Given:
+    """A plugin that this program has as an object."""
+
+    name: str
+    source: str
+    plugin: object
+    file: str | None = None
+
+    def load(self) -> object:
+        return self.plugin
 
 
-class _Loaded:
-    """The plugins that were loaded: a row for each, and of those that work what answers."""
+def given(plugin: object) -> Plugin:
+    """Return a plugin that this program has as an object, under the name it has as that."""
+    name = getattr(plugin, "__name__", type(plugin).__name__)
+    return _Given(str(name), "in process", plugin)
 
-    def __init__(self) -> None:
-        self.rows: list[VendorRow] = []
-        self.vendors: dict[str, Vendor] = {}
-        self.hooks: dict[str, pluggy.HookRelay] = {}
+
+@define(eq=False)
+class _Member:
+    """A plugin, what asks it, and what is known of it by now."""
+
+    plugin: Plugin
+    asked: Supervisor | InProcess
+    trusted: bool = True
+    vendor: Vendor | None = None
+    whole: bool = False  # with its models and resource names
+    cuts: bool = False
+    refused: str | None = None  # why what it answers is not taken
+    last: tuple[Device, ...] = ()  # at its last good answer
+
+    def row(self, answer: Answer) -> VendorRow:
+        """Return its row, but for what `_addressable` finds."""
+        known = None if self.refused else self.vendor
+        reason = self.refused or answer.failure
+        states = (
+            ("untrusted", not self.trusted),
+            ("ok", reason is None),
+            ("broken", self.refused is not None),
+            ("absent", answer.absent),
+            ("stale", bool(self.last)),
+            ("broken", True),
+        )
+        return VendorRow(
+            name=known.name if known else self.plugin.name,
+            source=self.plugin.source,
+            state=next(state for state, holds in states if holds),
+            reason=reason,
+            title=known.title if known else None,
+            file=self.plugin.file,
+            trusted=self.trusted,
+        )
 
 
 @define(eq=False, repr=False, slots=False)
 class Registry:
-    """The vendors of one process, each behind a guard; they are loaded when one is first asked.
+    """The vendors of one process, each asked in a process of its own, started when it is needed.
 
-    They are those installed in this environment; `Registry.of(module, ...)` takes others.
+    They are those installed in this environment; `Registry.of(object, ...)` takes others. `starter`
+    starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
+    `allowed` are the distributions whose code may be run; None: all. An answer may take `seconds`;
+    None: as long as its hook takes at most.
     """
 
     _plugins: Callable[[], Iterable[Plugin]] = installed
-    _owed: dict[str, GuardedCall[Any]] = field(factory=dict, init=False)
-    _asking: threading.Lock = field(factory=threading.Lock, init=False)
+    _starter: Starter = field(factory=Forks)
+    _allowed: Collection[str] | None = None
+    _apart: bool = True
+    _seconds: float | None = None
 
     @classmethod
-    def of(cls, *plugins: object) -> Registry:
-        """Return a registry of the given plugin objects, named by their declarations."""
+    def of(cls, *plugins: object, apart: bool = False) -> Registry:
+        """Return a registry of the given plugin objects, named by their declarations.
 
-        def given() -> Iterator[Plugin]:
-            for plugin in plugins:
-                name = str(getattr(plugin, "__name__", type(plugin).__name__))
-                yield name, "in process", lambda plugin=plugin: plugin  # type: ignore[misc]
-
-        return cls(given)
+        They are asked in this process, without a deadline, unless they are to be `apart`.
+        """
+        found = [given(plugin) for plugin in plugins]
+        return cls(lambda: found, apart=apart)
 
     @cached_property
-    def _loaded(self) -> _Loaded:
-        loaded = _Loaded()
-        for name, source, load in self._plugins():
-            try:
-                vendor, hooks = _load(name, load)
-                if vendor.name in loaded.vendors:
-                    raise Failure(f"{name}: another plugin is the vendor {vendor.name!r} already")
-            except (Failure, DriverAbsent) as failure:
-                row = VendorRow(name=name, source=source, state="broken", reason=str(failure))
-            else:
-                loaded.vendors[vendor.name], loaded.hooks[vendor.name] = vendor, hooks
-                row = VendorRow(name=vendor.name, source=source, state="ok", title=vendor.title)
-            loaded.rows.append(row)
-        return loaded
+    def _members(self) -> list[_Member]:
+        return [_Member(plugin, *self._asked(plugin)) for plugin in self._plugins()]
+
+    def _asked(self, plugin: Plugin) -> tuple[Supervisor | InProcess, bool]:
+        """Return what asks a plugin, and whether its code may be run."""
+        name = plugin.source.partition(" ")[0]
+        allowed = self._allowed
+        if allowed is not None and normalised(name) not in map(normalised, allowed):
+            why = f"{name or plugin.name} is not among the vendors that the node's settings allow"
+            return InProcess(lambda _: Answer(failure=why)), False
+        if self._apart:
+            return Supervisor(plugin, self._starter), True
+        return InProcess(Respondent(plugin).answer), True
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
-        if name not in self._loaded.vendors:
-            reasons = (row.reason for row in self._loaded.rows if row.name == name and row.reason)
-            raise NotFound(next(reasons, f"no vendor {name!r} is installed"))
-        return self._loaded.vendors[name]
+        member = self._member(name)
+        if not member.whole:
+            answer = self._ask(name, Question(ask="vendor", within=self._seconds or LOOK))
+            if answer.failure is not None:
+                raise NotFound(answer.failure)
+        assert member.vendor is not None  # noqa: S101 - `_member` saw to it
+        return member.vendor
+
+    def plugin(self, name: str) -> Plugin:
+        """Return an installed vendor that may be run, unloaded. Raises `NotFound`."""
+        for member in self._members:
+            if member.plugin.name == name and member.trusted:
+                return member.plugin
+        names = ", ".join(member.plugin.name for member in self._members if member.trusted)
+        raise NotFound(f"no vendor {name!r} is installed and trusted here (there is: {names})")
 
     def declarations(self) -> tuple[Vendor, ...]:
         """Return the declarations of all working vendors."""
-        return tuple(self._loaded.vendors.values())
+        unknown = [member for member in self._members if not member.whole]
+        self._ask_all(unknown, Question(ask="vendor", within=self._seconds or LOOK))
+        return tuple(member.vendor for member in self._members if member.vendor and member.whole)
 
-    def discover(self) -> Discovery:
-        """Look at the node once through every vendor, all of them at the same time."""
-        loaded = self._loaded
+    def discover(self, *, names: Collection[str] | None = None) -> Discovery:
+        """Look at the node once through every vendor, or those named, all at the same time."""
+        members = [
+            member for member in self._members if names is None or member.plugin.name in names
+        ]
         found: dict[str, list[Device]] = {}
-        faults: dict[str, list[str]] = {}
-        rows = {row.name: row for row in loaded.rows if row.state == "ok"}
-        calls: dict[str, GuardedCall[tuple[list[Device], list[str]]]] = {}
-        for name in loaded.vendors:
-            discover = partial(_discovered, name, loaded.hooks[name].hetero_discover)
-            try:
-                calls[name] = self._start(name, "discover", discover, within=LOOK)
-            except Failure as failure:
-                rows[name] = evolve(rows[name], state="broken", reason=str(failure))
-        for name, call in calls.items():
-            try:
-                found[name], faults[name] = call.answer()
-            except DriverAbsent as absent:
-                rows[name] = evolve(rows[name], state="absent", reason=str(absent))
-            except Failure as failure:
-                rows[name] = evolve(rows[name], state="broken", reason=str(failure))
+        faults: dict[str, tuple[str, ...]] = {}
+        rows: list[VendorRow] = []
+        answers = self._ask_all(members, Question(ask="discover", within=self._seconds or LOOK))
+        for member, answer in zip(members, answers, strict=True):
+            row = member.row(answer)
+            rows.append(row)
+            if row.state == "ok":
+                found[row.name], faults[row.name] = list(answer.devices), answer.faults
+                member.last = answer.devices
+            elif row.state == "stale":
+                # A driver that does not answer has not lost its cards: what stands on them does.
+                found[row.name] = [evolve(one, health=row.reason) for one in member.last]
+                faults[row.name] = ()
         count = Counter(device.uuid for devices in found.values() for device in devices)
-        for name, devices in found.items():
-            found[name], rows[name] = _addressable(rows[name], devices, faults[name], count)
+        for place, row in enumerate(rows):
+            if row.name in found and row.state in ("ok", "stale"):
+                found[row.name], rows[place] = _addressable(
+                    row, found[row.name], faults[row.name], count
+                )
+        known = [member for member in members if member.vendor and not member.refused]
         return Discovery(
             devices=tuple(device for devices in found.values() for device in devices),
-            rows=tuple(rows[row.name] if row.state == "ok" else row for row in loaded.rows),
-            vendors=tuple(loaded.vendors.values()),
-            cutting=frozenset(filter(self.cuts, loaded.vendors)),
+            rows=tuple(rows),
+            vendors=tuple(member.vendor for member in known if member.vendor),
+            cutting=frozenset(
+                member.vendor.name for member in known if member.vendor and member.cuts
+            ),
         )
 
     def enforce(
@@ -184,28 +245,30 @@ class Registry:
         by_uuid = {device.uuid: device for device in devices}
         edits = Edits()
         for name in dict.fromkeys(piece.vendor for piece in allocation.pieces):
-            vendor = self.vendor(name)
+            vendor = self._member(name).vendor
+            assert vendor is not None  # noqa: S101 - `_member` saw to it
             pieces = tuple(piece for piece in allocation.pieces if piece.vendor == name)
-            mine = [by_uuid[piece.device] for piece in pieces]
-            part = evolve(allocation, pieces=pieces)
-            enforce = partial(
-                self._loaded.hooks[name].hetero_enforce,
-                allocation=part,
-                devices=mine,
-                directory=directory / name,
-                container=container,
+            mine = tuple(by_uuid[piece.device] for piece in pieces)
+            answer = self._ask(
+                name,
+                Question(
+                    ask="enforce",
+                    within=self._seconds or CUT,
+                    allocation=evolve(allocation, pieces=pieces),
+                    devices=mine,
+                    directory=str(directory / name),
+                    container=container,
+                ),
             )
-            try:
-                said = self._ask(name, "enforce", _said(Edits, enforce), within=CUT)
-            except (Failure, DriverAbsent) as failure:
-                raise Refused(str(failure)) from None
+            if answer.failure is not None:
+                raise Refused(answer.failure)
             implied = vendor.implied(pieces, mine, container=container)
-            edits = edits.merged(implied).merged(said or Edits())
+            edits = edits.merged(implied).merged(answer.edits or Edits())
         return edits
 
     def cuts(self, name: str) -> bool:
         """Whether a vendor's grants may have slices that outlive their processes."""
-        return bool(self._loaded.hooks[name].hetero_reconcile.get_hookimpls())
+        return self._member(name).cuts
 
     def reconcile(
         self, devices: Iterable[Device], standing: Iterable[Allocation], *, directory: Path
@@ -220,117 +283,81 @@ class Registry:
         for device in devices:
             if not self.cuts(device.vendor):
                 continue
-            reconcile = partial(
-                self._loaded.hooks[device.vendor].hetero_reconcile,
+            question = Question(
+                ask="reconcile",
+                within=self._seconds or CUT,
                 device=device,
-                parts=frozenset(parts.get(device.uuid, ())),
-                directory=directory / device.vendor,
+                parts=tuple(sorted(parts.get(device.uuid, ()))),
+                directory=str(directory / device.vendor),
             )
-            try:
-                self._ask(device.vendor, "reconcile", reconcile, within=CUT)
-            except (Failure, DriverAbsent) as failure:
-                faults.append(str(failure))
+            failure = self._ask(device.vendor, question).failure
+            faults += [failure] if failure is not None else []
         return tuple(faults)
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
-        observe = partial(self._loaded.hooks[device.vendor].hetero_observe, device=device)
-        try:
-            return (
-                self._ask(device.vendor, "observe", _said(Usage, observe), within=LOOK) or Usage()
-            )
-        except (Failure, DriverAbsent):
-            return Usage()
+        question = Question(ask="observe", within=self._seconds or LOOK, device=device)
+        return self._ask(device.vendor, question).usage or Usage()
 
-    def _start(
-        self, name: str, stage: str, ask: Callable[[], T], *, within: float
-    ) -> GuardedCall[T]:
-        """Put a question to a vendor once it answered the one before; not if that is overdue."""
-        while True:
-            with self._asking:
-                owed = self._owed.get(name)
-                if owed is None or owed.done.is_set():
-                    call = GuardedCall(name, stage, ask, within)
-                    self._owed[name] = call
-                    return call
-            if not owed.over():
-                raise Failure(f"{name}: {stage}: not asked, since {owed.stage} still has no answer")
+    def close(self) -> None:
+        """End the processes of all vendors; who is asked again is started again."""
+        for member in self._members:
+            member.asked.close()
 
-    def _ask(self, name: str, stage: str, ask: Callable[[], T], *, within: float) -> T:
-        return self._start(name, stage, ask, within=within).answer()
+    def _member(self, name: str) -> _Member:
+        """Return the working vendor of this name. Raises `NotFound`."""
+        likely = [member for member in self._members if member.plugin.name == name] or self._members
+        unknown = [member for member in likely if member.vendor is None and member.refused is None]
+        answers = self._ask_all(unknown, Question(ask="vendor", within=self._seconds or LOOK))
+        for member in likely:
+            if member.vendor and member.vendor.name == name and not member.refused:
+                return member
+        for member, answer in zip(unknown, answers, strict=True):
+            if member.plugin.name == name and answer.failure is not None:
+                raise NotFound(answer.failure)
+        refused = (member.refused for member in likely if member.plugin.name == name)
+        raise NotFound(next(filter(None, refused), f"no vendor {name!r} is installed"))
 
+    def _ask(self, name: str, question: Question) -> Answer:
+        (answer,) = self._ask_all([self._member(name)], question)
+        return answer
 
-def _load(name: str, load: Callable[[], object]) -> tuple[Vendor, pluggy.HookRelay]:
-    """Return a plugin's declaration and its hooks. Raises `Failure` for whatever it does wrong."""
-    plugin = guarded(name, "load", load)
-    hooks = guarded(name, "register", lambda: _register(plugin, name))
-    vendor = guarded(name, "hetero_vendor", hooks.hetero_vendor)
-    if not isinstance(vendor, Vendor):
-        raise Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
-    return vendor, hooks
+    def _ask_all(self, members: Iterable[_Member], question: Question) -> list[Answer]:
+        """Ask all of them at the same time. A process's first answer says who its vendor is."""
+        waiting = [(member, member.asked.ask(question)) for member in members]
+        answers = []
+        for member, answer_of in waiting:
+            answer = answer_of()
+            answers.append(answer)
+            if answer.vendor and not member.whole and member.refused is None:
+                member.whole = question.ask == "vendor"
+                self._meet(member, answer.vendor, cuts=answer.cuts)
+        return answers
 
-
-def _discovered(
-    name: str, ask: Callable[[], Iterable[object] | None]
-) -> tuple[list[Device], list[str]]:
-    """Return one vendor's devices, and the sentence about every card it could not read."""
-    devices: list[Device] = []
-    faults: list[str] = []
-    for card in ask() or ():
-        if isinstance(card, DriverError):
-            faults.append(str(card))
-        elif isinstance(card, Device) and card.vendor == name:
-            devices.append(card)
+    def _meet(self, member: _Member, vendor: Vendor, *, cuts: bool) -> None:
+        """Note who a plugin says it is, unless that is another one already."""
+        name = member.plugin.name
+        others = (other.vendor for other in self._members if other is not member)
+        if any(other and other.name == vendor.name for other in others):
+            member.refused = f"{name}: another plugin is the vendor {vendor.name!r} already"
+        elif isinstance(member.plugin, Entry) and vendor.name != name:
+            member.refused = f"{name}: its entry point is {name!r} and its vendor {vendor.name!r}"
         else:
-            raise Failure(f"{name}: discover: gave {card!r}, not a Device of its own")
-    return devices, faults
+            member.vendor, member.cuts = vendor, cuts
 
 
 def _addressable(
-    row: VendorRow, devices: list[Device], faults: list[str], count: Mapping[str, int]
+    row: VendorRow, devices: list[Device], faults: Iterable[str], count: Mapping[str, int]
 ) -> tuple[list[Device], VendorRow]:
     """Return a vendor's devices but for those whose UUID counts twice, and its row."""
     shared = sorted({device.uuid for device in devices if count[device.uuid] > 1})
-    why = faults + [
+    why = [*faults] + [
         f"{count[uuid]} cards have the UUID {uuid}: none of them can be addressed"
         for uuid in shared
     ]
     left = [device for device in devices if device.uuid not in shared]
+    if row.state == "stale":
+        return left, evolve(row, devices=len(left))
     state = "ok" if not why else "partial" if left else "broken"
     reason = f"{row.name}: discover: {'; '.join(why)}" if why else None
     return left, evolve(row, state=state, reason=reason, devices=len(left))
-
-
-class _Manager(pluggy.PluginManager):
-    """pluggy's manager, but of a module it looks closely only at what is marked as a hook.
-
-    pluggy inspects every name of a module: with seven vendors that is 3 % of the instructions of an
-    admission, which is more than the threshold leaves (`benchmarks/admission.py --count`).
-    """
-
-    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        mark = f"{self.project_name}_impl"
-        if isinstance(plugin, ModuleType) and not hasattr(vars(plugin).get(name), mark):
-            return None
-        return super().parse_hookimpl_opts(plugin, name)
-
-
-def _register(plugin: object, name: str) -> pluggy.HookRelay:
-    """Give the plugin a manager of its own, so that no call ever reaches a second vendor."""
-    manager = _Manager("hetero")
-    manager.add_hookspecs(hookspecs)
-    manager.register(plugin, name)
-    manager.check_pending()  # a misspelt hook is an error, not a silence
-    return manager.hook
-
-
-def _said(kind: type[T], ask: Callable[[], object]) -> Callable[[], T | None]:
-    """Return the question with its answer checked: what is said, if anything, is a `kind`."""
-
-    def asked() -> T | None:
-        answer = ask()
-        if answer is not None and not isinstance(answer, kind):
-            raise TypeError(f"gave {answer!r}, not {kind.__name__}")
-        return answer
-
-    return asked

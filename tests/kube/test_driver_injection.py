@@ -105,7 +105,8 @@ def test_the_kubelet_is_told_of_the_nodes_and_files_of_a_share() -> None:
                 device_nodes=("/dev/full", "/dev/of-a-card-that-is-not-here"),
                 files=("/bin/sh", "libnone.so"),
             )
-            at.agent.node.registry._loaded.vendors["memory"] = at.vendor._vendor = declared
+            at.vendor._vendor = declared
+            at.agent.node.registry._members[0].vendor = declared
             await until(lambda: at.api.writes)
             answer = (await at.kubelet.admit(at.bind("pod")))["main"]
 

@@ -83,6 +83,8 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ("count = 1", r"write \[count\]"),
         ("[count]\ncontext = 1", "count.context 1 is not true or false"),
         ("[count]\ncontexts = true", "unknown key 'contexts'"),
+        ("[vendors]\nallows = []", "unknown key 'allows'"),
+        ('[vendors]\nallow = "hetero-a"', "is not a list of names of distributions"),
         ("[cards]\nmax_sharers = 0", "cards.max_sharers 0 is not a whole number from 1 to 1000"),
         ("[cards]\nmax_sharers = true", "cards.max_sharers True is not a whole number"),
         ("[cards]\nexclude = [1.5]", "cards.exclude .* is not a list of UUIDs and indices"),

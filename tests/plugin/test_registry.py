@@ -14,6 +14,7 @@ import pytest
 from attrs import evolve
 
 import hetero.plugin.registry
+import hetero.plugin.supervisor
 from hetero import plugin
 from hetero.model.errors import NotFound
 from hetero.model.units import GiB
@@ -84,7 +85,14 @@ def snapshot(site: Site) -> dict[str, VendorRow]:
 def test_an_installed_vendor_is_found_with_where_it_came_from(site: Site) -> None:
     site.install("good", GOOD.format(name="good"))
 
-    expected = VendorRow(name="good", source="hetero-good 1.2", state="ok", devices=1, title="good")
+    expected = VendorRow(
+        name="good",
+        source="hetero-good 1.2",
+        state="ok",
+        devices=1,
+        title="good",
+        file=f"{site.path}/plugin_good.py",
+    )
     assert {"hetero-good": expected} == snapshot(site)
 
 
@@ -158,23 +166,24 @@ def test_a_faulty_vendor_is_a_row_with_its_reason_and_harms_nobody(
     ]
 
 
-def test_of_two_plugins_with_one_name_the_first_works_and_the_second_says_why_not(
-    site: Site,
-) -> None:
-    site.install("first", GOOD.format(name="twin"))
-    site.install("second", GOOD.format(name="twin"))
+def test_of_two_plugins_with_one_name_the_first_works_and_the_second_says_why_not() -> None:
+    card, *_ = rack(GiB, vendor="cards")
+    first, second = Registry.of(Cards(card), Cards(card)).discover().rows
 
-    rows = snapshot(site)
+    assert ("cards", "ok", 1) == (first.name, first.state, first.devices)
+    assert ("broken", "Cards: another plugin is the vendor 'cards' already") == (
+        second.state,
+        second.reason,
+    )
 
-    assert ("twin", "ok", 1) == (
-        rows["hetero-first"].name,
-        rows["hetero-first"].state,
-        rows["hetero-first"].devices,
-    )
-    assert ("broken", "second: another plugin is the vendor 'twin' already") == (
-        rows["hetero-second"].state,
-        rows["hetero-second"].reason,
-    )
+
+def test_an_entry_point_is_called_as_its_vendor(site: Site) -> None:
+    site.install("one", GOOD.format(name="other"))
+
+    row = snapshot(site)["hetero-one"]
+
+    assert ("one", "broken") == (row.name, row.state)
+    assert "one: its entry point is 'one' and its vendor 'other'" == row.reason
 
 
 def test_two_wheels_with_one_entry_name_are_two_rows(site: Site) -> None:
@@ -276,31 +285,37 @@ def test_one_uuid_of_two_vendors_is_a_line_for_both() -> None:
 def test_vendors_are_asked_at_the_same_time() -> None:
     slow = [Cards(takes=0.4, name=f"slow-{number}") for number in range(5)]
     before = time.monotonic()
-    found = Registry.of(*slow).discover()
+    found = Registry.of(*slow, apart=True).discover()
 
     assert {"ok"} == {row.state for row in found.rows}
     assert time.monotonic() - before < 1.6
 
 
-def test_a_vendor_that_still_owes_an_answer_is_not_asked_again(
+def test_a_vendor_that_gave_no_answer_is_asked_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hetero.plugin.registry, "LOOK", 0.1)
+    monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 0.2)
     card, *_ = rack(GiB, vendor="cards")
-    registry = Registry.of(Cards(card, takes=0.5))
+    registry = Registry.of(Cards(card, takes=0.5), apart=True)
 
-    (first,), (second,) = registry.discover().rows, registry.discover().rows
-    time.sleep(0.6)
+    (first,) = registry.discover().rows
+    began = time.monotonic()
+    (second,) = registry.discover().rows
+    waited = time.monotonic() - began
+    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 5.0)
+    time.sleep(0.3)
     (third,) = registry.discover().rows
 
-    assert "cards: discover: no answer within 0.1 s" == first.reason
-    assert "cards: discover: not asked, since discover still has no answer" == second.reason
-    assert "broken" == third.state  # it takes as long as before; but it is asked
+    assert "Cards: discover: no answer within 0.1 s" == first.reason == second.reason
+    assert waited < 0.1
+    assert "ok" == third.state
 
 
 def test_a_question_waits_for_the_one_before_it_while_that_is_in_time() -> None:
     card, *_ = rack(GiB, vendor="cards")
-    registry = Registry.of(Cards(card, takes=0.3))
+    registry = Registry.of(Cards(card, takes=0.3), apart=True)
+    registry.discover()  # its process is forked before there are threads
     asked = threading.Thread(target=registry.discover)
     asked.start()
     (row,) = registry.discover().rows
@@ -324,3 +339,28 @@ def test_nothing_is_loaded_before_a_vendor_is_asked() -> None:
     assert ("memory",) == tuple(vendor.name for vendor in registry.discover().vendors)
     assert ("memory",) == tuple(vendor.name for vendor in registry.declarations())
     assert ["vendor"] == asked
+
+
+def test_a_vendor_that_is_not_on_the_list_is_shown_and_nothing_of_it_is_run(
+    site: Site, tmp_path: Path
+) -> None:
+    mark = f"import pathlib; pathlib.Path({str(tmp_path / 'mark')!r}).touch()\n"
+    site.install("stranger", mark + dedent(GOOD.format(name="stranger")))
+    site.install("good", GOOD.format(name="good"))
+    registry = Registry(allowed=["hetero-good"])
+    found = registry.discover()
+    rows = {row.name: row for row in found.rows}
+
+    assert ("untrusted", False, "hetero-stranger 1.2") == (
+        rows["stranger"].state,
+        rows["stranger"].trusted,
+        rows["stranger"].source,
+    )
+    assert f"{site.path}/plugin_stranger.py" == rows["stranger"].file
+    assert ("ok", True) == (rows["good"].state, rows["good"].trusted)
+    assert ["good-0"] == [device.uuid for device in found.devices]
+    assert "good" in [vendor.name for vendor in registry.declarations()]
+    assert not (tmp_path / "mark").exists()
+    assert "plugin_good" not in sys.modules
+    with pytest.raises(NotFound, match="'stranger' is installed and trusted here"):
+        registry.plugin("stranger")

@@ -12,6 +12,7 @@ import pickle
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -27,9 +28,11 @@ from attrs import evolve
 from hetero_simulator import fake_drivers
 
 from hetero.model import Allocation, Ask, Device, Inventory, Refusal, Request, Selector
+from hetero.model.errors import Refused
 from hetero.model.units import GiB
 from hetero.node.node import with_parts
 from hetero.placement import fit
+from hetero.plugin.entry_points import Entry
 from hetero.plugin.registry import Discovery, Registry
 
 T = TypeVar("T")
@@ -56,7 +59,10 @@ LIBRARIES = {
 
 
 def registry(*names: str) -> Registry:
-    return Registry.of(*(PLUGINS[name] for name in names or PLUGINS))
+    """Return the vendors as their entry points name them, each asked in a process of its own."""
+    return Registry(
+        lambda: [Entry(name, PLUGINS[name].__name__, "in tree") for name in names or PLUGINS]
+    )
 
 
 def discover(*names: str) -> Discovery:
@@ -84,27 +90,39 @@ class Rack:
 
     def meet(self, ask: Callable[[], T], *, without: Iterable[str] = ()) -> T:
         """Return what `ask` finds in a process of its own that meets the simulated drivers."""
-        readable, writable = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.environ["HETERO_RACK"] = str(self.path)
-                missing = {LIBRARIES[name] for name in without}
-                for library in sorted(fake_drivers().glob("lib*.so*")):
-                    if library.name not in missing:
-                        ctypes.CDLL(str(library))
-                answer: tuple[bool, object] = (True, ask())
-            except BaseException:
-                answer = (False, traceback.format_exc())
-            with os.fdopen(writable, "wb") as pipe:
-                pickle.dump(answer, pipe)
-            os._exit(0)
-        os.close(writable)
-        with os.fdopen(readable, "rb") as pipe:
-            fine, found = pickle.load(pipe)
-        os.waitpid(pid, 0)
-        assert fine, found
-        return found  # type: ignore[no-any-return]
+
+        def met() -> T:
+            os.environ["HETERO_RACK"] = str(self.path)
+            missing = {LIBRARIES[name] for name in without}
+            for library in sorted(fake_drivers().glob("lib*.so*")):
+                if library.name not in missing:
+                    ctypes.CDLL(str(library))
+            return ask()
+
+        return apart(met)
+
+
+def apart(ask: Callable[[], T]) -> T:
+    """Return what `ask` finds in a fork of this process.
+
+    Vendors' processes are forks, too, and of one that has opened no driver.
+    """
+    readable, writable = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            answer: tuple[bool, object] = (True, ask())
+        except BaseException:
+            answer = (False, traceback.format_exc())
+        with os.fdopen(writable, "wb") as pipe:
+            pickle.dump(answer, pipe)
+        os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as pipe:
+        fine, found = pickle.load(pipe)
+    os.waitpid(pid, 0)
+    assert fine, found
+    return found  # type: ignore[no-any-return]
 
 
 def request(
@@ -169,6 +187,10 @@ CARDS = {
 
 def slices(machine: Machine, device: Device) -> set[str]:
     """Return the slices there are on a card, asked of the driver."""
+    return apart(lambda: _slices(machine, device))
+
+
+def _slices(machine: Machine, device: Device) -> set[str]:
     match device.vendor:
         case "ascend":
             place = hetero_ascend._place(device)
@@ -187,10 +209,11 @@ def slices(machine: Machine, device: Device) -> set[str]:
 
 
 def die_after(doing: Callable[[], object]) -> None:
-    """Do it in a process that is then killed the hard way."""
+    """Do it, or as much of it as its vendor lives for, in a process that is then killed."""
     pid = os.fork()
     if pid == 0:
-        doing()
+        with suppress(Refused):
+            doing()
         os.kill(os.getpid(), signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     assert signal.SIGKILL == os.WTERMSIG(status)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hetero_simulator
 import pytest
+import racks
 from contract import contract_holds
 from racks import PLUGINS, Rack, card, discover, request
 
@@ -81,8 +81,10 @@ def cut(device: Device, ask: Ask, *, count: int = 1) -> tuple[str | None, int, i
 
 
 @pytest.mark.parametrize("vendor", [name for name in PLUGINS if name != "nvidia"])
-def test_the_contract_holds_on_the_rack_of_seven(vendor: str) -> None:
-    contract_holds(f"hetero_{vendor}", hetero_simulator.rack("seven"))
+def test_the_contract_holds_on_two_cards(tmp_path: Path, vendor: str) -> None:
+    whole = next(name for name, (whose, *_) in CARDS.items() if whose == vendor)
+    one = racks.CARDS.get(vendor) or on_rack(whole)
+    contract_holds(f"hetero_{vendor}", Rack(tmp_path, one * 2).path)
 
 
 @pytest.mark.parametrize("name", CARDS)

@@ -8,13 +8,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import hetero_ascend
 import hetero_cambricon
 import hetero_metax
 import hetero_mthreads
 import pytest
 from attrs import evolve
-from racks import CARDS, SHARE, Machine, Rack, card, die_after, registry, request, slices
+from racks import CARDS, SHARE, Machine, Rack, apart, card, die_after, registry, request, slices
 
 from hetero.model import MEMORY, SLOTS, Allocation, Ask, Policy, Refusal
 from hetero.model.errors import Refused
@@ -26,24 +25,22 @@ from hetero.plugin.driver import Library
 
 
 def test_a_vnpu_is_noted_before_it_is_made(tmp_path: Path) -> None:
-    def stop_before_creation() -> tuple[list[str], list[str]]:
-        machine = Machine(tmp_path, "ascend")
-        noted: list[str] = []
+    seen = tmp_path / "seen"
+
+    def look_before_creation() -> str | None:
+        call = Library.call
 
         def create(library: Any, function: str, *arguments: Any) -> None:
             if function == "dcmi_create_vdevice":
-                noted.extend(path.name for path in (tmp_path / "ascend").iterdir())
-                os._exit(0) if os.fork() == 0 else None
+                seen.write_text(" ".join(path.name for path in (tmp_path / "ascend").iterdir()))
             call(library, function, *arguments)
 
-        call = type(hetero_ascend._DCMI.open()).call
-        type(hetero_ascend._DCMI.open()).call = create  # type: ignore[method-assign, assignment]
-        part = machine.take(SHARE).pieces[0].part
-        return noted, [str(part)]
+        Library.call = create  # type: ignore[method-assign, assignment]
+        return Machine(tmp_path, "ascend").take(SHARE).pieces[0].part
 
-    noted, made = Rack(tmp_path, CARDS["ascend"]).meet(stop_before_creation)
+    made = Rack(tmp_path, CARDS["ascend"]).meet(look_before_creation)
 
-    assert noted == made
+    assert seen.read_text() == made
 
 
 def test_a_vnpu_that_was_noted_and_never_made_leaves_no_note(tmp_path: Path) -> None:
@@ -151,11 +148,11 @@ def test_an_smlu_profile_is_reused_and_goes_with_its_last_instance(tmp_path: Pat
         counts = []
         for asked in (SHARE, SHARE, request(Ask(memory=2 * GiB, core=10))):
             machine.take(asked)
-            counts.append(profiles())
+            counts.append(apart(profiles))
         while machine.standing:
             machine.standing.pop(0)
             machine.reconcile()
-            counts.append(profiles())
+            counts.append(apart(profiles))
         return counts
 
     assert [1, 1, 2, 2, 1, 0] == Rack(tmp_path, CARDS["cambricon"]).meet(count)
@@ -169,10 +166,13 @@ def test_an_smlu_profile_whose_maker_was_killed_goes_and_somebody_elses_stays(
         found = hetero_cambricon._profiles(cndev, 0)
         return [(profile.core[0], profile.memory[0] // GiB) for profile in found]
 
-    def crash() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    def make_theirs() -> None:
         cndev = hetero_cambricon._CNDEV.open()
         theirs = hetero_cambricon._Quota(core=5, memory=GiB)
         cndev.get("cndevCreateSMluProfileInfo", theirs, ctypes.c_int, 0)
+
+    def crash() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        apart(make_theirs)
         call = Library.call
 
         def die_between(library: Any, function: str, *arguments: Any) -> None:
@@ -185,10 +185,10 @@ def test_an_smlu_profile_whose_maker_was_killed_goes_and_somebody_elses_stays(
             Machine(tmp_path, "cambricon").take(SHARE)
 
         die_after(make)
-        left = profiles()
+        left = apart(profiles)
         machine = Machine(tmp_path, "cambricon")
         assert () == machine.reconcile() == machine.reconcile()
-        return left, profiles()
+        return left, apart(profiles)
 
     left, after = Rack(tmp_path, CARDS["cambricon"]).meet(crash)
 
@@ -232,11 +232,17 @@ def test_a_resized_slice_still_counts_for_its_policy(tmp_path: Path) -> None:
 
 
 def test_an_sgpu_that_was_not_yet_named_is_found_by_its_note(tmp_path: Path) -> None:
-    def crash() -> tuple[int, int, int]:
+    def make_theirs() -> None:
         mxsml, made = hetero_metax._MXSML.open(), ctypes.c_uint()
         mxsml.call("mxSmlSetDeviceSchedClass", 0, 1)
-        mxsml.call("mxSmlCreateSgpu", 0, 1024, 10, made)  # somebody else's
-        call = type(mxsml).call
+        mxsml.call("mxSmlCreateSgpu", 0, 1024, 10, made)
+
+    def made() -> list[int]:
+        return list(hetero_metax._slices(hetero_metax._MXSML.open(), 0))
+
+    def crash() -> tuple[int, int, int]:
+        apart(make_theirs)
+        call = Library.call
 
         def no_name(library: Any, function: str, *arguments: Any) -> None:
             if function == "mxSmlSetSgpuAlias":
@@ -244,13 +250,13 @@ def test_an_sgpu_that_was_not_yet_named_is_found_by_its_note(tmp_path: Path) -> 
             call(library, function, *arguments)
 
         def make() -> None:
-            type(mxsml).call = no_name  # type: ignore[method-assign, assignment]
+            Library.call = no_name  # type: ignore[method-assign, assignment]
             Machine(tmp_path, "metax").take(SHARE)
 
         die_after(make)
-        before = len(hetero_metax._slices(mxsml, 0))
+        before = len(apart(made))
         assert () == Machine(tmp_path, "metax").reconcile()
-        left = hetero_metax._slices(mxsml, 0)
+        left = apart(made)
         return before, len(left), left[0]
 
     assert (2, 1, 0) == Rack(tmp_path, CARDS["metax"]).meet(crash)

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import hetero_cambricon
 import hetero_metax
 import pytest
-from racks import CARDS, LIBRARIES, SHARE, Machine, Rack, die_after, registry, slices
+from racks import (
+    CARDS,
+    LIBRARIES,
+    PLUGINS,
+    SHARE,
+    Machine,
+    Rack,
+    apart,
+    die_after,
+    registry,
+    slices,
+)
 
 from hetero import plugin
 from hetero.model import CORE, MEMORY, Allocation, Ask
 from hetero.model.errors import Refused
-from hetero.model.units import GiB, MiB
+from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
@@ -73,6 +85,7 @@ def test_a_slice_in_use_is_never_destroyed(tmp_path: Path, vendor: str) -> None:
         ready, told = os.pipe()
         pid = os.fork()
         if pid == 0:
+            PLUGINS[vendor].hetero_discover()  # which starts the library in this process
             library = ctypes.CDLL(LIBRARIES[vendor])
             os.write(told, b"%d" % library.fake_occupy(0, identity))
             signal.pause()
@@ -117,23 +130,14 @@ def test_a_full_card_of_slices_is_emptied_and_filled_again(tmp_path: Path, vendo
 
 @pytest.mark.parametrize("vendor", ["cambricon", "metax"])
 def test_a_slice_is_resized_in_place(tmp_path: Path, vendor: str) -> None:
-    def size(machine: Machine) -> tuple[int, int]:
-        if vendor == "cambricon":
-            cndev = hetero_cambricon._CNDEV.open()
-            (instance,) = hetero_cambricon._instances(cndev, 0)
-            return instance.memory[0] // MiB, instance.core[0]
-        mxsml, found = hetero_metax._MXSML.open(), hetero_metax._Slice()
-        mxsml.call("mxSmlGetSgpuInfo", 0, 0, found)
-        return found.memory, found.core
-
     def resize() -> list[tuple[int, int]]:
         machine = Machine(tmp_path, vendor)
         taken = machine.take(SHARE)
-        before = size(machine)
+        before = sizes(vendor)
         machine.resize(taken, **{MEMORY: 8 * GiB, CORE: 50})
-        return [before, size(machine)]
+        return [before, sizes(vendor)]
 
-    assert [(4096, 20), (8192, 50)] == Rack(tmp_path, CARDS[vendor]).meet(resize)
+    assert [(4, 20), (8, 50)] == Rack(tmp_path, CARDS[vendor]).meet(resize)
 
 
 @pytest.mark.parametrize("vendor", ["hygon", "cambricon", "metax"])
@@ -158,8 +162,16 @@ def test_a_slice_that_a_reboot_took_is_made_again_under_its_name(
     assert before == after
 
 
+def profiles() -> list[Any]:
+    return list(hetero_cambricon._profiles(hetero_cambricon._CNDEV.open(), 0))
+
+
 def sizes(vendor: str) -> tuple[int, int]:
     """The memory in GiB and the core of the first card's only slice, as the driver says."""
+    return apart(lambda: _sizes(vendor))
+
+
+def _sizes(vendor: str) -> tuple[int, int]:
     if vendor == "cambricon":
         cndev = hetero_cambricon._CNDEV.open()
         (instance,) = hetero_cambricon._instances(cndev, 0)
@@ -168,70 +180,114 @@ def sizes(vendor: str) -> tuple[int, int]:
     return found.memory // 1024, found.core
 
 
+#: What a process exits with whose admission was refused.
+REFUSED = 3
 #: The calls that make, change or destroy: beside what is written down, where a kill may hurt.
 CHANGES = ("create", "destroy", "remove", "update", "set")
 
 
-def killed_at(step: int, action: Callable[[], object]) -> bool:
-    """Do it in a process that is killed before or after a change; False if it makes fewer."""
-    pid = os.fork()
-    if pid:
-        _, status = os.waitpid(pid, 0)
-        assert status in (0, signal.SIGKILL)
+def killed_at(step: int, action: Callable[[], object], *, alone: bool) -> bool:
+    """Do it in a process that is killed before or after a change; False if it makes fewer.
+
+    `alone` kills only the vendor's process; else who asked it is killed, too.
+    """
+    asker = os.fork()
+    if asker:
+        _, status = os.waitpid(asker, 0)
+        assert status in (0, REFUSED << 8 if alone else signal.SIGKILL)
         return status != 0
-    left = step
-
-    def stepped() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def counted(does: Callable[..., Any], changes: Callable[..., bool]) -> Callable[..., Any]:
-        def done(*arguments: Any) -> Any:
-            if not changes(*arguments):
-                return does(*arguments)
-            stepped()
-            answer = does(*arguments)
-            stepped()
-            return answer
-
-        return done
-
-    def changes(_: Library, function: str, *arguments: Any) -> bool:
-        return any(word in function.lower() for word in CHANGES)
-
-    Library.call = counted(Library.call, changes)  # type: ignore[method-assign]
-    Ledger.change = counted(Ledger.change, lambda *_: True)  # type: ignore[method-assign]
-    plugin.note = counted(plugin.note, lambda *_: True)
-    action()
+    stepped = _killing(step, () if alone else (os.getpid(),))
+    Library.call = _counted(Library.call, _is_change, stepped)  # type: ignore[method-assign]
+    plugin.note = _counted(plugin.note, lambda *_: True, stepped)
+    if not alone:
+        Ledger.change = _counted(Ledger.change, lambda *_: True, stepped)  # type: ignore[method-assign]
+    try:
+        action()
+    except Refused:
+        os._exit(REFUSED)
     os._exit(0)
 
 
+def _killing(step: int, more: Iterable[int]) -> Callable[[], None]:
+    """Return what ends this process, and `more` before it, when it is called for the nth time."""
+    steps = mmap.mmap(-1, 1)  # the vendor's process and who asked it count together
+
+    def stepped() -> None:
+        steps[0] += 1
+        if steps[0] == step:
+            for pid in (*more, os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+
+    return stepped
+
+
+def _counted(
+    does: Callable[..., Any], changes: Callable[..., bool], stepped: Callable[[], None]
+) -> Callable[..., Any]:
+    """Return the function with a step before and after it, where it changes anything."""
+
+    def done(*arguments: Any) -> Any:
+        if not changes(*arguments):
+            return does(*arguments)
+        stepped()
+        answer = does(*arguments)
+        stepped()
+        return answer
+
+    return done
+
+
+def _is_change(_: Library, function: str, *arguments: Any) -> bool:
+    return any(word in function.lower() for word in CHANGES)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["its vendor", "who asked"])
 @pytest.mark.parametrize("vendor", CARDS)
-def test_a_slice_killed_at_any_step_of_its_life_leaves_nothing(tmp_path: Path, vendor: str) -> None:
+def test_a_slice_killed_at_any_step_of_its_life_leaves_nothing(
+    tmp_path: Path, vendor: str, alone: bool
+) -> None:
     def live() -> None:
         machine = Machine(tmp_path, vendor)
         machine.take(SHARE)
         machine.standing.clear()
-        machine.reconcile()
+        if machine.reconcile():
+            raise Refused("its vendor was killed")
 
     def kill_at_each() -> int:
         step = 0
-        while killed_at(step := step + 1, live):
+        while killed_at(step := step + 1, live, alone=alone):
             machine = Machine(tmp_path, vendor)
             assert () == machine.reconcile() == machine.reconcile()
             assert set() == slices(machine, machine.devices[0]), step
             notes = [p.name for p in (tmp_path / vendor).glob("[!.]*")]
             assert [] == notes, step
             if vendor == "cambricon":
-                cndev = hetero_cambricon._CNDEV.open()
-                assert [] == hetero_cambricon._profiles(cndev, 0), step
+                assert [] == apart(profiles), step
         return step
 
     assert Rack(tmp_path, CARDS[vendor]).meet(kill_at_each) > 2
 
 
+@pytest.mark.parametrize("vendor", CARDS)
+def test_an_admission_whose_vendor_dies_at_any_step_is_refused_and_leaves_nothing(
+    tmp_path: Path, vendor: str
+) -> None:
+    def admit() -> None:
+        node = Node(registry=registry(vendor), ledger=Ledger(tmp_path / "state"))
+        node.admit(SHARE, command=["true"])
+
+    def kill_at_each() -> int:
+        step = 0
+        while killed_at(step := step + 1, admit, alone=True):
+            machine = Machine(tmp_path / "state" / "slices", vendor)
+            assert set() == slices(machine, machine.devices[0]), step
+            assert () == Ledger(tmp_path / "state").snapshot().grants
+        return step
+
+    assert Rack(tmp_path, CARDS[vendor]).meet(kill_at_each) > 2
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["its vendor", "who asked"])
 @pytest.mark.parametrize("vendor", ["cambricon", "metax"])
 @pytest.mark.parametrize(
     "ask",
@@ -239,7 +295,7 @@ def test_a_slice_killed_at_any_step_of_its_life_leaves_nothing(tmp_path: Path, v
     ids=["more", "less", "more of one and less of the other"],
 )
 def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then_as_it_says(
-    tmp_path: Path, vendor: str, ask: Ask
+    tmp_path: Path, vendor: str, ask: Ask, alone: bool
 ) -> None:
     def recorded(node: Node) -> tuple[int, int]:
         ((grant,),) = (entry.allocation.pieces for entry in node.snapshot().grants)
@@ -251,7 +307,7 @@ def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then
         identity = handle.grant.id
         step, more, seen = 0, True, []
         while more:
-            more = killed_at(step := step + 1, lambda: resize(node, identity, ask))
+            more = killed_at(step := step + 1, lambda: resize(node, identity, ask), alone=alone)
             now, said = sizes(vendor), recorded(node)
             assert all(map(int.__le__, now, said)), (step, now, said)
             assert () == node.sweep()
@@ -262,7 +318,7 @@ def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then
 
     steps, seen = Rack(tmp_path, CARDS[vendor]).meet(kill_at_each)
 
-    assert steps > 4
+    assert steps > (2 if alone else 4)
     assert {(4, 20), (ask.memory // GiB, ask.core)} == set(seen)  # type: ignore[operator]
 
 
@@ -278,6 +334,7 @@ def test_a_resize_the_driver_refuses_leaves_all_as_it_was(tmp_path: Path) -> Non
             call(library, function, *arguments)
 
         Library.call = full  # type: ignore[method-assign, assignment]
+        node.registry.close()  # the next process has it
         with pytest.raises(Refused) as error:
             resize(node, handle.grant.id, Ask(memory=8 * GiB, core=50))
         said = [g.takes[MEMORY] for e in node.snapshot().grants for g in e.allocation.pieces]

@@ -135,18 +135,17 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 def hetero_enforce(
     allocation: Allocation, devices: Sequence[Device], directory: Path, container: bool
 ) -> Edits:
-    """Give the NPUs, or the vNPU that is made for this grant, and nothing of its NPU beside that.
-
-    In a container the vendor's docker runtime makes the vNPU of the template it is told.
-    """
+    """Give the NPUs, or the vNPU that is made for this grant and nothing of its NPU beside that."""
     piece = allocation.pieces[0]
     numbers = sorted(int(device.attributes["physical"]) for device in devices)
     env = {"ASCEND_VISIBLE_DEVICES": ",".join(map(str, numbers))}
     if piece.template is None:
         return Edits(env=env, device_nodes=tuple(f"/dev/davinci{number}" for number in numbers))
-    if container:
+    if container:  # the vendor's docker runtime makes the vNPU of the template it is told
         return Edits(env={**env, "ASCEND_VNPU_SPECS": piece.template})
-    made = _make(_DCMI.open(), devices[0], piece.template, directory)
+    dcmi, made = _DCMI.open(), piece.part
+    if made is None or int(made) not in _vnpus(dcmi, *_place(devices[0])):
+        made = _make(dcmi, devices[0], piece.template, directory)
     env = {"ASCEND_VISIBLE_DEVICES": made, "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"}
     return Edits(
         # The only one its program sees, so that it counts from 0, as tensor parallel jobs expect.

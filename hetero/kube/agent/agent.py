@@ -158,8 +158,7 @@ class Agent:
 
     async def _discover(self) -> None:
         """Discover; offer and publish what changed."""
-        found = await asyncio.to_thread(self.node.discover)
-        self.discovery = self.allocator.discovery = remembered(found, self.discovery)
+        self.discovery = self.allocator.discovery = await asyncio.to_thread(self.node.discover)
         for name, devices in self._resources().items():
             plugin = self.plugins.get(name)
             if plugin is None:
@@ -257,21 +256,6 @@ class Agent:
             await asyncio.sleep(seconds)
 
 
-def remembered(now: Discovery, before: Discovery) -> Discovery:
-    """Return `now` with the devices of vendors that failed at this look, unhealthy for that reason.
-
-    A driver that does not answer has not lost its cards: what stands on them still does.
-    """
-    broken = {row.name: row.reason or row.state for row in now.rows if row.state == "broken"}
-    known = {device.uuid for device in now.devices}
-    lost = (
-        evolve(device, health=broken[device.vendor])
-        for device in before.devices
-        if device.vendor in broken and device.uuid not in known
-    )
-    return evolve(now, devices=(*now.devices, *lost))
-
-
 def _needed(pod: Plain) -> Plain:
     """Return what shares are given by of a pod: of hundreds, all of it would take megabytes."""
     return {
@@ -294,7 +278,7 @@ def _lost(what: str) -> Callable[[Exception], None]:
 def node_of(options: Options) -> Node:
     """Return the node this program runs on, as the cluster and then the node itself set it up."""
     cluster = settings.load(options.config).of_node(options.name)
-    return evolve(Node.here(), settings=load_settings(os.environ, cluster))
+    return evolve(Node.here(), settings=load_settings(os.environ, cluster)).with_threads
 
 
 def run(options: Options) -> None:

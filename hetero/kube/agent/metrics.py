@@ -64,7 +64,7 @@ class Metrics(Collector):
         yield from self._shares(snapshot.grants)
         up = GaugeMetricFamily("hetero_vendor_up", "Whether the driver answers", labels=("vendor",))
         for row in self.allocator.discovery.rows:
-            if row.state != "absent":
+            if row.state not in ("absent", "untrusted"):
                 up.add_metric((row.name,), row.state == "ok")
         yield up
         yield GaugeMetricFamily(

@@ -14,6 +14,7 @@ from hetero.kube.api import settings
 from hetero.kube.api.annotations import KEY_FILE, Key
 from hetero.kube.api.client import Access, Api
 from hetero.kube.api.lease import Lease
+from hetero.kube.api.pod_request import Vocabulary
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.service.certificates import Names, renew
 from hetero.kube.service.https import Certificates, serve
@@ -50,7 +51,7 @@ def scheduler(
     if not path:
         raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
     key, chosen = Key.read(path), settings.load(config)
-    vocabulary = chosen.vocabulary(Registry())
+    vocabulary = _vocabulary(chosen)
     _log()
 
     async def run() -> None:
@@ -100,7 +101,7 @@ def webhook(
 ) -> None:
     """Run the webhook until it is told to stop."""
     chosen = settings.load(config)
-    vocabulary = chosen.vocabulary(Registry())
+    vocabulary = _vocabulary(chosen)
     _log()
 
     async def run() -> None:
@@ -139,6 +140,15 @@ def _lease(api: Api, lease: str) -> Lease:
     if not namespace or not name:
         raise BadInput(f"lease {lease!r}: write namespace/name")
     return Lease(api, namespace, name, socket.gethostname())
+
+
+def _vocabulary(chosen: settings.Settings) -> Vocabulary:
+    """Return what pods ask by; no vendor is asked after that."""
+    registry = Registry()
+    try:
+        return chosen.vocabulary(registry)
+    finally:
+        registry.close()
 
 
 def _log() -> None:

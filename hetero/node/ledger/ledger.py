@@ -82,7 +82,8 @@ class Grant:
     of one without a limit beside others that have one (residual_share.py). `container` is the one
     it was made for, `share` its name where it stands for any container. Where a grant is pinned,
     `owner` says by what and for whom, and `edits` what its container was given. `uid` is the user
-    whose it is, where another wrote it down (heterod).
+    whose it is, where another wrote it down (heterod). `numbers` are those of its devices in the
+    inventory when it was made.
     """
 
     id: str
@@ -97,6 +98,7 @@ class Grant:
     owner: Mapping[str, str] = field(factory=dict)
     edits: Edits = field(factory=Edits)
     uid: int | None = None
+    numbers: tuple[int, ...] = ()
 
 
 @frozen(kw_only=True)

@@ -51,7 +51,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *_settings(node.settings),
         *map(_vendor, discovery.rows),
         *map(_device, discovery.devices),
-        *_limiters(node, discovery),
+        *_limiters(discovery),
         _state(node),
         *_daemon(node),
         *_ledger(node),
@@ -110,7 +110,7 @@ def _vendor(row: VendorRow) -> Finding:
             return Finding(
                 subject, Verdict.OK, f"{row.source}: {row.devices} device{'s' * (row.devices != 1)}"
             )
-        case "absent" | "partial":
+        case "absent" | "partial" | "untrusted":
             return Finding(subject, Verdict.NOTE, f"{row.source}: {row.reason}")
         case _:
             return Finding(subject, Verdict.BAD, f"{row.source}: {row.reason}: mend or remove it")
@@ -131,9 +131,8 @@ def _device(device: Device) -> Finding:
     )
 
 
-def _limiters(node: Node, discovery: Discovery) -> Iterator[Finding]:
-    rows = [row.name for row in discovery.rows if row.state != "broken"]
-    apis = {node.registry.vendor(name).limiter for name in rows}
+def _limiters(discovery: Discovery) -> Iterator[Finding]:
+    apis = {vendor.limiter for vendor in discovery.vendors}
     for api in sorted(filter(None, apis)):
         yield _limiter(api)
 

@@ -193,7 +193,13 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         )
     return NodeView(
         devices=tuple(devices),
-        grants=_views(node, snapshot, usages, meter or CoreMeter(node)),
+        grants=_views(
+            node,
+            snapshot,
+            usages,
+            meter or CoreMeter(node),
+            numbers={device.uuid: number for number, (device, _) in enumerate(usages)},
+        ),
         unreadable=snapshot.unreadable,
         vendors=discovery.rows,
         simulated=_rack(node),
@@ -209,13 +215,33 @@ def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
     if seconds is not None:
         meter.wait(seconds)
     snapshot = node.snapshot()
+    numbers, vendors = _known(snapshot)
     # No driver is asked where there is nothing to ask it about.
-    devices = node.discover().devices if snapshot.grants else ()
+    devices = node.discover(names=vendors).devices if snapshot.grants else ()
+    numbers = numbers or {device.uuid: number for number, device in enumerate(devices)}
     usages = [(device, node.registry.observe(device)) for device in devices]
     return GrantsView(
-        grants=_views(node, snapshot, usages, meter),
+        grants=_views(node, snapshot, usages, meter, numbers=numbers),
         unreadable=snapshot.unreadable,
         simulated=_rack(node),
+    )
+
+
+def _known(snapshot: Snapshot) -> tuple[dict[str, int], set[str] | None]:
+    """Return the numbers of the devices that are held, and whose they are.
+
+    Where grants do not say the numbers, all vendors' devices must be counted: None.
+    """
+    if not all(entry.numbers for entry in snapshot.grants):
+        return {}, None
+    pieces = [
+        (piece, number)
+        for entry in snapshot.grants
+        for piece, number in zip(entry.allocation.pieces, entry.numbers, strict=True)
+    ]
+    return (
+        {piece.device: number for piece, number in pieces},
+        {piece.vendor for piece, _ in pieces},
     )
 
 
@@ -224,10 +250,14 @@ def _rack(node: Node) -> str | None:
 
 
 def _views(
-    node: Node, snapshot: Snapshot, usages: Sequence[tuple[Device, Usage]], meter: CoreMeter
+    node: Node,
+    snapshot: Snapshot,
+    usages: Sequence[tuple[Device, Usage]],
+    meter: CoreMeter,
+    *,
+    numbers: Mapping[str, int],
 ) -> tuple[GrantView, ...]:
     """Return the grants by the first of their devices, the oldest first."""
-    numbers = {device.uuid: number for number, (device, _) in enumerate(usages)}
     driver = {device.uuid: usage.processes or {} for device, usage in usages}
     counts = meter.sample(snapshot.grants)
     processes = node.processes(entry.id for entry in snapshot.grants)

@@ -1,0 +1,439 @@
+"""What every vendor must hold, and how it is shown: run by pytest or `hetero vendors check`.
+
+A vendor's whole test is
+
+    from hetero.plugin.testing import VendorContract
+    import hetero_acme
+
+    class TestAcme(VendorContract):
+        plugin = hetero_acme
+
+Over 400 lines because a vendor's author reads all promises in one place.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from inspect import signature
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from attrs import evolve
+
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Allocation,
+    Ask,
+    Device,
+    DeviceAllocation,
+    Edits,
+    Fractional,
+    Ladder,
+    Step,
+    Templated,
+    Usage,
+    Whole,
+    codec,
+)
+from hetero.model.errors import Refused
+from hetero.model.frozen import frozen
+from hetero.model.rounding import Portion, portion
+from hetero.model.units import MiB
+from hetero.plugin import injection
+from hetero.plugin.entry_points import Entry
+from hetero.plugin.injection import Calls, Injected
+from hetero.plugin.registry import Registry, given
+from hetero.plugin.respondent import Plugin
+
+#: Seconds for which the contract waits for a library that hangs.
+_SOON = 1.0
+#: A card with less memory gives MiB where bytes are due.
+_LEAST_MEMORY = 16 * MiB
+#: Above these a figure is in another unit: degrees Celsius, watts.
+_HOTTEST, _MOST_POWER = 150, 10_000
+#: A device that no machine has.
+_NOWHERE = "no-such-device"
+
+
+@frozen
+class Clause:
+    """One promise of the contract, and why it is not kept (None: it is)."""
+
+    says: str
+    failure: str | None
+
+
+def check(plugin: Plugin) -> Iterator[Clause]:
+    """Yield what the contract says of an installed vendor, clause by clause."""
+    contract = type("Checked", (VendorContract,), {"plugin": plugin})()
+    for name in vars(VendorContract):
+        if not name.startswith("test_"):
+            continue
+        clause, failure = getattr(contract, name), None
+        with TemporaryDirectory(prefix="hetero-") as directory:
+            more = {"tmp_path": Path(directory)} if signature(clause).parameters else {}
+            try:
+                clause(**more)
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1].line
+                failure = f"{type(error).__name__}: {str(error) or where}"
+        yield Clause(name.removeprefix("test_").replace("_", " "), failure)
+
+
+class VendorContract:
+    """What every vendor promises; subclass it, set `plugin`, inherit the tests.
+
+    The vendor is asked in processes of its own, of whatever driver (or fake driver) the environment
+    offers. What cannot be shown fails: the tests of devices raise `LookupError` where none can be
+    used. A vendor that opens no C library has nothing to show where one fails.
+    """
+
+    @property
+    def plugin(self) -> Any:
+        """The plugin under test: a module, an object with hooks, or an entry point."""
+        raise NotImplementedError(f"{type(self).__name__} does not set `plugin`")
+
+    # --- what it says -----------------------------------------------------------------------------
+
+    def test_the_declaration_is_pure_and_complete(self) -> None:
+        """In two processes the same answer; every model has a positive core and a slot."""
+        (first,), (second,) = (self._registry().declarations() for _ in range(2))
+
+        assert first == second
+        assert first.name == first.name.lower()
+        assert first.models
+        for model in first.models:
+            assert model.core >= 1
+            assert model.slots >= 1
+
+    def test_importing_the_plugin_needs_no_driver(self) -> None:
+        """It is imported and its declaration read where no library can be opened."""
+        registry = self._registry(injection.without_library)
+        assert registry.declarations(), registry.discover().rows[0].reason
+
+    def test_discovery_answers_or_says_why_not(self) -> None:
+        """Devices, or one row that says the driver is absent; never a broken vendor."""
+        (row,) = self._registry().discover().rows
+
+        assert row.state in ("ok", "absent"), row.reason
+        assert (row.state == "absent") == bool(row.reason)
+
+    def test_devices_are_the_same_at_every_look(self) -> None:
+        """UUIDs, indices and their order: in one process, and in another."""
+        registry = self._registry()
+        assert self._usable(registry)
+        found = [registry.discover(), registry.discover(), self._registry().discover()]
+
+        first, *others = ([(d.uuid, d.index, d.model) for d in each.devices] for each in found)
+        assert [first, first] == others
+        assert len({uuid for uuid, *_ in first}) == len(first)
+
+    def test_amounts_are_in_our_units(self) -> None:
+        """Bytes, parts of 1, degrees Celsius and watts; no more is in use than there is."""
+        registry = self._registry()
+        for device in self._usable(registry):
+            assert device.capacity[MEMORY] >= _LEAST_MEMORY, "memory is in bytes"
+            usage = registry.observe(device)
+            assert usage.memory is None or 0 <= usage.memory <= device.capacity[MEMORY]
+            for part in (usage.core, *(usage.busy or {}).values()):
+                assert part is None or 0 <= part <= 1
+            assert usage.temperature is None or -50 <= usage.temperature <= _HOTTEST
+            assert usage.power is None or 0 <= usage.power <= _MOST_POWER
+            for pid, held in (usage.processes or {}).items():
+                assert pid > 0 <= held <= device.capacity[MEMORY]
+
+    def test_usage_is_unknown_of_a_device_that_is_not_there(self) -> None:
+        """None, or an error; never a figure, and never 0."""
+        registry = self._registry()
+        device, *_ = self._usable(registry)
+        usage = registry.observe(evolve(device, uuid=_NOWHERE, index=10_000, attributes={}))
+
+        assert (None, None) == (usage.memory, usage.core)
+
+    def test_two_programs_may_ask_at_once(self) -> None:
+        """Both have the same devices, and both know how busy they are."""
+        one, other = self._registry(), self._registry()
+        found = [one.discover(), other.discover()]
+
+        assert found[0].devices == found[1].devices
+        assert self._usable(one)
+        for device in self._usable(one):
+            unknown = [usage == Usage() for usage in (one.observe(device), other.observe(device))]
+            assert unknown[0] == unknown[1]
+
+    # --- how its devices divide -------------------------------------------------------------------
+
+    def test_every_device_is_addressable_and_divides_by_its_declaration(self) -> None:
+        """A UUID, the three counters, and a whole card that a whole-card request gets."""
+        registry = self._registry()
+        vendor = self._vendor(registry)
+        for device in self._devices(registry):
+            assert device.uuid
+            assert {CORE, MEMORY, SLOTS} <= set(device.capacity)
+            assert min(device.capacity.values()) >= 0
+            vendor.declared(device.model)
+            if device.usable:
+                whole = portion(device, Ask(), count=1, free=device.capacity)
+                assert whole is not None
+                assert all(n <= device.capacity[name] for name, n in whole.takes.items())
+
+    def test_a_portion_is_of_the_granularity_and_never_less_than_asked(self) -> None:
+        """Whatever was asked, what is taken is a size that the card can be cut to."""
+        for device in self._usable(self._registry()):
+            for percent in (1, 10, 34, 50, 100):
+                cut = _cut(device, percent, device.capacity)
+                if cut is None:
+                    continue
+                assert cut.takes[MEMORY] * 100 >= device.capacity[MEMORY] * percent
+                assert cut.takes[CORE] * 100 >= device.capacity[CORE] * percent
+                assert _is_legal(device, cut), f"{device.model}: {cut.takes}"
+
+    def test_a_device_that_is_full_is_not_overfull(self) -> None:
+        """Shares are given until nothing is left, and never more than there is."""
+        for device in self._usable(self._registry()):
+            taken = [cut.takes for cut in _filling(device)]
+            assert taken
+            for name, amount in device.capacity.items():
+                assert sum(one.get(name, 0) for one in taken) <= amount
+
+    def test_devices_survive_the_codec(self) -> None:
+        """What a node publishes is what the scheduler reads."""
+        for device in self._devices(self._registry()):
+            assert device == codec.loads(codec.dumps(device), Device, source="contract")
+
+    # --- how a program is confined ----------------------------------------------------------------
+
+    def test_what_a_container_needs_is_named_by_its_kind(self, tmp_path: Path) -> None:
+        """Device nodes are in /dev, files are libraries by name or paths; all names are whole."""
+        registry = self._registry()
+        for device in self._usable(registry):
+            edits = _enforced(registry, device, _whole(device), tmp_path, container=True)
+            assert all(node.startswith("/dev/") for node in edits.device_nodes)
+            assert all(file.startswith("/") or "/" not in file for file in edits.files)
+            assert not any("{" in text for text in (*edits.device_nodes, *edits.files))
+            assert all("=" not in variable for variable in edits.env)
+            assert registry.reconcile([device], (), directory=tmp_path) == ()
+
+    def test_enforcing_a_whole_card_names_it(self, tmp_path: Path) -> None:
+        """Some edit must confine a container to what it was granted, and leave nothing behind."""
+        registry = self._registry()
+        for device in self._usable(registry):
+            assert _enforced(registry, device, _whole(device), tmp_path) != Edits()
+            assert registry.reconcile([device], (), directory=tmp_path) == ()
+
+    def test_slices_are_made_and_unmade(self, tmp_path: Path) -> None:
+        """A card is filled with slices, emptied and filled again with as many."""
+        registry = self._registry()
+        for device in self._cut_devices(registry, tmp_path):
+            pieces = self._filled(registry, device, tmp_path)
+            standing = [Allocation(pieces=(piece,)) for piece in pieces]
+            assert registry.reconcile([device], standing, directory=tmp_path) == ()
+            again = _enforced(registry, device, pieces[0], tmp_path)
+            assert again.parts.get(device.uuid, pieces[0].part) == pieces[0].part
+            assert registry.reconcile([device], (), directory=tmp_path) == ()
+            assert registry.reconcile([device], (), directory=tmp_path) == ()
+            assert len(self._filled(registry, device, tmp_path)) == len(pieces)
+            assert registry.reconcile([device], (), directory=tmp_path) == ()
+
+    def test_a_slice_whose_maker_is_killed_at_any_call_leaves_nothing(self, tmp_path: Path) -> None:
+        """Killed before or after each call of its library, while it makes and while it unmakes."""
+        whole = self._registry()
+        for device in self._cut_devices(whole, tmp_path):
+            room = len(self._filled(whole, device, tmp_path))
+            assert whole.reconcile([device], (), directory=tmp_path) == ()
+            for unmade in (False, True):
+                step = 0
+                while self._killed(step := step + 1, device, tmp_path, unmade=unmade):
+                    assert whole.reconcile([device], (), directory=tmp_path) == ()
+            assert whole.reconcile([device], (), directory=tmp_path) == ()
+            assert len(self._filled(whole, device, tmp_path)) == room
+            assert whole.reconcile([device], (), directory=tmp_path) == ()
+
+    # --- what its library may do ------------------------------------------------------------------
+
+    def test_a_library_that_is_absent_is_no_fault(self) -> None:
+        """Where no library can be opened, its row says that it is absent."""
+        if self._calls():
+            (row,) = self._registry(injection.without_library).discover().rows
+            assert "absent" == row.state, row.reason
+
+    def test_a_library_that_misbehaves_harms_nobody(self) -> None:
+        """It crashes, exits or hangs at its first call, and is a line; what it prints is lost."""
+        first = 1 if self._calls() else 0
+        deeds: tuple[Callable[[], int | None], ...]
+        deeds = (injection.crash, injection.leave, injection.hang)
+        for deed in deeds if first else ():
+            calls = Calls()
+            (row,) = self._registry(lambda c=calls, d=deed: c.inject(1, d)).discover().rows  # type: ignore[misc]
+            assert "broken" == row.state, f"{deed.__name__}: {row.reason}"
+            assert row.reason
+            assert "\n" not in row.reason
+        calls = Calls()
+        (row,) = self._registry(lambda: calls.inject(first, injection.chatter)).discover().rows
+        assert "ok" == row.state, row.reason
+
+    def test_a_call_that_fails_costs_at_most_one_card(self) -> None:
+        """Each call answers with an error in turn; one at least costs one card and no other."""
+        if not self._calls():
+            return
+        cards = len(self._usable(self._registry()))
+        if cards < 2:
+            raise LookupError("the contract needs two usable devices to see one of them fail")
+        left = set()
+        for step in range(1, self._calls() + 1, 2):
+            calls = Calls()
+            found = self._registry(
+                lambda c=calls, n=step: c.inject(n, injection.fail)  # type: ignore[misc]
+            ).discover()
+            (row,) = found.rows
+            assert row.state in ("ok", "partial", "broken", "absent")
+            assert row.state == "ok" or (row.reason and "\n" not in row.reason)
+            left.add(sum(device.usable for device in found.devices))
+        assert cards - 1 in left, f"of {cards} cards, {left} were left after one call failed"
+
+    # --- how it is shown --------------------------------------------------------------------------
+
+    def _plugin(self) -> Plugin:
+        plugin = self.plugin
+        return plugin if isinstance(plugin, Entry) else given(plugin)
+
+    def _registry(self, inject: Callable[[], None] | None = None) -> Registry:
+        """Return the vendor alone, in processes of its own to which something is done first."""
+        plugin = self._plugin()
+        found = [Injected(plugin, inject) if inject else plugin]
+        return Registry(lambda: found, seconds=_SOON if inject else None)
+
+    def _calls(self) -> int:
+        """Return how many steps the calls of a library have at one look: two for each.
+
+        Raises `LookupError` where it gives no usable device.
+        """
+        self._usable(self._registry())
+        calls = Calls()
+        self._registry(calls.inject).discover()
+        return calls.count
+
+    def _vendor(self, registry: Registry) -> Any:
+        (vendor,) = registry.declarations()
+        return vendor
+
+    def _devices(self, registry: Registry) -> tuple[Device, ...]:
+        """Return the devices discovered here. Raises `LookupError` when none can be used."""
+        discovery = registry.discover()
+        if not any(device.usable for device in discovery.devices):
+            said = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in discovery.rows)
+            raise LookupError(
+                f"the contract has no usable device to check ({said}): "
+                "give it a machine with a card, or a fake driver library"
+            )
+        return discovery.devices
+
+    def _usable(self, registry: Registry) -> tuple[Device, ...]:
+        return tuple(device for device in self._devices(registry) if device.usable)
+
+    def _cut_devices(self, registry: Registry, directory: Path) -> tuple[Device, ...]:
+        """Return the devices of which slices are made: of a vendor that cuts, one at least."""
+        devices = self._usable(registry)
+        if not registry.cuts(self._vendor(registry).name):
+            return ()
+        found = []
+        for device in devices:
+            piece = next((_piece(device, cut) for cut in _filling(device)), None)
+            if piece is not None and _enforced(registry, device, piece, directory).parts:
+                found.append(device)
+            assert registry.reconcile([device], (), directory=directory) == ()
+        if not found:
+            raise LookupError("the contract needs a device that slices are made of")
+        return tuple(found)
+
+    def _filled(
+        self, registry: Registry, device: Device, directory: Path
+    ) -> list[DeviceAllocation]:
+        """Fill a device with slices, and return the grants that hold them."""
+        made: list[DeviceAllocation] = []
+        for cut in _filling(device):
+            piece = _piece(device, cut)
+            part = _enforced(registry, device, piece, directory).parts[device.uuid]
+            assert part not in [other.part for other in made]
+            made.append(evolve(piece, part=part))
+        return made
+
+    def _killed(self, step: int, device: Device, directory: Path, *, unmade: bool) -> bool:
+        """Make a slice, or unmake one, in a process killed at a step; False if it has fewer."""
+        calls = Calls()
+        piece = next(_piece(device, cut) for cut in _filling(device))
+        if unmade:
+            _enforced(self._registry(), device, piece, directory)
+        registry = self._registry(lambda: calls.inject(step, injection.die))
+        if unmade:
+            registry.reconcile([device], (), directory=directory)
+        else:
+            with suppress(Refused):
+                _enforced(registry, device, piece, directory)
+        registry.close()
+        return calls.count >= step
+
+
+def _cut(device: Device, percent: int, free: Any) -> Portion | None:
+    return portion(device, Ask(memory_percent=percent, core=percent), count=1, free=free)
+
+
+def _filling(device: Device) -> Iterator[Portion]:
+    """Yield portions of a tenth of a device until it is full; all of one that is not shared."""
+    free = dict(device.capacity)
+    while (cut := _cut(device, 10, free)) is not None:
+        if any(amount > free[name] for name, amount in cut.takes.items()):
+            return
+        yield cut
+        for name, amount in cut.takes.items():
+            free[name] -= amount
+
+
+def _is_legal(device: Device, cut: Portion) -> bool:
+    """Return whether a device's granularity has this size, or it is the whole device."""
+    if all(cut.takes[name] == device.capacity[name] for name in (CORE, MEMORY)):
+        return True
+    match device.granularity:
+        case Whole():
+            return False
+        case Fractional(memory=Step(of)):
+            return cut.takes[MEMORY] % of == 0
+        case Fractional(memory=Ladder(sizes)):
+            return cut.takes[MEMORY] in sizes
+        case Templated(menu):
+            return any(dict(one.takes).items() <= dict(cut.takes).items() for one in menu)
+    return False
+
+
+def _whole(device: Device) -> DeviceAllocation:
+    cut = portion(device, Ask(), count=1, free=device.capacity)
+    assert cut is not None
+    return _piece(device, cut)
+
+
+def _enforced(
+    registry: Registry,
+    device: Device,
+    piece: DeviceAllocation,
+    directory: Path,
+    *,
+    container: bool = False,
+) -> Edits:
+    allocation = Allocation(pieces=(piece,))
+    return registry.enforce(allocation, [device], directory=directory, container=container)
+
+
+def _piece(device: Device, cut: Portion) -> DeviceAllocation:
+    return DeviceAllocation(
+        device=device.uuid,
+        vendor=device.vendor,
+        takes=cut.takes,
+        core=cut.core,
+        template=cut.template,
+        part=cut.part,
+    )

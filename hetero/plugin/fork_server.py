@@ -1,0 +1,125 @@
+"""Starts vendors' processes for programs with threads, in which a fork may copy a held lock.
+
+A server of its own, with one thread, forks on request: a hundredth of what a new interpreter takes.
+multiprocessing has one, too. It joins its children at exit, so that a driver call that does not end
+would keep the agent from ending.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import define, field
+
+from hetero.model import codec
+from hetero.plugin.entry_points import Entry
+from hetero.plugin.message import Failure
+from hetero.plugin.process import Forks, become
+from hetero.plugin.respondent import Plugin
+
+#: The most bytes of a request: an entry point is three texts.
+_MOST = 64 << 10
+#: Seconds a fork takes at most, with the start of the server.
+_WITHIN = 30.0
+
+
+@define(eq=False)
+class ForkServer:
+    """The server as its client has it: it is started with the first process that is asked of it.
+
+    `environ` is the environment of the vendors.
+    """
+
+    environ: Mapping[str, str] = field(factory=lambda: dict(os.environ), repr=False)
+    _connection: socket.socket | None = field(default=None, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+
+    def start(self, plugin: Plugin, questions: int, answers: int) -> int:
+        """Start a process that answers what it reads; return its PID. Raises `Failure`."""
+        if not isinstance(plugin, Entry):
+            raise Failure(f"{plugin.name} is an object of this program: no other can load it")
+        pid = self._asked({"start": codec.to_plain(plugin), "path": sys.path}, questions, answers)
+        if not isinstance(pid, int):
+            raise Failure("the server that starts vendors' processes ended")
+        return pid
+
+    def reap(self, pid: int) -> int | None:
+        """Return the wait status of a process that ended; None: not known, or it runs."""
+        status = self._asked({"reap": pid})
+        return status if isinstance(status, int) else None
+
+    def _asked(self, request: Mapping[str, object], *descriptors: int) -> Any:
+        """Return what the server answers, None where it ended; then the next request starts one."""
+        with self._lock:
+            if self._connection is None:
+                if not descriptors:
+                    return None  # its processes ended with it
+                self._connect()
+            assert self._connection is not None  # noqa: S101 - just made
+            try:
+                socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
+                answer = self._connection.recv(_MOST)
+            except OSError:
+                answer = b""
+            if not answer:
+                self._connection = None
+                return None
+            return json.loads(answer)
+
+    def _connect(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            server = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                env=dict(self.environ),
+                cwd="/",  # where nothing can be that Python would import in place of ours
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        ours.settimeout(_WITHIN)
+        self._connection = ours
+        weakref.finalize(self, _dismiss, ours, server)
+
+
+def _dismiss(connection: socket.socket, server: subprocess.Popen[bytes]) -> None:
+    """End a server, which has nothing to finish."""
+    connection.close()
+    server.kill()
+    server.wait()
+
+
+def serve(connection: socket.socket) -> None:
+    """Start and bury processes until the client is gone."""
+    starter = Forks()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(connection, _MOST, 2)
+        if not message:
+            return
+        request = json.loads(message)
+        if "start" in request:
+            sys.path[:] = request["path"]
+            pid = os.fork()
+            if pid == 0:
+                become(Entry(**request["start"]), *descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            answer: int | None = pid
+        else:
+            answer = starter.reap(request["reap"])
+        connection.send(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as connected:
+        serve(connected)

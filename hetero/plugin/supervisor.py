@@ -1,0 +1,136 @@
+"""Keeps one vendor's process: starts it when it is needed, and again after a pause when it failed.
+
+A question to a vendor that just failed is answered at once by why it failed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from attrs import define, field
+
+from hetero.model.errors import BadInput
+from hetero.plugin.message import Answer, Failure, Question, is_last
+from hetero.plugin.process import Ended, Overdue, Starter, VendorProcess, how_it_ended
+from hetero.plugin.respondent import Plugin
+
+#: Seconds for which a vendor is not asked after its first failure; doubled by each that follows.
+PAUSE, LONGEST_PAUSE = 1.0, 60.0
+#: Processes that were killed and do not end, after which none is started any more.
+ABANDONED = 3
+
+
+@define(eq=False)
+class Supervisor:
+    """One vendor behind processes of its own. Threads may ask; they wait for each other."""
+
+    plugin: Plugin
+    starter: Starter
+    _process: VendorProcess | None = field(default=None, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _failures: int = field(default=0, init=False)
+    _abandoned: int = field(default=0, init=False)
+    _asked_again: float = field(default=0.0, init=False)  # monotonic seconds
+    _to_undo: bool = field(default=False, init=False)  # a slice may have been made half-way
+    _why: Answer = field(factory=Answer, init=False)
+
+    def ask(self, question: Question) -> Callable[[], Answer]:
+        """Put a question; what is returned waits for the answer, and must be called once.
+
+        An answer that never comes is one with a `failure`, too.
+        """
+        self._lock.acquire()
+        if self._process and not self._process.is_ours:
+            self._process = None
+        if self._process and not self._process.runs:
+            self._failed(question, Ended())
+        paused = time.monotonic() < self._asked_again
+        if paused and self._to_undo and question.ask == "reconcile":
+            paused = self._to_undo = False
+        if paused and self._why.absent and question.ask == "vendor":
+            paused = False  # which needs no driver
+        if paused or self._abandoned >= ABANDONED:
+            return self._answer_at_once
+        try:
+            if self._process is None:
+                self._process = VendorProcess(self.plugin, self.starter)
+            until = time.monotonic() + question.within  # to start a server is not the vendor's time
+            self._process.send(question, until)
+        except (Ended, Overdue, Failure, ValueError, OSError) as error:
+            self._failed(question, error)
+            return self._answer_at_once
+        return lambda: self._answer(question, until)
+
+    def close(self) -> None:
+        """End the process, if there is one; the next question starts another."""
+        with self._lock:
+            if self._process:
+                self._process.close()
+                self._process = None
+
+    def _answer_at_once(self) -> Answer:
+        self._lock.release()
+        return self._why
+
+    def _answer(self, question: Question, until: float) -> Answer:
+        try:
+            assert self._process is not None  # noqa: S101 - `ask` has started it
+            answer = self._process.receive(until)
+        except (Ended, Overdue, BadInput) as error:
+            self._failed(question, error)
+            return self._why
+        else:
+            if is_last(question, answer):
+                self._process.close()
+                self._process = None
+            if answer.absent or not answer.loaded:
+                self._pause(answer)
+            elif question.ask != "vendor":
+                self._failures = 0
+            return answer
+        finally:
+            self._lock.release()
+
+    def _failed(self, question: Question, error: Exception) -> None:
+        """End the process, and note why the vendor has no answer."""
+        why, gone = str(error), True
+        if self._process:
+            gone, status = self._process.kill()
+            self._process = None
+            match error:
+                case Overdue():
+                    why = f"no answer within {question.within:g} s"
+                case Ended():
+                    why = how_it_ended(status)
+        if not gone:
+            self._abandoned += 1
+            why += f"; its process does not end ({self._abandoned} so far)"
+        if self._abandoned >= ABANDONED:
+            why += ": not asked again by this program"
+        self._pause(Answer(failure=f"{self.plugin.name}: {question.ask}: {why}"))
+        if not isinstance(error, Overdue) and self._failures == 1:
+            self._asked_again = 0.0  # nobody waited, and what was begun can be undone
+        self._to_undo = question.ask == "enforce"
+
+    def _pause(self, why: Answer) -> None:
+        self._why = why
+        pause = min(PAUSE * 2**self._failures, LONGEST_PAUSE)
+        self._failures += 1
+        self._asked_again = time.monotonic() + pause
+
+
+@define(eq=False)
+class InProcess:
+    """A vendor asked in this process, without a deadline: an object that this program made."""
+
+    respondent: Callable[[Question], Answer]
+
+    def ask(self, question: Question) -> Callable[[], Answer]:
+        """Put a question; what is returned gives the answer."""
+        answer = self.respondent(question)
+        return lambda: answer
+
+    def close(self) -> None:
+        """Nothing is kept."""

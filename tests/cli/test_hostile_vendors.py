@@ -1,0 +1,88 @@
+"""A vendor whose library misbehaves changes neither exit codes nor what commands print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, install
+from tests.plugin import hostile
+
+
+@pytest.fixture
+def beside(environ: Mapping[str, str]) -> None:
+    install(Path(environ["PYTHONPATH"]), "hostile", Path(hostile.__file__).read_text())
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("deed", ["segfault", "exit_0", "close_descriptors", "raise_an_exit"])
+def test_a_broken_library_is_one_line_and_a_program_gets_the_other_vendors_card(
+    hetero: Run, deed: str
+) -> None:
+    at = {"HOSTILE_AT": "discover", "HOSTILE_DOES": deed}
+    ran = hetero("run", "--memory", "1Gi", "--", "sh", "-c", "echo $TESTING_VISIBLE_DEVICES", **at)
+    inventory = json.loads(hetero("inventory", "--json", **at).stdout)
+    doctor = hetero("doctor", **at)
+
+    assert (0, "T-4\n") == (ran.returncode, ran.stdout)
+    assert 5 == len(inventory["items"])
+    states = {row["name"]: row["state"] for row in inventory["vendors"]}
+    assert ("ok", "broken") == (states["testing"], states["hostile"])
+    assert 1 == doctor.returncode
+    assert 1 == sum("vendor hostile" in line for line in doctor.stdout.splitlines())
+
+
+@pytest.mark.usefixtures("beside")
+def test_what_a_library_prints_is_not_in_the_output(hetero: Run) -> None:
+    at = {"HOSTILE_AT": "import", "HOSTILE_DOES": "print_much"}
+    done = hetero("inventory", "--json", **at)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert 6 == len(json.loads(done.stdout)["items"])
+
+
+@pytest.mark.usefixtures("beside")
+def test_the_children_of_a_program_are_its_own(hetero: Run) -> None:
+    waits = "import os\ntry:\n os.wait()\nexcept ChildProcessError:\n print('no child')"
+    done = hetero("run", "--memory", "1Gi", "--", "python3", "-c", waits, HOSTILE_AT="nowhere")
+
+    assert "no child\n" == done.stdout
+
+
+@pytest.mark.usefixtures("beside")
+def test_ps_asks_only_vendors_that_hold_a_grant(hetero: Run, tmp_path: Path) -> None:
+    mark = str(tmp_path / "mark")
+    at = {"HOSTILE_AT": "import", "HOSTILE_DOES": "leave_a_mark", hostile.LEFT: mark}
+    words = ("run", "--vendor", "testing", "--memory", "1Gi", "--", "sh", "-c")
+    start = "from hetero.cli import main; main()"
+    command = f'rm -f "${hostile.LEFT}"; {sys.executable} -c "{start}" ps --json'
+    said = json.loads(hetero(*words, command, **at).stdout)
+
+    assert [5] == [share["number"] for grant in said["items"] for share in grant["shares"]]
+    assert not Path(mark).exists()
+
+
+def test_a_vendor_is_held_to_the_contract(hetero: Run) -> None:
+    done = hetero("vendors", "check", "testing", "--json")
+    failed = [item["says"] for item in json.loads(done.stdout)["items"] if item["failure"]]
+
+    assert (1, ["usage is unknown of a device that is not there"]) == (done.returncode, failed)
+    assert (4, "") == (hetero("vendors", "check", "nobody").returncode, done.stderr)
+
+
+def test_nothing_of_a_vendor_that_is_not_on_the_nodes_list_is_run(
+    hetero: Run, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "node.toml").write_text('[vendors]\nallow = ["hetero-testing"]\n')
+    mark = tmp_path / "mark"
+    more = {"HETERO_CONFIG": str(tmp_path / "node.toml"), hostile.LEFT: str(mark)}
+    install(Path(environ["PYTHONPATH"]), "hostile", Path(hostile.__file__).read_text())
+    done = hetero("vendors", "--json", HOSTILE_AT="import", HOSTILE_DOES="leave_a_mark", **more)
+    states = {row["name"]: row["state"] for row in json.loads(done.stdout)["items"]}
+
+    assert ("ok", "untrusted") == (states["testing"], states["hostile"])
+    assert not mark.exists()

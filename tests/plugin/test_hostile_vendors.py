@@ -1,0 +1,310 @@
+"""A vendor whose library crashes, exits, hangs or prints harms nobody: each deed at each hook."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import hetero.plugin.registry
+import hetero.plugin.supervisor
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation, Edits, Usage
+from hetero.model.errors import NotFound, Refused
+from hetero.model.units import GiB
+from hetero.plugin.entry_points import Entry
+from hetero.plugin.fork_server import ForkServer
+from hetero.plugin.message import Question
+from hetero.plugin.process import Forks, Starter, VendorProcess
+from hetero.plugin.registry import Registry, VendorRow
+from tests.plugin import hostile
+
+GOOD = """
+from hetero import plugin
+VENDOR = plugin.Vendor(
+    name="good", title="Good", models=(plugin.Model(match="*", granularity=plugin.Fractional()),)
+)
+@plugin.hookimpl
+def hetero_vendor():
+    return VENDOR
+@plugin.hookimpl
+def hetero_discover():
+    yield VENDOR.device(
+        uuid="good-0", model="G", index=0, memory=1 << 30, enforcement=plugin.Enforcement.NONE
+    )
+@plugin.hookimpl
+def hetero_enforce(directory):
+    return plugin.Edits(env={"GOOD": str(directory)})
+@plugin.hookimpl
+def hetero_observe(device):
+    return plugin.Usage(memory=5)
+"""
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 1.0)
+    monkeypatch.setattr(hetero.plugin.registry, "CUT", 1.0)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
+    """Return what makes the registry of a hostile vendor beside a good one."""
+    (tmp_path / "hetero_good_vendor.py").write_text(GOOD)
+    shutil.copy(hostile.__file__, tmp_path / "hetero_hostile_vendor.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def registry(deed: str, hook: str, starter: Starter | None = None) -> Registry:
+        monkeypatch.setenv("HOSTILE_AT", hook)
+        monkeypatch.setenv("HOSTILE_DOES", deed)
+        monkeypatch.setenv(hostile.LEFT, str(tmp_path / "left"))
+        names = ("good", "hostile")
+        entries = [Entry(name, f"hetero_{name}_vendor", f"hetero-{name} 1.0") for name in names]
+        return Registry(lambda: entries, starter or Forks())
+
+    return registry
+
+
+def granted(vendor: str) -> Allocation:
+    takes = {CORE: 10, MEMORY: GiB // 2, SLOTS: 1}
+    return Allocation(pieces=(DeviceAllocation(device=f"{vendor}-0", vendor=vendor, takes=takes),))
+
+
+def asked(registry: Registry, vendor: str, directory: Path) -> tuple[object, ...]:
+    """What a vendor says to each question; a refusal or failure is its sentence."""
+    found = registry.discover()
+    rows = {row.name: row for row in found.rows}
+    mine = [device for device in found.devices if device.vendor == vendor]
+    said: list[object] = [rows[vendor]]
+    try:
+        said.append(registry.enforce(granted(vendor), mine, directory=directory) if mine else None)
+    except Refused as refused:
+        said.append(str(refused))
+    said.append(registry.reconcile(mine, (), directory=directory))
+    said.append([registry.observe(device) for device in mine])
+    return tuple(said)
+
+
+@pytest.mark.parametrize("hook", ["import", *hostile.HOOKS])
+@pytest.mark.parametrize("deed", hostile.DEEDS)
+def test_a_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
+    installed: Callable[..., Registry],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    deed: str,
+    hook: str,
+) -> None:
+    registry = installed(deed, hook)
+    theirs = asked(registry, "hostile", tmp_path)
+    good = asked(registry, "good", tmp_path)
+    registry.close()
+
+    assert good == (
+        VendorRow(
+            name="good",
+            source="hetero-good 1.0",
+            state="ok",
+            devices=1,
+            title="Good",
+            file=f"{tmp_path}/hetero_good_vendor.py",
+        ),
+        Edits(env={"GOOD": f"{tmp_path}/good"}),
+        (),
+        [Usage(memory=5)],
+    )
+    assert ("", "") == tuple(capfd.readouterr())
+    row, edits, faults, usages = theirs
+    assert isinstance(row, VendorRow)
+    worked = deed in hostile.HARMLESS
+    early = hook in ("import", "vendor", "discover") and not worked
+    assert ("broken" if early else "ok") == row.state
+    if early:
+        assert str(row.reason).startswith("hostile: ")
+        assert "\n" not in str(row.reason)
+        assert (None, (), []) == (edits, faults, usages)
+        return
+    if hook == "enforce" and not worked:
+        assert str(edits).startswith("hostile: enforce: ")
+    else:
+        assert isinstance(edits, Edits)
+    assert (hook == "reconcile" and not worked) == bool(faults)
+    assert isinstance(usages, list)
+    (usage,) = usages
+    paused = deed in ("hang", "compute_for_ever") and hook in ("enforce", "reconcile")
+    assert ((hook == "observe" or paused) and not worked) == (usage == Usage())
+
+
+def test_what_a_vendor_started_ends_with_it(
+    installed: Callable[..., Registry], tmp_path: Path
+) -> None:
+    registry = installed("fork_that_stays", "discover")
+    registry.discover()
+    left = int((tmp_path / "left").read_text())
+    before = time.monotonic()
+    registry.close()
+
+    assert time.monotonic() - before < 1.0
+    assert eventually(lambda: not Path(f"/proc/{left}").exists() or _is_zombie(left))
+
+
+def _is_zombie(pid: int) -> bool:
+    return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 5
+    while not true():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.mark.parametrize("deed", ["segfault", "exit_0", "hang", "write_everywhere"])
+def test_a_program_with_threads_asks_by_way_of_a_server(
+    installed: Callable[..., Registry], tmp_path: Path, deed: str
+) -> None:
+    registry = Registry(installed(deed, "observe")._plugins, ForkServer(dict(os.environ)))
+    seen: list[tuple[object, ...]] = []
+    asking = threading.Thread(
+        target=lambda: seen.extend(asked(registry, name, tmp_path) for name in ("hostile", "good"))
+    )
+    asking.start()
+    asking.join()
+    registry.close()
+
+    (_, _, _, usages), good = seen
+    assert [Usage()] == usages
+    assert (Edits(env={"GOOD": f"{tmp_path}/good"}), (), [Usage(memory=5)]) == good[1:]
+
+
+def test_a_vendor_whose_process_ended_between_two_questions_is_started_again(
+    installed: Callable[..., Registry],
+) -> None:
+    registry = installed("hang", "nowhere")
+    (good, _), first = registry.discover().rows, registry._members[0].asked._process  # type: ignore[union-attr]
+    assert first is not None
+    os.kill(first.pid, 9)
+    assert eventually(lambda: not first.runs)
+
+    assert good == registry.discover().rows[0]
+    assert first is not registry._members[0].asked._process  # type: ignore[union-attr]
+
+
+def test_a_vendor_that_keeps_failing_is_asked_after_longer_and_longer_pauses(
+    installed: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    start = Forks.start
+
+    def counted(self: Forks, plugin: Entry, questions: int, answers: int) -> int:
+        started.append(plugin.name)
+        return start(self, plugin, questions, answers)
+
+    clock = [1000.0]
+    monkeypatch.setattr(Forks, "start", counted)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    registry = installed("raise_an_exit", "import")
+    starts: list[int] = []
+    for second in range(200):
+        clock[0] = 1000.0 + second
+        registry.discover(names=["hostile"])
+        if len(started) > len(starts):
+            starts.append(second)
+
+    assert [0, 1, 3, 7, 15, 31, 63, 123, 183] == starts
+
+
+def test_the_devices_of_a_vendor_that_fails_stay_and_are_stale(
+    installed: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = installed("hang", "nowhere")
+    before = registry.discover()
+    registry.close()
+    monkeypatch.setenv("HOSTILE_AT", "discover")
+    monkeypatch.setenv("HOSTILE_DOES", "exit_0")
+    after = registry.discover()
+
+    why = "hostile: discover: its process exited with code 0 without an answer"
+    assert [("ok", None), ("stale", why)] == [(row.state, row.reason) for row in after.rows]
+    assert [device.uuid for device in before.devices] == [device.uuid for device in after.devices]
+    assert [None, why] == [device.health for device in after.devices]
+
+
+class Unkillable(Forks):
+    """Starts processes whose end is never seen, as of a driver call that the kernel is in."""
+
+    def reap(self, pid: int) -> int | None:
+        return None
+
+
+def test_processes_that_do_not_end_are_left_and_after_three_no_more_are_started(
+    installed: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hetero.plugin.process, "PATIENCE", 0.05)
+    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 0.2)
+    monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 0.0)
+    monkeypatch.setattr(VendorProcess, "kill", lambda _: (False, None))
+    registry = installed("hang", "discover")
+    reasons = [registry.discover(names=["hostile"]).rows[0].reason for _ in range(4)]
+
+    assert (
+        "hostile: discover: no answer within 0.2 s; its process does not end (1 so far)"
+        == (reasons[0])
+    )
+    assert str(reasons[2]).endswith("(3 so far): not asked again by this program")
+    assert reasons[2] == reasons[3]
+
+
+def test_a_declaration_that_kills_its_process_is_no_vendor_and_the_others_are(
+    installed: Callable[..., Registry],
+) -> None:
+    registry = installed("segfault", "vendor")
+
+    assert ["good"] == [vendor.name for vendor in registry.declarations()]
+    with pytest.raises(NotFound, match="hostile: vendor: its process was ended by SIGSEGV"):
+        registry.vendor("hostile")
+
+
+def test_a_vendors_process_has_none_of_ours_but_its_pipes(
+    installed: Callable[..., Registry], tmp_path: Path
+) -> None:
+    kept = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(kept, True)
+    registry = installed("hang", "nowhere")
+    registry.discover()
+    process = registry._members[0].asked._process  # type: ignore[union-attr]
+    assert process is not None
+    opened = [os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").iterdir()]
+    os.close(kept)
+
+    assert 5 == len(opened)
+    assert {"/dev/null", "pipe"} == {name.partition(":")[0] for name in opened}
+
+
+def test_a_question_that_fills_the_pipe_of_a_process_that_does_not_read_is_given_up(
+    installed: Callable[..., Registry],
+) -> None:
+    process = VendorProcess(installed("hang", "nowhere")._members[1].plugin, Forks())
+    os.kill(process.pid, signal.SIGSTOP)
+    question = Question(ask="discover", within=1.0, directory="x" * (1 << 20))
+
+    with pytest.raises(hetero.plugin.process.Overdue):
+        process.send(question, time.monotonic() + 0.2)
+    process.kill()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                return
+        except ChildProcessError:
+            return
