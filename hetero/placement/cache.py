@@ -187,9 +187,9 @@ class SchedulerCache:
         sizes = [size for kind in self.cluster().kinds if (size := prices.size(one, kind))]
         return sum(sizes) // len(sizes) if sizes else 0
 
-    def forget(self, uid: str) -> None:
-        """Give back what a pod held that will not ask again, and count that it ended."""
-        if uid in self.standing:
+    def forget(self, uid: str, *, ran: bool = True) -> None:
+        """Give back what a pod held that will not ask again, and count that it ended if it ran."""
+        if ran and uid in self.standing:
             self.demand.end()
         self._counted.discard(uid)
         self.release(uid)

@@ -243,14 +243,15 @@ class Demand:
         """Return the same, to be changed apart."""
         return evolve(self, weights=dict(self.weights), host=dict(self.host))
 
-    def at(self, now: float) -> tuple[dict[PodClass, float], dict[str, float], float]:
-        """Return classes, host counters and all pods, in pods that come at `now`."""
+    def at(self, now: float) -> tuple[dict[PodClass, float], dict[str, float], float, float]:
+        """Return classes, host counters, all pods and those that ended, in pods of `now`."""
         age = 0.0 if self.half_life is None else (now - self._origin) / self.half_life
         fade = 2.0 ** -max(min(age, 1000.0), -1000.0)
         return (
             {pod: weight * fade for pod, weight in self.weights.items()},
             {name: amount * fade for name, amount in self.host.items()},
             self._arrived * fade,
+            self._ended * fade,
         )
 
     def restore(
@@ -258,12 +259,13 @@ class Demand:
         weights: Mapping[PodClass, float],
         host: Mapping[str, float],
         arrived: float,
+        ended: float,
         *,
         now: float,
     ) -> None:
         """Take over what `at` gave at that time."""
         self.weights, self.host = dict(weights), dict(host)
-        self._arrived, self._origin, self._now = arrived, now, now
+        self._arrived, self._ended, self._origin, self._now = arrived, ended, now, now
         self._since, self._lesson = 0, max(FIRST_LESSON, arrived)
 
     def times(self) -> list[tuple[RequestClass, int]]:

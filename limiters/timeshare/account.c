@@ -27,10 +27,14 @@ void account_keep(struct account *account, uint64_t ns)
 }
 
 void account_spend(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
-                   uint32_t launches)
+                   uint64_t own_ns)
 {
     spend(account, account->shared, time_slice, now, spent_ns);
-    spend(account, &account->own, time_slice, now, spent_ns);
+    spend(account, &account->own, time_slice, now, own_ns);
+}
+
+void account_count(struct account *account, uint32_t launches)
+{
     atomic_fetch_add_explicit(&account->shared->launches, (uint32_t)(launches - account->launches),
                               memory_order_relaxed);
     account->launches = launches;

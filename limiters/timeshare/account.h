@@ -22,8 +22,11 @@ int64_t account_balance(const struct account *account, uint64_t now);
 /* While a neighbour was busy outside of its time slices for so long, launchers wanted the device. */
 void account_keep(struct account *account, uint64_t ns);
 
-/* The device was used for `spent_ns` until now, and `launches` have been made since the start. */
+/* The device was used for `spent_ns` until now; for `own_ns` if no sibling had a part of it. */
 void account_spend(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
-                   uint32_t launches);
+                   uint64_t own_ns);
+
+/* So many launches have been made since the start. */
+void account_count(struct account *account, uint32_t launches);
 
 #endif

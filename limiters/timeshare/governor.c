@@ -43,12 +43,18 @@
  * processes on an H200). */
 #define TOGETHER_PERCENT 93u
 
-/* The device was ours from `from` to `to`, or a part of it was: where others have work in flight, too, the driver gives
- * contexts turns of one length. */
+/* What one of the contexts gets that have work in flight for so long: the driver gives them turns of one length. */
+static uint64_t turns_ns(uint64_t ns, unsigned others)
+{
+    return others == 0 ? ns : ns / (1 + others) * TOGETHER_PERCENT / 100;
+}
+
+/* The device was ours from `from` to `to`, or a part of it was. How many siblings had a part is believed for what the
+ * grant is charged, and not for what this process is: the page that says so is the tenant's to write. */
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
-    unsigned beside = time_slice_beside(&governor->time_slice);
-    uint64_t ran_ns = beside == 0 ? to - from : (to - from) / (1 + beside) * TOGETHER_PERCENT / 100;
+    uint64_t ran_ns = turns_ns(to - from, time_slice_beside(&governor->time_slice));
+    uint64_t most_ns = turns_ns(to - from, time_slice_others(&governor->time_slice));
     power_ran(&governor->power, from, from + ran_ns, true);
     uint64_t waived_ns = governor->waived_ns < ran_ns ? governor->waived_ns : ran_ns;
     governor->waived_ns -= waived_ns;
@@ -56,7 +62,8 @@ static void charge(struct governor *governor, uint64_t from, uint64_t to)
     uint32_t switching = governor->power.model->switching;
     if (switching > 0 && time_slice_wanted_by_siblings(&governor->time_slice))
         charged_ns += charged_ns / switching;
-    account_spend(&governor->account, &governor->time_slice, to, charged_ns, gate_launches(&governor->gate));
+    account_spend(&governor->account, &governor->time_slice, to, charged_ns, charged_ns + most_ns - ran_ns);
+    account_count(&governor->account, gate_launches(&governor->gate));
 }
 
 /* Whether the device has work of ours, or is about to; said to all. */

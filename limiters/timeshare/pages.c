@@ -373,7 +373,7 @@ void pages_note_absent(struct pages *pages, int64_t now_ns)
 /* ----------------------------------------------------------------------------------------------------- our own page */
 
 /* Others of our grant, as our own page has them. One that was killed stays in the count, but moves nothing. */
-static unsigned siblings_busy(const struct pages *pages)
+unsigned pages_siblings(const struct pages *pages)
 {
     uint32_t busy = pages->own == NULL ? 0 : atomic_load(&pages->own->busy) - pages->busy;
     bool moves = pages->sibling_ns != 0 && pages->looked_ns - pages->sibling_ns < BUSY_NS;
@@ -410,7 +410,7 @@ void pages_say(struct pages *pages, enum page_state state)
         return;
     if (pages->said == PAGE_IDLE && state != PAGE_IDLE) {
         show_alive(pages, true);
-        if (siblings_busy(pages) == 0)
+        if (pages_siblings(pages) == 0)
             atomic_store(&pages->own->busy, pages->busy); /* some may have been killed */
     }
     if (atomic_load_explicit(&pages->own->state, memory_order_relaxed) != (uint32_t)state)
@@ -439,9 +439,9 @@ void pages_say_busy(struct pages *pages, bool busy)
     pages->busy_beats++;
 }
 
-unsigned pages_beside(const struct pages *pages)
+unsigned pages_others(const struct pages *pages)
 {
-    unsigned count = siblings_busy(pages);
+    unsigned count = 0;
     for (unsigned n = 0; n < pages->count; n++)
         count += pages->neighbours[n].busy;
     return count;

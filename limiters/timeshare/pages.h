@@ -144,7 +144,9 @@ void pages_say_owed(struct pages *pages, unsigned steps);
 /* Whoever wants the device now, and does not have it, has not come when it could. */
 void pages_note_absent(struct pages *pages, int64_t now_ns);
 
-/* How many other processes, of our grant and of others, have work in flight. */
-unsigned pages_beside(const struct pages *pages);
+/* How many other processes have work in flight: of other grants; and of ours, as far as our own page can be believed,
+ * which any of them may write. */
+unsigned pages_others(const struct pages *pages);
+unsigned pages_siblings(const struct pages *pages);
 
 #endif

@@ -253,9 +253,14 @@ bool time_slice_overrun(struct time_slice *time_slice)
     ANY(time_slice, it->overruns);
 }
 
+unsigned time_slice_others(struct time_slice *time_slice)
+{
+    return pages_others(glance(time_slice));
+}
+
 unsigned time_slice_beside(struct time_slice *time_slice)
 {
-    return pages_beside(glance(time_slice));
+    return time_slice_others(time_slice) + pages_siblings(&time_slice->pages);
 }
 
 void time_slice_busy(struct time_slice *time_slice, bool busy)

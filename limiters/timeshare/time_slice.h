@@ -99,8 +99,10 @@ bool time_slice_claimed(struct time_slice *time_slice);
 /* Whether somebody else is of high priority, and was there in the last seconds. */
 bool time_slice_beside_high(struct time_slice *time_slice);
 
-/* Say whether work of ours is in flight; how many others have work in flight; whether some outlasts its time slice. */
+/* Say whether work of ours is in flight; how many others have work in flight, of other grants alone or, as far as our
+ * own page can be believed, of all; whether some outlasts its time slice. */
 void time_slice_busy(struct time_slice *time_slice, bool busy);
+unsigned time_slice_others(struct time_slice *time_slice);
 unsigned time_slice_beside(struct time_slice *time_slice);
 bool time_slice_overrun(struct time_slice *time_slice);
 

@@ -67,6 +67,13 @@ ATTACKS = (
     Attack("mounted_over", "a mount over /etc/hetero", held=False),
 )
 
+#: Those that try to get more time by what they launch, which take long.
+OF_TIME = (
+    Attack("long_kernels", "kernels of 400 ms"),
+    Attack("long_graphs", "graphs of 4000 kernels"),
+    Attack("many_streams", "1000 streams"),
+)
+
 
 class Card(Machine):
     """A machine with a card, as `Machine` is one without."""
@@ -202,7 +209,7 @@ def main() -> int:
             print("no card is here: on the simulated driver")
         else:
             rack = Rack(directory, Card())
-        for attack in ATTACKS:
+        for attack in (*ATTACKS, *OF_TIME):
             terms = Terms(memory=MEMORY, core=100 * CORE, uuid=uuid or UUIDS[0])
             grant = rack.grant(terms, name=attack.name)
             answer = told(start(attack, grant, directory))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from attacks import CORE, MEMORY, Attack, beside, start, told
+from attacks import CORE, MEMORY, OF_TIME, Attack, beside, start, told
 from tenancy import Rack, Terms
 
 
 @pytest.mark.measured
-@pytest.mark.parametrize("name", ["long_kernels", "long_graphs", "many_streams"])
+@pytest.mark.parametrize("attack", OF_TIME, ids=[attack.name for attack in OF_TIME])
 def test_work_of_any_length_and_in_any_number_of_streams_gets_the_share(
-    tmp_path: Path, name: str
+    tmp_path: Path, attack: Attack
 ) -> None:
     grant = Rack.of(tmp_path).grant(Terms(memory=MEMORY, core=100 * CORE))
-    answer = told(start(Attack(name, name), grant, tmp_path))
+    answer = told(start(attack, grant, tmp_path))
     assert answer["held"], answer["got"]
     print(answer["got"])
 

@@ -14,6 +14,7 @@ from hetero.model.units import GiB, MiB
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import Node
 from hetero.placement.demand import MOST_CLASSES, Demand, wanted
+from hetero.placement.mix import GRAIN
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_pod_request import WORDS, pod
@@ -98,6 +99,8 @@ def test_a_restart_in_mid_run_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> 
             for number in range(5):
                 assert "n1" == await place(first, f"a{number}", SHARE, "2026-11-18T10:00:00Z")
             assert None is await place(first, "refused", large, "2026-11-18T10:00:00Z")
+            for number in range(2):
+                api.delete(f"{PODS}/a{number}")
             mix = first.scheduler.mix
             assert mix is not None
             await mix.write(1_795_000_000.0)  # 2026-11-18 11:06:40
@@ -111,7 +114,29 @@ def test_a_restart_in_mid_run_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> 
             after = second.scheduler.cache
             assert before.standing == after.standing
             assert before.demand.times() == after.demand.times()
+            assert before.demand.pods_end
+            assert after.demand.pods_end
             assert before.free("n1") == after.free("n1")
+
+    asyncio.run(play())
+
+
+def test_a_pod_that_was_never_bound_came_once_and_did_not_end() -> None:
+    async def play() -> None:
+        api = FakeApi(fail={"binding"})
+        async with running(api, "one", n1=CARDS) as it:
+            plain = it.pod("p", SHARE)
+            api.put_now(f"{PODS}/p", plain)
+            for _ in range(3):
+                answer = await it.call("filter", Pod=plain, NodeNames=["n1"])
+                assert ["n1"] == answer["NodeNames"]
+                assert "told to fail" in (await it.bind("p", "n1"))["Error"]
+            await it.call("filter", Pod=plain, NodeNames=["n1"])
+            demand = it.scheduler.cache.demand
+            assert [1] == [times // GRAIN for _, times in demand.times()]
+            api.delete(f"{PODS}/p")
+            assert not demand.pods_end
+            assert {} == it.scheduler.cache.standing
 
     asyncio.run(play())
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hetero.kube.api.annotations import Row
-from hetero.kube.scheduler import pod_groups
+from hetero.kube.scheduler import extender, pod_groups
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_preemption import until
@@ -49,13 +49,13 @@ def bound(it: Running, *names: str) -> list[str | None]:
     return [it.api.objects[f"{PODS}/{name}"]["spec"].get("nodeName") for name in names]
 
 
-def grouped(play: Any, **least: int) -> FakeApi:
+def grouped(play: Any, choose: str = "score", **least: int) -> FakeApi:
     async def run() -> FakeApi:
         api = FakeApi()
         for name, many in least.items():
             group(api, name, many)
         cards: Any = {node: (card(f"GPU-{node}"),) for node in NODES}
-        async with running(api, **cards) as it:
+        async with running(api, choose, **cards) as it:
             following = asyncio.ensure_future(it.scheduler.groups.follow())
             await asyncio.sleep(0)
             await play(it)
@@ -224,6 +224,37 @@ def test_groups_on_the_same_cards_have_rows_that_do_not_meet_on_all_their_nodes(
         )
 
     grouped(play, a=3, b=3, c=3)
+
+
+def test_a_later_pod_of_a_group_has_no_row_beside_another_group_of_the_same() -> None:
+    async def play(it: Running) -> None:
+        half = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "50"}
+        for name, of, node in (("a1", "a", "n1"), ("b1", "b", "n2"), ("a2", "a", "n2")):
+            member(it, name, of, half)
+            assert [node] == (await ask(it, name, [node]))["NodeNames"]
+            assert {} == await it.bind(name, node)
+        given = [it.given(name) for name in ("a1", "b1", "a2")]
+        first = Row(row=1, rows=2)
+        assert [first, first, None] == [one.place_in_time for one in given if one is not None]
+
+    grouped(play, a=1, b=1)
+
+
+def test_a_place_that_filter_took_and_nobody_bound_is_a_groups_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(extender, "monotonic", lambda: clock[0])
+
+    async def play(it: Running) -> None:
+        await it.call("filter", Pod=it.pod("alone", WHOLE), NodeNames=NODES)
+        for name in ("a1", "a2", "a3"):
+            member(it, name, "a")
+        assert [] == await schedule(it, "a1", "a2", "a3")
+        clock[0] += 31
+        assert [{}, {}, {}] == await schedule(it, "a1", "a2", "a3")
+
+    grouped(play, "one", a=3)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,30 @@ static void a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_p
     }
 }
 
+/* The page is the tenant's to write; whoever believed it would charge a fifth. */
+static void a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share(void)
+{
+    for (unsigned count = 1; count <= 2; count++) {
+        begin();
+        struct tenant *liar = add(0, &KERNELS, 30);
+        add(1, &KERNELS, 60);
+        for (unsigned t = 0; t < count; t++)
+            tenant_start(&tenants[t]);
+        while (machine_now() < 30 * SECOND) {
+            struct hetero_page *page = liar->governor == NULL ? NULL : tenant_page(liar);
+            EXPECT(true, machine_run(2 * MS));
+            if (page != NULL) {
+                page->busy = 5;
+                page->busy_beat++;
+            }
+        }
+        printf("%.2f of 30, after what buys it a second\n", tenant_got(liar, 20, 30));
+        EXPECT_NEAR(30, 1, tenant_got(liar, 20, 30));
+        EXPECT(true, count == 1 || tenant_got(&tenants[1], 20, 30) >= 59);
+        machine_end();
+    }
+}
+
 static void a_thread_that_cannot_be_started_is_tried_again(void)
 {
     begin();
@@ -112,6 +136,7 @@ static const struct test tests[] = {
     TEST(four_quarters_are_quarters),
     TEST(what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_first_launch),
     TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more),
+    TEST(a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
 };

@@ -7,10 +7,12 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import struct
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from hetero.model.errors import HeteroError
 from hetero.model.units import GiB
 from hetero.node import mounts
 from hetero.node.ledger import board
+from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.ledger import GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.node.view.doctor import Verdict, examine
@@ -102,6 +105,48 @@ def test_a_page_that_its_tenant_grew_or_cut_has_its_size_again_after_a_look(node
         os.truncate(page(node, handle), size)
         node.snapshot()
         assert board.PAGE_BYTES == page(node, handle).stat().st_size
+
+
+def test_a_usage_file_that_its_tenant_grew_has_its_size_again_after_a_look(node: Node) -> None:
+    usage = admit(node, request(memory=GiB, core=30)).path / USAGE
+    size = usage.stat().st_size
+    os.truncate(usage, 300 * 1024 * 1024)
+    node.snapshot()
+    assert size == usage.stat().st_size
+
+
+@contextmanager
+def leased(*paths: Path) -> Iterator[None]:
+    """Have another process keep leases on files; it does not give them up when it is asked to."""
+    ready, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+        for path in paths:
+            fcntl.fcntl(os.open(path, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        os.write(write, b".")
+        signal.pause()
+    assert b"." == os.read(ready, 1)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ready)
+        os.close(write)
+
+
+@pytest.mark.timeout(40)
+def test_a_lease_on_a_board_or_a_page_keeps_the_node_from_nothing(node: Node) -> None:
+    """The kernel would have the node wait for 45 s."""
+    first = admit(node, request(memory=GiB, core=30))
+    cut = page(node, first)
+    os.truncate(cut, 0)
+    with leased(node.ledger.boards / "memory-0/board", cut):
+        second = admit(node, request(memory=GiB, core=60))
+    node.snapshot()
+    assert board.PAGE_BYTES == cut.stat().st_size
+    assert {first.grant.id, second.grant.id} == {name for name, _, _ in rows(node)}
 
 
 def test_doctor_says_which_programs_can_write_each_others_pages(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class _Written:
 
     at: float
     arrived: float = 0.0
+    ended: float = 0.0
     host: Mapping[str, float] = field(factory=dict)
     groups: tuple[_Group, ...] = ()
 
@@ -105,7 +106,7 @@ class ExpectedMix:
 
     def moved(self, now: float) -> bool:
         """Return whether a weight is another than was written; that all fade does not count."""
-        (mine, _, _), (before, _, _) = self.cache.demand.at(now), self._written.at(now)
+        (mine, *_), (before, *_) = self.cache.demand.at(now), self._written.at(now)
         return any(
             abs(mine.get(want, 0.0) - before.get(want, 0.0)) >= _MOVED * before.get(want, 0.0)
             for want in mine.keys() | before.keys()
@@ -133,7 +134,7 @@ def written(cache: SchedulerCache, now: float) -> str:
 
 
 def _text(demand: Demand, now: float) -> str:
-    weights, host, arrived = demand.at(now)
+    weights, host, arrived, ended = demand.at(now)
     rows: dict[tuple[RequestClass, tuple[str, ...]], list[tuple[list[float], list[int]]]] = {}
     for (want, needs), weight in weights.items():
         bare, size = without_size(want)
@@ -150,6 +151,7 @@ def _text(demand: Demand, now: float) -> str:
     document = _Written(
         at=now,
         arrived=_short(arrived),
+        ended=_short(ended),
         host={name: _short(amount) for name, amount in host.items()},
         groups=groups,
     )
@@ -181,7 +183,7 @@ def restore(demand: Demand, text: str, *, source: str) -> float:
         for row in group.classes:
             pod = _class_of(group, row, source=source)
             weights[pod] = weights.get(pod, 0.0) + row[3]
-    demand.restore(weights, document.host, document.arrived, now=document.at)
+    demand.restore(weights, document.host, document.arrived, document.ended, now=document.at)
     return document.at
 
 

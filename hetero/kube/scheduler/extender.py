@@ -250,7 +250,7 @@ class Scheduler:
     def _pods_listed(self, pods: list[Plain]) -> None:
         uids = {pod["metadata"]["uid"] for pod in pods}
         for uid in {*self.cache.standing, *self._hami_pods} - uids:
-            self._forget(uid)
+            self._forget(uid, ran=uid not in self._taken)
         self.groups.pods_listed(uids)
         for pod in sorted(pods, key=_created):  # in the order they arrived in
             self._pod_changed("ADDED", pod)
@@ -262,7 +262,7 @@ class Scheduler:
         uid, metadata = pod["metadata"]["uid"], pod["metadata"]
         self.groups.pod_changed(event, pod)
         if event == "DELETED" or (pod.get("status") or {}).get("phase") in _OVER:
-            self._forget(uid)
+            self._forget(uid, ran=bool(pod["spec"].get("nodeName")))
             self._filtered.pop(uid, None)  # before 1.21 the API binds another pod of its name
             return
         notes = metadata.get("annotations") or {}
@@ -334,11 +334,11 @@ class Scheduler:
             uid, Placement(node=node, pod=_WITHOUT, allocations=(None,), holds=(), host=host)
         )
 
-    def _forget(self, uid: str) -> None:
+    def _forget(self, uid: str, *, ran: bool) -> None:
         self._pods.pop(uid, None)
         self._hami_pods.pop(uid, None)
         self._ours.discard(uid)
-        self.cache.forget(uid)
+        self.cache.forget(uid, ran=ran)
 
     # --- what kube-scheduler asks ---------------------------------------------------------------
 
@@ -413,6 +413,7 @@ class Scheduler:
         self._filtered[plain["metadata"]["uid"]] = plain, pod_request
         if len(self._filtered) > _MOST_FILTERED:
             del self._filtered[next(iter(self._filtered))]
+        self._release_overdue()
         if not pod_request.devices:
             return self._without_devices(plain, pod_request, names)
         self._arrive(plain, pod_request, time())
@@ -461,12 +462,6 @@ class Scheduler:
 
     def _take(self, uid: str, pod_request: PodRequest, names: NodeNames) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""
-        now = monotonic()
-        while self._taken:
-            oldest, (_, until) = next(iter(self._taken.items()))
-            if until > now:
-                break
-            self._release_taken(oldest)
         self._release_taken(uid)
         node = self.cache.best(pod_request.pod, names, weights=self._weights(pod_request))
         if node is None:
@@ -474,8 +469,17 @@ class Scheduler:
         place = self._reserve(uid, pod_request, node)
         if isinstance(place, Refusal):
             return None
-        self._taken[uid] = place, now + _UNBOUND
+        self._taken[uid] = place, monotonic() + _UNBOUND
         return node
+
+    def _release_overdue(self) -> None:
+        """Give back what filter took for pods that were not bound in time."""
+        now = monotonic()
+        while self._taken:
+            oldest, (_, until) = next(iter(self._taken.items()))
+            if until > now:
+                break
+            self._release_taken(oldest)
 
     def _release_taken(self, uid: str) -> None:
         """Give back what filter took for a pod, if the pod was not bound since."""
@@ -550,7 +554,9 @@ class Scheduler:
             await self.api.post(f"{path}/binding", _binding(plain, node, notes))
         except HeteroError:
             if not await self._bound(path, uid, node):
-                self._forget(uid)
+                self._pods.pop(uid, None)
+                self._ours.discard(uid)
+                self.cache.release(uid)  # it will ask again
                 raise
         return {}
 

@@ -248,9 +248,17 @@ class PodGroups:
             raise HeteroError(f"{group}: its other pods did not come in time")
 
     def row(self, pod: Plain) -> Row | None:
-        """Return the row of a pod's group, None if it has none."""
-        group = group_of(pod)
-        return self._rows.get(group) if group else None
+        """Return the row of a pod's group, None if it has none.
+
+        Or if the pod, that came later, shares a device with another group of that row.
+        """
+        group, held = group_of(pod), self.cache.standing.get(pod["metadata"]["uid"])
+        row = self._rows.get(group) if group else None
+        if row is None or held is None:
+            return row
+        mine = {usage.device for usage in held.holds}
+        others = [one for one in self._rows if one != group and mine & self._devices(one)]
+        return None if any(row.overlaps(self._rows[one]) for one in others) else row
 
     # --- what follows from it -------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
-from hetero.node.ledger.state import make
+from hetero.node.ledger.state import make, resize
 
 BOARD_MAGIC = 0x314452414F425448
 PAGE_MAGIC = 0x3130454741505448
@@ -74,7 +74,11 @@ def write_board(directory: Path, rows: Sequence[Row]) -> None:
         if (inode := _inode(directory / row.id))
     ]
     body = b"".join(packed).ljust(MAX_ROWS * _ROW.size, b"\0")
-    descriptor = os.open(directory / BOARD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        descriptor = os.open(directory / BOARD, flags, 0o600)
+    except BlockingIOError:  # a tenant's lease, which the kernel ends after 45 s; it is tried again
+        return
     try:
         os.fchmod(descriptor, 0o644)
         before = os.pread(descriptor, SIZE, 0)
@@ -109,7 +113,7 @@ def sweep_pages(boards: Path, standing: Collection[str]) -> None:
         if page.name not in standing:
             page.unlink(missing_ok=True)
         elif page.stat().st_size != PAGE_BYTES:
-            os.truncate(page, PAGE_BYTES)
+            resize(page, PAGE_BYTES)
 
 
 def remove_pages(boards: Path, identity: str) -> None:

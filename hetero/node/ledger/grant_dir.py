@@ -17,7 +17,7 @@ from hetero.model import Allocation
 from hetero.node.ledger import grant_file, usage_region
 from hetero.node.ledger.board import make_page
 from hetero.node.ledger.grant_file import DeviceLimit
-from hetero.node.ledger.state import make
+from hetero.node.ledger.state import make, resize
 
 TENANT = "tenant"
 GRANT, USAGE, PRELOAD = f"{TENANT}/grant", f"{TENANT}/usage", f"{TENANT}/ld.so.preload"
@@ -80,9 +80,9 @@ def _admit(directory: Path, uid: int) -> None:
 
 
 def cut_back(path: Path, size: int) -> None:
-    """Cut a file that a user's programs may write to the size it was made with."""
+    """Cut a file that programs may write to the size it was made with."""
     if path.stat().st_size > size:
-        os.truncate(path, size)
+        resize(path, size)
 
 
 def create(path: Path, *, mode: int) -> int:

@@ -415,13 +415,13 @@ class Ledger:
             elif not self.stands(name):
                 self._remove(name)
         snapshot = self._read(self._restore())
-        self._cut_back(entry for entry in snapshot.grants if entry.uid is not None)
+        self._cut_back(snapshot.grants)
         sweep_pages(self.boards, self._names())
         self._enforce(snapshot.grants)
         return snapshot
 
     def _cut_back(self, grants: Iterable[Grant]) -> None:
-        """Undo what users' programs did to fill the directory: it is everybody's."""
+        """Undo what programs did to fill the directory: it is everybody's."""
         for entry in grants:
             for name, size in ((ALIVE, 0), (USAGE, usage_region.SIZE)):
                 with suppress(OSError):  # it ended meanwhile
