@@ -91,13 +91,17 @@ def test_installing_acme_shows_it_and_a_broken_wheel_beside_it_harms_nobody(
     environment.install(broken)
     with_both = environment.vendors(cards)
 
-    acme_row = {"source": "hetero-acme 0.1.0", "state": "ok", "reason": None, "devices": 1}
+    acme_row = {"source": "hetero-acme 0.1.0", "state": "ok", "reason": None, "devices": 1, "trusted": True}
     broken_row = {
         "source": "hetero-broken 0.3",
         "state": "broken",
         "reason": "broken: load: No module named 'libbroken'",
         "devices": 0,
+        "trusted": True,
     }
+    assert with_acme["acme"].pop("file").endswith("hetero_acme.py")
+    with_both["acme"].pop("file")
+    assert with_both["broken"].pop("file").endswith("hetero_broken.py")
     assert "acme" not in before
     assert {**before, "acme": {"name": "acme", "title": "Acme", **acme_row}} == with_acme
     assert {**with_acme, "broken": {"name": "broken", "title": None, **broken_row}} == with_both

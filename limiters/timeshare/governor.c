@@ -43,8 +43,9 @@
  * processes on an H200). */
 #define TOGETHER_PERCENT 93u
 
-/* What one of the contexts gets that have work in flight for so long: the driver gives them turns of one length. */
-static uint64_t turns_ns(uint64_t ns, unsigned others)
+/* What one of the contexts gets that have work in flight for so long: the driver slices the device evenly among them.
+ */
+static uint64_t part_ns(uint64_t ns, unsigned others)
 {
     return others == 0 ? ns : ns / (1 + others) * TOGETHER_PERCENT / 100;
 }
@@ -53,8 +54,8 @@ static uint64_t turns_ns(uint64_t ns, unsigned others)
  * grant is charged, and not for what this process is: the page that says so is the tenant's to write. */
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
-    uint64_t ran_ns = turns_ns(to - from, time_slice_beside(&governor->time_slice));
-    uint64_t most_ns = turns_ns(to - from, time_slice_others(&governor->time_slice));
+    uint64_t ran_ns = part_ns(to - from, time_slice_beside(&governor->time_slice));
+    uint64_t most_ns = part_ns(to - from, time_slice_others(&governor->time_slice));
     power_ran(&governor->power, from, from + ran_ns, true);
     uint64_t waived_ns = governor->waived_ns < ran_ns ? governor->waived_ns : ran_ns;
     governor->waived_ns -= waived_ns;

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import hetero_simulator
@@ -30,8 +31,11 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
 
 
 def _children() -> set[int]:
-    own = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for children in own for pid in children.read_text().split()}
+    found = set[int]()
+    for children in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # a thread of pytest's that ended meanwhile
+            found |= {*map(int, children.read_text().split())}
+    return found
 
 
 def _third(core: int) -> Cell:

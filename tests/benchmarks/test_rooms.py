@@ -9,10 +9,10 @@ from pathlib import Path
 ROOMS = Path(__file__).parent.parent.parent / "benchmarks/rooms.py"
 
 
-def test_a_run_enters_few_packages_and_none_more_than_twice() -> None:
+def test_a_run_enters_few_packages_and_none_more_than_thrice() -> None:
     done = subprocess.run([sys.executable, ROOMS], capture_output=True, text=True, check=False)
     stays = [line.split()[1] for line in done.stdout.splitlines()[:-1]]
 
     assert 0 == done.returncode, done.stdout + done.stderr
     assert ["hetero.cli", "hetero.node"] == stays[:2]
-    assert {"nvidia", "hetero.plugin", "hetero.placement"} <= {*stays}
+    assert {"hetero.plugin", "hetero.placement"} <= {*stays}
