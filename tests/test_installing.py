@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ class Environment:
         )
         assert 0 == done.returncode, done.stdout + done.stderr
 
-    def vendors(self, cards: Path) -> dict[str, dict[str, object]]:
+    def vendors(self, cards: Path) -> dict[str, dict[str, Any]]:
         done = subprocess.run(
             [self.python, "-c", HETERO, "vendors", "--json"],
             env={"ACME_CARDS": str(cards), "HETERO_STATE": str(cards.parent / "state")},
@@ -91,7 +92,13 @@ def test_installing_acme_shows_it_and_a_broken_wheel_beside_it_harms_nobody(
     environment.install(broken)
     with_both = environment.vendors(cards)
 
-    acme_row = {"source": "hetero-acme 0.1.0", "state": "ok", "reason": None, "devices": 1, "trusted": True}
+    acme_row = {
+        "source": "hetero-acme 0.1.0",
+        "state": "ok",
+        "reason": None,
+        "devices": 1,
+        "trusted": True,
+    }
     broken_row = {
         "source": "hetero-broken 0.3",
         "state": "broken",
