@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +92,8 @@ class Books:
                 yield
             finally:
                 if connection.sock is not None:
-                    connection.sock.shutdown(2)
+                    # The socket's own: TLS's would have what comes next read as it is encrypted.
+                    socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
                 thread.join()
 
 

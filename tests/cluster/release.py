@@ -177,11 +177,14 @@ class Release:
         return Counter({one: upto[one] - upto[less] for less, one in pairwise([0.0, *ranked])})
 
     def resident(self, node: str) -> int:
-        """Return the bytes of memory that the agent of a node occupies."""
+        """Return the bytes of memory that the agent of a node and its vendors' processes occupy.
+
+        What several of them share counts once.
+        """
         total = 0
         for pid in processes(self.agent(node)["status"]["containerStatuses"][0]):
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                if line.startswith("VmRSS:"):
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
                     total += int(line.split()[1]) * 1024
         return total
 

@@ -58,4 +58,5 @@ def test_where_nothing_happens_nothing_is_written_and_agents_stay_small(
         print(f"\nidle for {IDLE} s: {dict(written)}; agents: {sizes}")
 
     assert not [what for what in written if what.startswith("hetero")]
-    assert max(resident.values()) <= 80 * MiB
+    # 60 for the agent, and 8 to 12 for the process of each vendor that has cards on the node.
+    assert max(resident.values()) <= 110 * MiB
