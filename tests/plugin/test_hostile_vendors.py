@@ -48,8 +48,8 @@ def hetero_observe(device):
 
 @pytest.fixture(autouse=True)
 def nobody_has_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 1.0)
-    monkeypatch.setattr(hetero.plugin.registry, "CUT", 1.0)
+    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 3.0)
+    monkeypatch.setattr(hetero.plugin.registry, "CUT", 3.0)
 
 
 @pytest.fixture
