@@ -7,8 +7,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
+from hetero.kube.api.settings import Settings
+from hetero.kube.scheduler.extender import Scheduler
 from hetero.model import Ask, Request, Selector, codec
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
@@ -295,3 +298,11 @@ def test_in_the_order_of_the_file_every_pod_comes_once_and_nothing_is_drawn(trac
     player = Player("fragmentation", trace.nodes, trace.pods, 0)
     placed = [player.place(pod.name, pod, 0.0) for pod in trace.pods]
     assert run.placed == sum(placed)
+
+
+def test_what_is_measured_forgets_as_fast_as_what_a_cluster_runs(trace: Trace) -> None:
+    player = Player("fragmentation", trace.nodes, trace.pods, 0)
+    half_life = player.cache.demand.half_life
+
+    assert half_life == Settings().half_life_days * 86_400
+    assert half_life == attrs.fields(Scheduler).half_life.default
