@@ -11,13 +11,20 @@ checked in one place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+)
 from heapq import heapify, heappop, heappush
-from itertools import combinations
-from math import comb
+from itertools import chain
 from typing import Protocol
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve
 
 from hetero.model import (
     FITS,
@@ -37,30 +44,14 @@ from hetero.placement.place_pod import place_pod
 from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights
 from hetero.placement.price import NEVER, Lessons, Prices, Shape, Want
 from hetero.placement.state import Cluster
+from hetero.placement.victims import NO_GANGS, Gang, Victims, fewest
 
 #: What a device says that only those hold whom the pod may not share it with.
 _APART = "shared otherwise"
 #: Shapes whose costs are kept up to date, and changes that are remembered for them.
 _MOST_ROWS, _MOST_CHANGES = 1024, 100_000
-#: Sets of victims of one size that are tried before a set is taken with none to spare.
-_MOST_SETS = 300
 #: So many new states of cards, and it is time to forget those no card is in any more.
 _MOST_STATES = 20_000
-
-
-@frozen(kw_only=True)
-class Victims:
-    """Whom to evict from a node for a pod, by UID; `ending` are those that go by themselves."""
-
-    node: str
-    uids: tuple[str, ...]
-    ending: tuple[str, ...]
-    priorities: tuple[int, ...]
-
-    @property
-    def loss(self) -> tuple[int, tuple[int, ...]]:
-        """What is lost: how many, and then how important they are."""
-        return len(self.uids), self.priorities
 
 
 class Quotas(Protocol):
@@ -325,6 +316,11 @@ class SchedulerCache:
         """Return the UIDs of those that stand on a node."""
         return frozenset(self._on.get(node, ()))
 
+    def elsewhere(self, uids: Iterable[str], node: str) -> list[str]:
+        """Return those of the UIDs that stand on another node."""
+        standing = ((uid, self.standing.get(uid)) for uid in uids)
+        return [uid for uid, placement in standing if placement and placement.node != node]
+
     def preemptible(self, pod: Pod, names: Iterable[str]) -> list[str]:
         """Return the nodes with anybody less important than the pod, the best to look at first.
 
@@ -344,64 +340,50 @@ class SchedulerCache:
         pod: Pod,
         node: str,
         *,
-        given: Iterable[str] = (),
+        given: Collection[str] = (),
         ending: Iterable[str] = (),
         spared: Container[str] = (),
+        gangs: Mapping[str, Gang] = NO_GANGS,
+        may: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> Victims | None:
         """Return whom to evict so that the pod fits: the fewest, of these the least important.
 
         The `given` are evicted in any case, the `spared` never; the `ending` go by themselves.
-        None if the pod
-        would not fit even without every pod of lower priority, or may not for its namespace's
-        quota, which nobody's eviction mends.
+        `gangs` has, by each of its pods that holds something, those that are evicted together or
+        not at all. Those may go who `may`. None if the pod would not fit even without every pod of
+        lower priority, or may not for its namespace's quota, which nobody's eviction mends.
         """
         if self._kinds.get(node) in self._over_quota(pod):
             return None
-        going = dict.fromkeys((*given, *ending))
-        others = sorted(
-            (
-                uid
-                for uid in self._on.get(node, ())
-                if self.standing[uid].pod.priority < pod.priority
-                and uid not in going
-                and uid not in spared
-            ),
-            key=lambda uid: (self.standing[uid].pod.priority, uid),
-        )
 
-        def fits(some: Iterable[str]) -> bool:
+        def together(uid: str) -> Gang:
+            return gangs.get(uid) or frozenset({uid})
+
+        def spares(gang: Iterable[str]) -> bool:
+            standing = self.standing
+            return any(uid in spared or standing[uid].pod.priority >= pod.priority for uid in gang)
+
+        certain = dict.fromkeys(chain(given, *map(together, given)))
+        if spares(certain.keys() - given):
+            return None
+        going = {*certain, *ending}
+        # The same one for each of a gang's pods.
+        others = {together(uid) for uid in self._on.get(node, ()) if uid not in going}
+        others = {gang for gang in others if not spares(gang)}
+        priorities = {uid: self.standing[uid].pod.priority for gang in others for uid in gang}
+
+        def fits(some: Collection[str]) -> bool:
             return isinstance(self._place_pod(pod, node, without=[*going, *some]), Placement)
 
-        if not fits(others):
+        chosen = fewest(others, priorities, fits=fits, may=may)
+        if chosen is None:
             return None
-        chosen = self._fewest(others, fits)
         return Victims(
             node=node,
-            uids=(*given, *chosen),
+            uids=(*certain, *chosen),
             ending=tuple(ending),
-            priorities=tuple(self._priorities(chosen)),
+            priorities=tuple(sorted((priorities[uid] for uid in chosen), reverse=True)),
         )
-
-    def _fewest(
-        self, others: Sequence[str], fits: Callable[[Iterable[str]], bool]
-    ) -> tuple[str, ...]:
-        """Return the fewest of the others, least important first, without whom the pod fits."""
-        for size in range(len(others) + 1):
-            if comb(len(others), size) > _MOST_SETS:
-                break
-            # In this order the first set that does has the least important of all of its size.
-            for some in sorted(combinations(others, size), key=self._priorities):
-                if fits(some):
-                    return some
-        remaining = list(others)  # too many sets: spare the most important that it can do without
-        for uid in reversed(others):
-            rest = [one for one in remaining if one != uid]
-            if fits(rest):
-                remaining = rest
-        return tuple(remaining)
-
-    def _priorities(self, uids: Iterable[str]) -> list[int]:
-        return sorted((self.standing[uid].pod.priority for uid in uids), reverse=True)
 
     # --- from a node to a placement -------------------------------------------------------------
 

@@ -52,7 +52,7 @@ from hetero.model import Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import Container, Node, Placement, Pod
-from hetero.placement.demand import Demand
+from hetero.placement.demand import HALF_LIFE, Demand
 from hetero.placement.place_pod import standing
 from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weights
 from hetero.placement.state import UNLIMITED
@@ -117,7 +117,7 @@ class Scheduler:
     node_placement: str = "fragmentation"
     device_placement: str = "fragmentation"
     choose: str = "one"  # "score": answer all nodes that serve
-    half_life: float | None = None  # seconds, of what arrived
+    half_life: float = HALF_LIFE  # seconds, of what arrived
     mix_in: str | None = None  # the ConfigMap of the expected mix, as namespace/name
     mix: ExpectedMix | None = field(init=False, default=None)
     quotas: Quotas = field(init=False)
@@ -148,18 +148,19 @@ class Scheduler:
         def again(pod: Plain) -> None:
             self._later(self._touch(_path(pod), pod["metadata"]["uid"]))
 
-        self.preemption = Preemption(
-            api=self.api,
-            cache=self.cache,
-            events=self.events,
-            pods=ChainMap(self._pods, self._hami_pods),
-            again=again,
-        )
         self.groups = PodGroups(
             api=self.api,
             vocabulary=self.vocabulary,
             cache=self.cache,
             choose=self._choose,
+            again=again,
+        )
+        self.preemption = Preemption(
+            api=self.api,
+            cache=self.cache,
+            events=self.events,
+            pods=ChainMap(self._pods, self._hami_pods),
+            gang=self.groups.gang,
             again=again,
         )
 
@@ -647,7 +648,9 @@ class Scheduler:
             said = {name.lower(): value for name, value in kind.items()}
             given = [next(iter(one.values())) for one in said.get("pods") or ()]
             victims = self.preemption.victims(uid, pod_request.pod, node, given=given)
-            if victims and victims.uids:  # a node without victims is an error to kube-scheduler
+            # A node without victims is an error to kube-scheduler, and so is a victim on another
+            # node: a gang on several is evicted by us alone.
+            if victims and victims.uids and not self.cache.elsewhere(victims.uids, node):
                 answer[node] = {
                     "Pods": [{"UID": uid} for uid in victims.uids],
                     "NumPDBViolations": said.get("numpdbviolations", 0),
