@@ -144,6 +144,28 @@ def test_no_pod_is_bound_before_the_last_came_and_the_room_is_given_back_in_time
     grouped(play, a=3)
 
 
+def test_who_was_refused_for_the_room_of_a_group_that_never_came_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pod_groups, "HELD", 0.3)
+
+    async def play(it: Running) -> None:
+        for name in ("a1", "a2", "a3", "b1", "b2"):
+            member(it, name, name[0])
+        assert [1] == [len((await ask(it, "a1"))["NodeNames"])]
+        assert [] == (await ask(it, "b1"))["NodeNames"]
+
+        def tried_again() -> list[str]:
+            notes = [it.api.objects[f"{PODS}/{b}"]["metadata"]["annotations"] for b in ("b1", "b2")]
+            return [one[extender.AGAIN] for one in notes if extender.AGAIN in one]
+
+        assert [] == tried_again()
+        await until(tried_again)
+        assert [{}, {}] == await schedule(it, "b1", "b2")
+
+    grouped(play, a=3, b=2)
+
+
 def test_a_held_node_that_kube_scheduler_rules_out_is_not_held_for_that_pod_again() -> None:
     async def play(it: Running) -> None:
         for name in ("a1", "a2"):

@@ -18,13 +18,13 @@ import logging
 from collections import ChainMap, Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime
 from time import monotonic, time
 from typing import Any
 
 from aiohttp import web
 from attrs import define, evolve, field
-from msgspec import Raw, json
+from msgspec import Raw, convert, json
 
 from hetero.kube.api.annotations import (
     ALLOCATION,
@@ -680,7 +680,7 @@ def _created(pod: Plain) -> float:
     said = pod["metadata"].get("creationTimestamp")
     if said is None:
         return time()
-    return datetime.strptime(said, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+    return convert(said, datetime).timestamp()
 
 
 def _without_host(pod: Pod) -> Pod:
