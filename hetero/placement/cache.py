@@ -21,7 +21,7 @@ from collections.abc import (
     Mapping,
 )
 from heapq import heapify, heappop, heappush
-from itertools import chain
+from itertools import chain, islice
 from typing import Protocol
 
 from attrs import define, evolve
@@ -36,6 +36,8 @@ from hetero.model import (
     Request,
     Shortage,
 )
+from hetero.placement.claims import NODES as CLAIMED
+from hetero.placement.claims import Claims
 from hetero.placement.cluster import DeviceUsage, Node, Placement, Pod
 from hetero.placement.demand import MOST_CLASSES, Demand, RequestClass
 from hetero.placement.match import allocate
@@ -108,6 +110,7 @@ class SchedulerCache:
         self.standing: dict[str, Placement] = {}  # by the pod's UID
         self._on: dict[str, set[str]] = {}  # the UIDs of those on a node
         self._counted: set[str] = set()  # the UIDs of those that the demand counts
+        self._claims = Claims()
         self._cluster: Cluster | None = None
         self._kinds: dict[str, frozenset[int]] = {}  # of each node's cards
 
@@ -183,30 +186,69 @@ class SchedulerCache:
         if ran and uid in self.standing:
             self.demand.end()
         self._counted.discard(uid)
+        self._claims.drop(uid)
         self.release(uid)
 
     # --- what a scheduler asks ------------------------------------------------------------------
 
     def best(
-        self, pod: Pod, offered: Container[str], *, weights: Weights | None = None
+        self, pod: Pod, offered: Container[str], *, weights: Weights | None = None, uid: str = ""
     ) -> str | None:
-        """Return the cheapest of the offered nodes that serve the pod, the first among equals."""
+        """Return the cheapest of the offered nodes that serve the pod, the first among equals.
+
+        One that another pod than `uid` claims comes after all others.
+        """
         row, nodes = self._row(pod, weights), self.cluster().nodes
         over, heap, costs = self._over_quota(pod), row.heap, row.costs
         passed: list[tuple[int, int]] = []
-        found = None
+        found = claimed = None
         while heap and found is None:
             cost, number = heap[0]
             name = nodes[number].name
             if costs[number] == cost and name in offered and self._kinds[name] not in over:
-                found = name
-                break
+                if not self._claims.keeps_out(uid, name):
+                    found = name
+                    break
+                claimed = claimed or name
             heappop(heap)
             if costs[number] == cost:
                 passed.append((cost, number))
         for one in passed:
             heappush(heap, one)
-        return found
+        return found or claimed
+
+    def claim(self, uid: str, pod: Pod, offered: Iterable[str]) -> None:
+        """Have the nodes nearest to empty kept clear for a pod that wants a whole one and waits.
+
+        Those are the offered nodes with room on which the fewest pods stand. The claim ends when
+        the pod is placed or gone. While pods only arrive no node empties, and nothing is claimed.
+        """
+        cards = self._priced(None).shape(pod).want.wanted.cards
+        if cards < 2 or uid in self._claims or not self.demand.pods_end:
+            return
+        cluster, over = self.cluster(), self._over_quota(pod)
+        able: dict[object, bool] = {}  # by what nodes have when they are empty
+
+        def could_serve(node: Node) -> bool:
+            kind = self._kinds[node.name], len(node.devices), tuple(node.host.items())
+            if kind not in able:
+                everybody = self.on(node.name)
+                answer = self._place_pod(pod, node.name, without=[uid, *everybody])
+                able[kind] = isinstance(answer, Placement)
+            return able[kind]
+
+        near = sorted(
+            (len(self._on.get(name, ())), number)
+            for name in offered
+            if (number := cluster.number.get(name)) is not None
+            and len(cluster.cards[number]) == cards
+            and cluster.free_milli[number]
+            and not cluster.closed[number]
+            and self._kinds[name] not in over
+            and not self._claims.keeps_out(uid, name)
+        )
+        able_nodes = (node.name for _, number in near if could_serve(node := cluster.nodes[number]))
+        self._claims.add(uid, tuple(islice(able_nodes, CLAIMED)))
 
     def serving(self, pod: Pod, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
         """Return those of the nodes that can serve the pod, and what each of the others says."""
@@ -283,6 +325,7 @@ class SchedulerCache:
         self._stand(uid, placement)
 
     def _stand(self, uid: str, placement: Placement) -> None:
+        self._claims.drop(uid)
         self.standing[uid] = placement
         self._on.setdefault(placement.node, set()).add(uid)
         self._move(placement, times=1)

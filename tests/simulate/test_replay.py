@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
+from attrs import evolve
 
 from hetero.kube.api.settings import Settings
 from hetero.kube.scheduler.extender import Scheduler
@@ -250,6 +251,20 @@ def test_pods_come_and_go_and_the_same_seed_gives_the_same(
         assert all(size.waited == 0 for size in life.sizes)
     else:
         assert all(size.refused == 0 for size in life.sizes)
+
+
+def test_pods_that_wait_at_the_end_count_with_what_they_have_waited(trace: Trace) -> None:
+    huge = Pod(containers=(Container(request=Request(asks=(Ask(),) * 8)),))  # the largest node: 8
+    never = evolve(huge, containers=(evolve(huge.containers[0], host={"cpu": 97_000}),))
+    added = evolve(trace, pods=(*trace.pods, *(never,) * 9), lives=())
+    (size,) = (
+        size
+        for size in live(added, "fragmentation", 42, short(mode="queue")).sizes
+        if size.cards == 8
+    )
+
+    assert size.arrived == size.refused > 0
+    assert 0 < size.waited <= size.waited_p99
 
 
 def test_a_load_is_what_is_allocated_while_nothing_is_refused(trace: Trace) -> None:

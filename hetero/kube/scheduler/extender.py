@@ -436,6 +436,8 @@ class Scheduler:
         if not fits:
             refusal = self.cache.refusal(pod_request.pod, names.each)
             self._later(self.events.tell(plain, "Unfit", refusal.sentence))
+            if group_of(plain) is None:
+                self.cache.claim(plain["metadata"]["uid"], pod_request.pod, names.each)
             if self.preemption.wanted(plain) and group_of(plain) is None:
                 self._later(self.preemption.make_room(plain, pod_request.pod, names.each))
         if failed:
@@ -464,7 +466,7 @@ class Scheduler:
     def _take(self, uid: str, pod_request: PodRequest, names: NodeNames) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""
         self._release_taken(uid)
-        node = self.cache.best(pod_request.pod, names, weights=self._weights(pod_request))
+        node = self.cache.best(pod_request.pod, names, weights=self._weights(pod_request), uid=uid)
         if node is None:
             return None
         place = self._reserve(uid, pod_request, node)
