@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
 import sys
 import time
 import urllib.error
@@ -151,16 +153,33 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
 
 
 @everywhere
-def test_a_refusal_has_the_numbers_of_what_lacks(scheduled: ControlPlane) -> None:
+def test_a_refusal_has_the_numbers_of_what_lacks_and_what_if_says_the_same(
+    scheduled: ControlPlane,
+) -> None:
     share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "12288"}
     for number in (1, 2):
-        scheduled.add_node(f"n{number}", {INVENTORY: inventory_text((card(f"GPU-{number}"),))})
+        notes = {INVENTORY: inventory_text((card(f"GPU-{number}"),))}
+        scheduled.add_node(f"n{number}", notes, **{"nvidia.com/gpu": "20"})
         scheduled.add_pod(f"p{number}", share)
     wait_for(lambda: node_of(scheduled, "p1") and node_of(scheduled, "p2"))
     scheduled.add_pod("late", share)
 
     told = "0 of 2 nodes: 2 lack memory on one device (12 GiB wanted, largest free 4)"
     assert wait_for(lambda: told in scheduled.events("late"))
+
+    words = ("--cluster", "--replicas", "1", "--memory", "2Gi", "--core", "30", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "hetero.cli", "simulate", *words],
+        env={"PATH": os.environ["PATH"], "KUBECONFIG": str(scheduled.kubeconfig)},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    late, added = json.loads(done.stdout)["items"]
+    assert ("late", "waiting", told) == (late["pod"], late["origin"], late["refusal"])
+    like = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "30"}
+    scheduled.add_pod("added", like)
+    assert added["node"] == wait_for(lambda: node_of(scheduled, "added"))
 
 
 def important(plane: ControlPlane, name: str, value: int) -> None:
