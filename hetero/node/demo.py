@@ -110,8 +110,10 @@ class Demo:
                 )
                 for share in SHARES
             ]
-            while any(count.running for count in counts):
+            running = True
+            while running:
                 time.sleep(0.5)
+                running = any(count.running for count in counts)
                 yield tuple(
                     Got(asked=share, got=100 * count.rate / rate)
                     for share, count in zip(SHARES, counts, strict=True)
