@@ -9,6 +9,33 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What clients ask besides what the limiter's abi.h declares, after NVIDIA's nvml.h. */
+
+/* Of what nvmlDeviceGetPciInfo and its _v2 fill: nvmlPciInfo_t before its last 16 bytes. */
+#define NVML_PCI_INFO_V2_SIZE 52
+
+typedef struct {
+    unsigned version; /* nvmlTemperature_v1 */
+    int sensorType, temperature;
+} nvmlTemperature_v1_t;
+
+#define nvmlTemperature_v1 NVML_STRUCT_VERSION(nvmlTemperature_v1_t, 1)
+
+typedef struct {
+    unsigned version; /* NVML_GPM_SUPPORT_VERSION */
+    unsigned isSupportedDevice;
+} nvmlGpmSupport_t;
+
+#define NVML_GPM_SUPPORT_VERSION 1
+
+typedef struct {
+    unsigned fieldId, scopeId;
+    long long timestamp, latencyUsec;
+    nvmlValueType_t valueType;
+    nvmlReturn_t nvmlReturn;
+    nvmlValue_t value;
+} nvmlFieldValue_t;
+
 struct nvmlDevice_st { /* a device, or a MIG instance of it */
     unsigned device;
     int instance; /* -1: the device itself */
