@@ -24,10 +24,10 @@ setup: .venv/.installed .venv-clients/.installed native ## make .venv and instal
 	touch $@
 
 # Others' programs that read the simulated drivers in tests; none of them is of ours, so ours never meets what they need.
-# All that gpustack-runtime needs is 200 MB; its detector runs with what is named here.
+# All that gpustack-runtime asks for is 200 MB; its detector runs with what is named here.
 .venv-clients/.installed: constraints.txt Makefile
 	$(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet dataclasses-json gpustat mthreads-ml-py nvitop py3nvml
+	.venv-clients/bin/pip install --quiet ascendtop dataclasses-json gpustat mthreads-ml-py nvitop py3nvml pyrsmi
 	.venv-clients/bin/pip install --quiet --no-deps gpustack-runtime
 	touch $@
 
