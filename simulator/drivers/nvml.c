@@ -1,5 +1,5 @@
 /* The fake NVML: the rack's cards, as NVML tells of them. Where they sit, who uses them and what they are made of is in
- * nvml_place.c, nvml_use.c and nvml_card.c. */
+ * nvml_place.c, nvml_use.c, nvml_card.c and nvml_mig.c. */
 #include "nvml.h"
 
 #include <pthread.h>

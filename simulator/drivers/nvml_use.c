@@ -47,9 +47,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v
 EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t handle, nvmlBAR1Memory_t *memory)
 {
     ALIVE(device, handle);
-    WHOLE(handle);
     NEEDS(memory);
-    *memory = (nvmlBAR1Memory_t){device->memory, device->memory, 0};
+    uint64_t size = handle->instance >= 0 ? card_of(handle)->memory : device->memory;
+    *memory = (nvmlBAR1Memory_t){size, size, 0};
     return NVML_SUCCESS;
 }
 

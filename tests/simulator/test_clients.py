@@ -43,6 +43,18 @@ compute = 9.0
 time = 2 us
 per_arg0 = 1 us
 """
+MIG = """
+[device]
+vendor = nvidia
+model = NVIDIA H200
+memory = 143771 MiB
+compute = 9.0
+mig = 1g.18gb x2, 3g.71gb x1
+
+[kernel spin]
+time = 2 us
+per_arg0 = 1 us
+"""
 #: Cards of the others, of which one is not well; what is said of the power is in watts.
 OTHERS = """
 [device]
@@ -165,6 +177,25 @@ class Station(Machine):
         return items
 
 
+#: As gpustack uses it. It looks for MetaX's library in /opt alone, and asks the bus for its cards
+#: unless told otherwise.
+GPUSTACK = """
+import ctypes, json
+from gpustack_runtime.detector import detect_devices, pymxsml
+pymxsml.mxSmlLib = ctypes.CDLL("libmxsml.so")
+print(json.dumps([device.to_dict() for device in detect_devices(fast=False)]))
+"""
+
+
+def _detected(station: Station) -> list[dict[str, Any]]:
+    settings = {
+        "GPUSTACK_RUNTIME_DETECT_NO_PCI_CHECK": "1",
+        "GPUSTACK_RUNTIME_DETECT_NO_HEALTH_CHECK": "0",
+    }
+    shown: list[dict[str, Any]] = json.loads(station.client("python", "-c", GPUSTACK, **settings))
+    return shown
+
+
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[Station, dict[str, Any]]:
     """Cards of all vendors, and what `hetero` says of them, by their PCI addresses."""
@@ -280,24 +311,10 @@ def test_py3smi_shows_what_hetero_reports(nvidia: tuple[Station, list[Any]]) -> 
     ] == re.findall(r"\| +(\d+) +\S+ +(\d+) .* (\d+)MiB \|", shown)
 
 
-#: As gpustack uses it. It looks for MetaX's library in /opt alone, and asks the bus for its cards
-#: unless told otherwise.
-GPUSTACK = """
-import ctypes, json
-from gpustack_runtime.detector import detect_devices, pymxsml
-pymxsml.mxSmlLib = ctypes.CDLL("libmxsml.so")
-print(json.dumps([device.to_dict() for device in detect_devices(fast=False)]))
-"""
-
-
 def test_gpustack_detects_what_hetero_reports(others: tuple[Station, dict[str, Any]]) -> None:
     """All but Hygon's, for which it imports a module that comes with ROCm alone."""
     station, items = others
-    settings = {
-        "GPUSTACK_RUNTIME_DETECT_NO_PCI_CHECK": "1",
-        "GPUSTACK_RUNTIME_DETECT_NO_HEALTH_CHECK": "0",
-    }
-    shown = json.loads(station.client("python", "-c", GPUSTACK, **settings))
+    shown = _detected(station)
     fields = (
         *("manufacturer", "index", "name", "memory", "memory_used", "cores_utilization"),
         *("temperature", "memory_status"),
@@ -322,6 +339,30 @@ def test_gpustack_detects_what_hetero_reports(others: tuple[Station, dict[str, A
         scale = 1000 if item["vendor"] == "mthreads" else 1
         power = None if item["power"] is None else item["power"] * scale
         assert (uuid.lower(), power) == (card["uuid"].lower(), card["power_used"])
+
+
+def test_mig_instances_are_shown_as_hetero_reports_them(tmp_path: Path) -> None:
+    station = Station(tmp_path, MIG)
+    with station.standing(BUSY) as process:
+        (item,) = station.inventory()
+        nvitop = station.client("nvitop", "--once", "--no-unicode")
+        (card,) = _detected(station)
+    menu = item["granularity"]["menu"]
+    parts = [(one["part"], one["name"], one["takes"]["memory"] // MIB) for one in menu]
+    detected = card["appendix"]["mig_devices"]
+    rows = re.findall(r"\| 0:\d +(\S+) @ GI/CI: \d/0 \| +(\S+) / (\S+) \|", nvitop)
+
+    assert sorted(parts) == sorted((one["uuid"], one["name"], one["memory"]) for one in detected)
+    assert item["memory_used"] // MIB == sum(one["memory_used"] for one in detected)
+    assert [(one["name"], one["memory_used"]) for one in detected] == [
+        (name, _mebibytes(used)) for name, used, _ in rows
+    ]
+    assert [one["memory"] for one in detected] == pytest.approx(
+        [_mebibytes(total) for _, _, total in rows], rel=1e-3
+    )
+    assert [(str(process.pid), f"{item['processes'][0]['memory'] / MIB:.1f}MiB")] == re.findall(
+        r"\| +0:0 +(\d+) C +\S+ (\S+) ", nvitop
+    )
 
 
 def test_ascendtop_shows_what_hetero_reports(others: tuple[Station, dict[str, Any]]) -> None:
