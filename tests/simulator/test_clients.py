@@ -20,6 +20,7 @@ import pytest
 from simulated import MIB, Machine
 
 _CLIENTS = Path(__file__).parents[2] / ".venv-clients" / "bin"
+_HETERO = [sys.executable, "-c", "from hetero.cli import main; main()"]
 
 LIMIT = 72  # watts
 NVIDIA = f"""
@@ -153,28 +154,30 @@ class Station(Machine):
 
     def client(self, program: str, *arguments: str, **more: str) -> str:
         """Return what a client prints; it complains of nothing."""
-        path = _CLIENTS / program
-        assert path.exists(), f"{path} is not there: run `make setup`"
         environment = self.environment(**more)
         environment.pop("PYTHONPATH")
-        done = subprocess.run(
-            [str(path), *arguments], env=environment, capture_output=True, text=True, timeout=60
-        )
-        assert ("", 0) == (done.stderr, done.returncode)
-        return done.stdout
+        return _printed([_client(program), *arguments], environment)
+
+    def hetero(self, *arguments: str) -> str:
+        """Return what a command of ours prints."""
+        return _printed([*_HETERO, *arguments], self.environment())
 
     def inventory(self) -> list[dict[str, Any]]:
         """Return what `hetero inventory` says of the cards."""
-        command = [sys.executable, "-c", "from hetero.cli import main; main()"]
-        done = subprocess.run(
-            [*command, "inventory", "--json"],
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-        )
-        assert ("", 0) == (done.stderr, done.returncode)
-        items: list[dict[str, Any]] = json.loads(done.stdout)["items"]
+        items: list[dict[str, Any]] = json.loads(self.hetero("inventory", "--json"))["items"]
         return items
+
+
+def _client(program: str) -> str:
+    path = _CLIENTS / program
+    assert path.exists(), f"{path} is not there: run `make setup`"
+    return str(path)
+
+
+def _printed(command: list[str], environment: dict[str, str]) -> str:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ("", 0) == (done.stderr, done.returncode)
+    return done.stdout
 
 
 #: As gpustack uses it. It looks for MetaX's library in /opt alone, and asks the bus for its cards
@@ -239,6 +242,26 @@ def test_gpustat_shows_what_hetero_reports(nvidia: tuple[Station, list[Any]]) ->
     ]
     assert [LIMIT, None] == [card["enforced.power.limit"] for card in shown["gpus"]]
     assert {item["attributes"]["driver"] for item in items} == {shown["driver_version"]}
+
+
+def test_in_a_grant_gpustat_shows_the_memory_that_ps_reports(tmp_path: Path) -> None:
+    station = Station(tmp_path)
+    inside = f"""
+from simulated import *
+cuda = Cuda()
+cuda.start()
+cuda.made("cuMemAlloc_v2", 512 * MIB)
+for command in ([{_client("gpustat")!r}, "--json"], [*{_HETERO}, "ps", "--json"]):
+    print(json.dumps(json.loads(subprocess.check_output(command))))
+"""
+    program = [sys.executable, "-c", inside]
+    told = station.hetero("run", "--quiet", "--memory", "600Mi", "--", *program).splitlines()
+    (card,), (grant,) = json.loads(told[0])["gpus"], json.loads(told[1])["items"]
+    (share,) = grant["shares"]
+    assert (600, 512) == (card["memory.total"], card["memory.used"])
+    assert (share["device"], share["memory"] // MIB, share["memory_used"] // MIB) == (
+        *(card[name] for name in ("uuid", "memory.total", "memory.used")),
+    )
 
 
 def _unsaid(value: float | None, unit: str) -> str:
