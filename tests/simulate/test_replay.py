@@ -255,8 +255,8 @@ def test_pods_come_and_go_and_the_same_seed_gives_the_same(
 
 def test_pods_that_wait_at_the_end_count_with_what_they_have_waited(trace: Trace) -> None:
     huge = Pod(containers=(Container(request=Request(asks=(Ask(),) * 8)),))  # the largest node: 8
-    never = evolve(huge, containers=(evolve(huge.containers[0], host={"cpu": 97_000}),))
-    added = evolve(trace, pods=(*trace.pods, *(never,) * 9), lives=())
+    unfit = evolve(huge, containers=(evolve(huge.containers[0], host={"cpu": 97_000}),))
+    added = evolve(trace, pods=(*trace.pods, *(unfit,) * 9), lives=())
     (size,) = (
         size
         for size in live(added, "fragmentation", 42, short(mode="queue")).sizes

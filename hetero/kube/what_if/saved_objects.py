@@ -250,7 +250,7 @@ _KINDS: Mapping[str, type[_Object]] = {
     "ResourceQuota": _Quota,
 }
 #: What JSON's types are called in a sentence.
-_WORDS: Mapping[str, str] = {
+_ENGLISH: Mapping[str, str] = {
     "str": "text",
     "int": "a whole number",
     "float": "a number",
@@ -275,10 +275,10 @@ def _expect(plain: Any, kind: type[Struct], where: str) -> None:
         convert(plain, kind)
     except ValidationError as error:
         what, _, path = str(error).partition(" - at ")
-        said = re.sub(r"`([^`]*)`", lambda found: _words(found[1]), what)
+        said = re.sub(r"`([^`]*)`", lambda found: _in_english(found[1]), what)
         place = path.strip("`").removeprefix("$").removeprefix(".")
         raise BadInput(f"{where}{place}: {said[0].lower()}{said[1:]}") from None
 
 
-def _words(types: str) -> str:
-    return " or ".join(_WORDS.get(one, one) for one in types.split(" | "))
+def _in_english(types: str) -> str:
+    return " or ".join(_ENGLISH.get(one, one) for one in types.split(" | "))
