@@ -33,7 +33,6 @@ from hetero.node.selection import expect_here
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
-from hetero.plugin.fork_server import ForkServer
 from hetero.plugin.registry import Discovery, Registry
 from hetero.plugin.vendor import Vendor
 
@@ -99,6 +98,8 @@ class Node:
     @property
     def with_threads(self) -> Node:
         """The same for a program with threads, in which vendors' processes cannot be forked."""
+        from hetero.plugin.fork_server import ForkServer  # here: no command needs sockets for it
+
         more = self.simulation.environment(self.environ) if self.simulation else {}
         starter = ForkServer({**self.environ, **more})
         return evolve(self, registry=Registry(starter=starter, allowed=self.settings.vendors))

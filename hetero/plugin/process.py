@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import gc
 import os
 import resource
 import select
@@ -19,7 +20,7 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from hetero.model.errors import BadInput
-from hetero.plugin.message import LENGTH, MOST, Answer, Question, framed, is_last, read
+from hetero.plugin.message import LENGTH, MOST, Answer, Question, framed, is_last, prepare, read
 from hetero.plugin.respondent import Plugin, Respondent
 
 #: Seconds after which a process that was killed is waited for no longer: it is in the kernel.
@@ -55,6 +56,7 @@ class Forks:
 
     def start(self, plugin: Plugin, questions: int, answers: int) -> int:
         """Start a process that answers what it reads; return its PID."""
+        prepare()  # else half of what the process computes is an import that all of them share
         pid = os.fork()
         if pid == 0:
             become(plugin, questions, answers)
@@ -222,6 +224,7 @@ def how_it_ended(status: int | None) -> str:
 def become(plugin: Plugin, questions: int, answers: int) -> NoReturn:
     """Be the process of a vendor, which was just forked, until nobody asks any more."""
     code = 1
+    gc.freeze()  # a search of the parent's objects for garbage would copy their pages
     try:
         questions, answers = _alone(questions, answers)
         _serve(plugin, questions, answers)

@@ -66,6 +66,17 @@ def test_ps_asks_only_vendors_that_hold_a_grant(hetero: Run, tmp_path: Path) -> 
     assert not Path(mark).exists()
 
 
+def test_what_all_vendors_processes_read_by_was_imported_before_they_were_forked(
+    hetero: Run, environ: Mapping[str, str]
+) -> None:
+    # What was there when the process was forked is not searched for garbage in it.
+    says = "import gc, sys\nraise RuntimeError(sys.modules['cattrs'] in gc.get_objects())"
+    install(Path(environ["PYTHONPATH"]), "telling", says)
+    rows = json.loads(hetero("vendors", "--json").stdout)["items"]
+
+    assert "telling: load: False" in [row["reason"] for row in rows]
+
+
 def test_a_vendor_is_held_to_the_contract(hetero: Run) -> None:
     done = hetero("vendors", "check", "testing", "--json")
     failed = [item["says"] for item in json.loads(done.stdout)["items"] if item["failure"]]
