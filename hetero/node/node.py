@@ -201,10 +201,10 @@ class Node:
             _expect_new(own, container=container, share=share)
             snapshot = self.with_system(own)
             expect_readable(snapshot)
-            self.reconcile(discovery, snapshot)
             answer = fit(inventory_of(discovery, snapshot), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
+            self.reconcile(discovery, snapshot, vendors=answer.vendors)
             self.expect_within_quota(answer, snapshot, devices, asker)
             try:
                 limiters = self.limiters(answer, discovery.vendors)
@@ -228,10 +228,10 @@ class Node:
                         numbers=numbers_of(answer, discovery),
                     )
                 )
-            except BaseException:
-                self.reconcile(discovery, snapshot)  # what was cut for it is nobody's now
+            except BaseException:  # what was cut for it is nobody's now
+                self.reconcile(discovery, snapshot, vendors=answer.vendors)
                 raise
-        sliced = any(piece.vendor in discovery.cutting for piece in answer.pieces)
+        sliced = not answer.vendors.isdisjoint(discovery.cutting)
         handle = evolve(handle, mounts=edits.mounts, sliced=sliced)
         return Admission(handle=handle, edits=edits, limiters=limiters)
 
@@ -271,11 +271,14 @@ class Node:
         """Have the vendors confine `allocation`; within `admission`, since it may cut slices."""
         return slices.enforce(self.registry, self.ledger, allocation, devices, container=container)
 
-    def sweep(self) -> tuple[str, ...]:
-        """Destroy the slices that no standing grant holds; return a sentence about each failure."""
+    def sweep(self, vendors: Collection[str] | None = None) -> tuple[str, ...]:
+        """Destroy the slices that no standing grant holds; return a sentence about each failure.
+
+        `vendors` asks these alone.
+        """
         if self.daemon:
             return self.daemon.sweep()
-        discovery = self.discover()
+        discovery = self.discover(names=vendors)
         with self.ledger.admission() as own:
             return self.reconcile(discovery, self.with_system(own))
 
@@ -402,9 +405,18 @@ class Node:
             stale=snapshot.stale,
         )
 
-    def reconcile(self, discovery: Discovery, snapshot: Snapshot) -> tuple[str, ...]:
-        """Bring slices in line with `snapshot`; within `admission`. Return a line per failure."""
-        return slices.reconcile(self.registry, self.ledger, discovery, snapshot)
+    def reconcile(
+        self,
+        discovery: Discovery,
+        snapshot: Snapshot,
+        *,
+        vendors: Collection[str] | None = None,
+    ) -> tuple[str, ...]:
+        """Bring slices in line with `snapshot`; within `admission`. Return a line per failure.
+
+        `vendors` asks these alone.
+        """
+        return slices.reconcile(self.registry, self.ledger, discovery, snapshot, vendors=vendors)
 
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
@@ -416,8 +428,7 @@ class Node:
         """Return the libraries that hold a program to its grants, of what `vendors` declare."""
         if allocation.policy is Policy.OFF:
             return ()
-        granted = {piece.vendor for piece in allocation.pieces}
-        apis = {vendor.limiter for vendor in vendors if vendor.name in granted}
+        apis = {vendor.limiter for vendor in vendors if vendor.name in allocation.vendors}
         return tuple(limiter(api) for api in sorted(filter(None, apis)))
 
     def _who(self, identity: str) -> str:
@@ -470,7 +481,7 @@ def with_parts(allocation: Allocation, parts: Mapping[str, str]) -> Allocation:
 def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
     """Return what keeps a process away from devices of the vendors it was granted none of."""
     here = {device.vendor for device in discovery.devices}
-    others = here - {piece.vendor for piece in allocation.pieces}
+    others = here - allocation.vendors
     return Edits(
         env={
             variable: vendor.none

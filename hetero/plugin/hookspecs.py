@@ -63,10 +63,10 @@ def hetero_enforce(
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy every slice of ours on `device` but those in `parts`, which standing grants hold.
 
-    Asked whenever a grant has ended and before every admission, while no other is under way, so
-    that a slice whose maker was killed half-way is gone at the next look. Ours are those that
-    `hetero_enforce` marked or noted; a slice that somebody else made, or that a process still
-    uses, is left alone. Doing it twice is the same as doing it once.
+    Asked whenever a grant of its vendor has ended and before every admission to its devices, while
+    no other is under way, so that a slice whose maker was killed half-way is gone at the next look.
+    Ours are those that `hetero_enforce` marked or noted; a slice that somebody else made, or that a
+    process still uses, is left alone. Doing it twice is the same as doing it once.
     """
 
 

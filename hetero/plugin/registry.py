@@ -163,7 +163,7 @@ class Registry:
         name = plugin.source.partition(" ")[0]
         allowed = self._allowed
         if allowed is not None and normalised(name) not in map(normalised, allowed):
-            why = f"{name or plugin.name} is not among the vendors that the node's settings allow"
+            why = f"{name or plugin.name} is not among the vendors that the settings allow"
             return InProcess(lambda _: Answer(failure=why)), False
         if self._apart:
             return Supervisor(plugin, self._starter), True
@@ -189,9 +189,21 @@ class Registry:
 
     def declarations(self) -> tuple[Vendor, ...]:
         """Return the declarations of all working vendors."""
+        return self.declared()[0]
+
+    def declared(self) -> tuple[tuple[Vendor, ...], tuple[str, ...]]:
+        """Return the declarations of all working vendors, and why each other one has none."""
         unknown = [member for member in self._members if not member.whole]
-        self._ask_all(unknown, Question(ask="vendor", within=self._seconds or LOOK))
-        return tuple(member.vendor for member in self._members if member.vendor and member.whole)
+        question = Question(ask="vendor", within=self._seconds or LOOK)
+        answers = dict(zip(unknown, self._ask_all(unknown, question), strict=True))
+        whole = [member.vendor for member in self._members if member.vendor and member.whole]
+        failures = [member.refused for member in self._members if member.refused]
+        failures += [
+            answer.failure or f"{member.plugin.name}: no declaration"
+            for member, answer in answers.items()
+            if not member.whole
+        ]
+        return tuple(whole), tuple(failures)
 
     def discover(self, *, names: Collection[str] | None = None) -> Discovery:
         """Look at the node once through every vendor, or those named, all at the same time."""
@@ -292,12 +304,42 @@ class Registry:
             )
             failure = self._ask(device.vendor, question).failure
             faults += [failure] if failure is not None else []
-        return tuple(faults)
+        return tuple(dict.fromkeys(faults))
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
-        question = Question(ask="observe", within=self._seconds or LOOK, device=device)
-        return self._ask(device.vendor, question).usage or Usage()
+        (((_, usage),), _) = self.observe_all([device])
+        return usage
+
+    def observe_all(
+        self, devices: Iterable[Device]
+    ) -> tuple[tuple[tuple[Device, Usage], ...], tuple[str, ...]]:
+        """Return each device with its usage now, and a sentence about each failure.
+
+        Vendors are asked at the same time, each about one device after the other.
+        """
+        given = tuple(devices)
+        vendors = {device.vendor: self._member(device.vendor) for device in given}
+        waiting = {
+            member: [device for device in given if vendors[device.vendor] is member]
+            for member in self._members  # whoever asks several asks them in this order
+            if member in vendors.values()
+        }
+        usages: dict[str, Usage] = {}
+        faults: list[str] = []
+        while waiting:
+            asked = [(member, left.pop(0)) for member, left in waiting.items()]
+            within = self._seconds or LOOK
+            answers = self._ask_each(
+                (member, Question(ask="observe", within=within, device=device))
+                for member, device in asked
+            )
+            for (_, device), answer in zip(asked, answers, strict=True):
+                usages[device.uuid] = answer.usage or Usage()
+                faults += [answer.failure] if answer.failure is not None else []
+            waiting = {member: left for member, left in waiting.items() if left}
+        pairs = tuple((device, usages[device.uuid]) for device in given)
+        return pairs, tuple(dict.fromkeys(faults))
 
     def close(self) -> None:
         """End the processes of all vendors; who is asked again is started again."""
@@ -323,14 +365,18 @@ class Registry:
         return answer
 
     def _ask_all(self, members: Iterable[_Member], question: Question) -> list[Answer]:
-        """Ask all of them at the same time. A process's first answer says who its vendor is."""
-        waiting = [(member, member.asked.ask(question)) for member in members]
+        """Ask all of them the same at the same time."""
+        return self._ask_each((member, question) for member in members)
+
+    def _ask_each(self, questions: Iterable[tuple[_Member, Question]]) -> list[Answer]:
+        """Ask at the same time. A process's first answer says who its vendor is."""
+        waiting = [(member, asked.ask, member.asked.ask(asked)) for member, asked in questions]
         answers = []
-        for member, answer_of in waiting:
+        for member, ask, answer_of in waiting:
             answer = answer_of()
             answers.append(answer)
             if answer.vendor and not member.whole and member.refused is None:
-                member.whole = question.ask == "vendor"
+                member.whole = ask == "vendor"
                 self._meet(member, answer.vendor, cuts=answer.cuts)
         return answers
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, install
+from tests.cli.conftest import Run
 from tests.plugin import hostile
+from tests.plugin.installed import install
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
 import time
@@ -23,27 +22,7 @@ from hetero.plugin.message import Question
 from hetero.plugin.process import Forks, Starter, VendorProcess
 from hetero.plugin.registry import Registry, VendorRow
 from tests.plugin import hostile
-
-GOOD = """
-from hetero import plugin
-VENDOR = plugin.Vendor(
-    name="good", title="Good", models=(plugin.Model(match="*", granularity=plugin.Fractional()),)
-)
-@plugin.hookimpl
-def hetero_vendor():
-    return VENDOR
-@plugin.hookimpl
-def hetero_discover():
-    yield VENDOR.device(
-        uuid="good-0", model="G", index=0, memory=1 << 30, enforcement=plugin.Enforcement.NONE
-    )
-@plugin.hookimpl
-def hetero_enforce(directory):
-    return plugin.Edits(env={"GOOD": str(directory)})
-@plugin.hookimpl
-def hetero_observe(device):
-    return plugin.Usage(memory=5)
-"""
+from tests.plugin.installed import good, install
 
 
 @pytest.fixture(autouse=True)
@@ -55,16 +34,16 @@ def nobody_has_long(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
     """Return what makes the registry of a hostile vendor beside a good one."""
-    (tmp_path / "hetero_good_vendor.py").write_text(GOOD)
-    shutil.copy(hostile.__file__, tmp_path / "hetero_hostile_vendor.py")
+    entries = [
+        install(tmp_path, "good", good()),
+        install(tmp_path, "hostile", Path(hostile.__file__).read_text()),
+    ]
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def registry(deed: str, hook: str, starter: Starter | None = None) -> Registry:
         monkeypatch.setenv("HOSTILE_AT", hook)
         monkeypatch.setenv("HOSTILE_DOES", deed)
         monkeypatch.setenv(hostile.LEFT, str(tmp_path / "left"))
-        names = ("good", "hostile")
-        entries = [Entry(name, f"hetero_{name}_vendor", f"hetero-{name} 1.0") for name in names]
         return Registry(lambda: entries, starter or Forks())
 
     return registry
@@ -101,19 +80,19 @@ def test_a_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
 ) -> None:
     registry = installed(deed, hook)
     theirs = asked(registry, "hostile", tmp_path)
-    good = asked(registry, "good", tmp_path)
+    neighbour = asked(registry, "good", tmp_path)
     registry.close()
 
-    assert good == (
+    assert neighbour == (
         VendorRow(
             name="good",
             source="hetero-good 1.0",
             state="ok",
             devices=1,
-            title="Good",
-            file=f"{tmp_path}/hetero_good_vendor.py",
+            title="good",
+            file=f"{tmp_path}/hetero_good.py",
         ),
-        Edits(env={"GOOD": f"{tmp_path}/good"}),
+        Edits(env={"GOOD": f"{tmp_path}/good", "GOOD_VISIBLE_DEVICES": "good-0"}),
         (),
         [Usage(memory=5)],
     )
@@ -178,21 +157,25 @@ def test_a_program_with_threads_asks_by_way_of_a_server(
     asking.join()
     registry.close()
 
-    (_, _, _, usages), good = seen
+    (_, _, _, usages), neighbour = seen
     assert [Usage()] == usages
-    assert (Edits(env={"GOOD": f"{tmp_path}/good"}), (), [Usage(memory=5)]) == good[1:]
+    assert (
+        Edits(env={"GOOD": f"{tmp_path}/good", "GOOD_VISIBLE_DEVICES": "good-0"}),
+        (),
+        [Usage(memory=5)],
+    ) == neighbour[1:]
 
 
 def test_a_vendor_whose_process_ended_between_two_questions_is_started_again(
     installed: Callable[..., Registry],
 ) -> None:
     registry = installed("hang", "nowhere")
-    (good, _), first = registry.discover().rows, registry._members[0].asked._process  # type: ignore[union-attr]
+    (row, _), first = registry.discover().rows, registry._members[0].asked._process  # type: ignore[union-attr]
     assert first is not None
     os.kill(first.pid, 9)
     assert eventually(lambda: not first.runs)
 
-    assert good == registry.discover().rows[0]
+    assert row == registry.discover().rows[0]
     assert first is not registry._members[0].asked._process  # type: ignore[union-attr]
 
 
@@ -233,7 +216,7 @@ def test_the_devices_of_a_vendor_that_fails_stay_and_are_stale(
     why = "hostile: discover: its process exited with code 0 without an answer"
     assert [("ok", None), ("stale", why)] == [(row.state, row.reason) for row in after.rows]
     assert [device.uuid for device in before.devices] == [device.uuid for device in after.devices]
-    assert [None, why] == [device.health for device in after.devices]
+    assert ["ok", why] == [device.health for device in after.devices]
 
 
 class Unkillable(Forks):
