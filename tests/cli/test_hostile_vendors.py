@@ -67,6 +67,26 @@ def test_ps_asks_only_vendors_that_hold_a_grant(hetero: Run, tmp_path: Path) -> 
     assert not Path(mark).exists()
 
 
+@pytest.mark.usefixtures("beside")
+def test_an_admission_asks_nothing_of_other_vendors_slices(hetero: Run, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    at = {"HOSTILE_AT": "reconcile", "HOSTILE_DOES": "leave_a_mark", hostile.LEFT: str(mark)}
+
+    assert 0 == hetero("run", "--vendor", "testing", "--memory", "1Gi", "true", **at).returncode
+    assert not mark.exists()
+    assert 0 == hetero("run", "--vendor", "hostile", "--memory", "1Gi", "true", **at).returncode
+    assert mark.exists()
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("hook", ["reconcile", "observe"])
+def test_what_fails_after_discovery_is_one_line_of_doctor(hetero: Run, hook: str) -> None:
+    done = hetero("doctor", HOSTILE_AT=hook, HOSTILE_DOES="segfault")
+
+    assert 1 == done.returncode
+    assert 1 == done.stdout.count(f"hostile: {hook}: its process was ended by SIGSEGV")
+
+
 def test_what_all_vendors_processes_read_by_was_imported_before_they_were_forked(
     hetero: Run, environ: Mapping[str, str]
 ) -> None:

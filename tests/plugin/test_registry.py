@@ -249,6 +249,27 @@ def test_vendors_are_asked_at_the_same_time() -> None:
     assert time.monotonic() - before < 1.6
 
 
+MEETS = """
+@plugin.hookimpl
+def hetero_observe(device):
+    import pathlib, time
+    pathlib.Path(r"{site}", device.vendor).touch()
+    while not pathlib.Path(r"{site}", "{other}").exists():
+        time.sleep(0.01)
+    return plugin.Usage(memory=7)
+"""
+
+
+def test_usage_is_asked_of_all_vendors_at_the_same_time(site: Path) -> None:
+    for name, other in (("left", "right"), ("right", "left")):
+        install(site, name, good(name) + MEETS.format(site=site, other=other))
+    registry = Registry(allowed=["hetero-left", "hetero-right"])
+    usages, faults = registry.observe_all(registry.discover().devices)
+    registry.close()
+
+    assert ({"left-0": 7, "right-0": 7}, ()) == ({d.uuid: u.memory for d, u in usages}, faults)
+
+
 def test_a_vendor_that_gave_no_answer_is_asked_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
