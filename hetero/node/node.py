@@ -10,6 +10,7 @@ import os
 import pwd
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from attrs import evolve, field
@@ -25,7 +26,7 @@ from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import DeviceLimit, limit_of
 from hetero.node.ledger.holders import end, holders
 from hetero.node.ledger.ledger import ALIVE, Container, Grant, GrantHandle, Ledger, Snapshot
-from hetero.node.ledger.state import check, is_roots
+from hetero.node.ledger.state import check, is_roots, prepare
 from hetero.node.native import limiter
 from hetero.node.place import SYSTEM, persistent_directory, state_directory
 from hetero.node.quota import Held, User, expect_within, held_of_quotas
@@ -33,6 +34,7 @@ from hetero.node.selection import expect_here
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
+from hetero.plugin.pauses import Pauses
 from hetero.plugin.registry import Discovery, Registry
 from hetero.plugin.vendor import Vendor
 
@@ -86,7 +88,10 @@ class Node:
             check(state)
         settings = load_settings(environ)
         return cls(
-            registry=Registry(allowed=settings.vendors),
+            registry=Registry(
+                allowed=settings.vendors,
+                pauses=Pauses(state / "vendors.json", partial(prepare, state)),
+            ),
             ledger=Ledger(state, persistent=within(persistent) if persistent else None),
             settings=settings,
             system=Ledger(shared) if shared != state and uid != 0 else None,

@@ -15,6 +15,7 @@ from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
 from hetero.plugin.entry_points import Entry, entries, normalised
 from hetero.plugin.message import Answer, Question
+from hetero.plugin.pauses import Pauses
 from hetero.plugin.process import Forks, Starter
 from hetero.plugin.respondent import Plugin, Respondent
 from hetero.plugin.supervisor import InProcess, Supervisor
@@ -136,7 +137,7 @@ class Registry:
     They are those installed in this environment; `Registry.of(object, ...)` takes others. `starter`
     starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
     `allowed` are the distributions whose code may be run; None: all. An answer may take `seconds`;
-    None: as long as its hook takes at most.
+    None: as long as its hook takes at most. `pauses` are what commands remember of each other's.
     """
 
     _plugins: Callable[[], Iterable[Plugin]] = installed
@@ -144,6 +145,7 @@ class Registry:
     _allowed: Collection[str] | None = None
     _apart: bool = True
     _seconds: float | None = None
+    _pauses: Pauses | None = None
 
     @classmethod
     def of(cls, *plugins: object, apart: bool = False) -> Registry:
@@ -166,7 +168,7 @@ class Registry:
             why = f"{name or plugin.name} is not among the vendors that the settings allow"
             return InProcess(lambda _: Answer(failure=why)), False
         if self._apart:
-            return Supervisor(plugin, self._starter), True
+            return Supervisor(plugin, self._starter, self._pauses), True
         return InProcess(Respondent(plugin).answer), True
 
     def vendor(self, name: str) -> Vendor:

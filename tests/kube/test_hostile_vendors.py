@@ -179,11 +179,11 @@ def pod(resource: str) -> dict[str, Any]:
     }
 
 
-async def served(folder: Path, site: Path, settings: str) -> tuple[str, str, Any, str]:
-    """Return both services' logs, the scheduler the webhook sets, and the node that serves."""
+async def served(folder: Path, site: Path, settings: str) -> tuple[list[str], str, list[str]]:
+    """Return both services' logs, the scheduler the webhook sets, and the nodes that serve."""
     (folder / "settings.toml").write_text(settings)
     api = FakeApi()
-    notes = {INVENTORY: inventory_text([evolve(card("GOOD-1"), vendor="good")])}
+    notes = {INVENTORY: inventory_text((evolve(card("GOOD-1"), vendor="good"),))}
     api.put("nodes", {"metadata": {"name": "n1", "annotations": notes}}, event="ADDED")
     async with api.serve() as url:
         scheduler, webhook = Service(folder, url, site), Service(folder, url, site)
@@ -197,7 +197,7 @@ async def served(folder: Path, site: Path, settings: str) -> tuple[str, str, Any
         (patch,) = json.loads(base64.b64decode(review["response"]["patch"]))
         fits = await scheduler.call("filter", {"Pod": pod(GOOD), "NodeNames": ["n1"]})
         assert [0, 0] == [await scheduler.end(), await webhook.end()]
-        return scheduler.log, webhook.log, patch["value"], fits["NodeNames"]
+        return [scheduler.log, webhook.log], patch["value"], fits["NodeNames"]
 
 
 def test_scheduler_and_webhook_serve_one_vendor_whatever_the_others_declarations_do(
@@ -208,7 +208,7 @@ def test_scheduler_and_webhook_serve_one_vendor_whatever_the_others_declarations
     named = card_of(bad["segfault", "vendor"])  # which nobody knows now
     settings = f'[resources]\n"{named}" = "example.com/other"\n'
     logs = served(tmp_path_factory.mktemp("services"), site, settings)
-    *texts, scheduler, nodes = asyncio.run(asyncio.wait_for(logs, 60))
+    texts, scheduler, nodes = asyncio.run(asyncio.wait_for(logs, 60))
 
     assert ("hetero-scheduler", ["n1"]) == (scheduler, nodes)
     for text in texts:
@@ -228,7 +228,7 @@ def test_no_service_runs_a_vendor_that_its_settings_do_not_list(
     install(site, "marking", f"import pathlib; pathlib.Path({str(mark)!r}).touch()\n" + good())
     install(site, "good", good())
     settings = '[vendors]\nallow = ["hetero-good"]\n'
-    *texts, scheduler, nodes = asyncio.run(asyncio.wait_for(served(folder, site, settings), 60))
+    texts, scheduler, nodes = asyncio.run(asyncio.wait_for(served(folder, site, settings), 60))
 
     assert ("hetero-scheduler", ["n1"]) == (scheduler, nodes)
     assert not mark.exists()

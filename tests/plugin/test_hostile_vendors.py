@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -11,16 +12,18 @@ from pathlib import Path
 
 import pytest
 
+import hetero.plugin.pauses
 import hetero.plugin.registry
 import hetero.plugin.supervisor
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation, Edits, Usage
 from hetero.model.errors import NotFound, Refused
 from hetero.model.units import GiB
-from hetero.plugin.entry_points import Entry
 from hetero.plugin.fork_server import ForkServer
 from hetero.plugin.message import Question
+from hetero.plugin.pauses import Pauses
 from hetero.plugin.process import Forks, Starter, VendorProcess
 from hetero.plugin.registry import Registry, VendorRow
+from hetero.plugin.respondent import Plugin
 from tests.plugin import hostile
 from tests.plugin.installed import good, install
 
@@ -179,28 +182,83 @@ def test_a_vendor_whose_process_ended_between_two_questions_is_started_again(
     assert first is not registry._members[0].asked._process  # type: ignore[union-attr]
 
 
+class Counted(Forks):
+    """Notes of which vendors it starts processes."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def start(self, plugin: Plugin, questions: int, answers: int) -> int:
+        self.names.append(plugin.name)
+        return super().start(plugin, questions, answers)
+
+
 def test_a_vendor_that_keeps_failing_is_asked_after_longer_and_longer_pauses(
     installed: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[str] = []
-    start = Forks.start
-
-    def counted(self: Forks, plugin: Entry, questions: int, answers: int) -> int:
-        started.append(plugin.name)
-        return start(self, plugin, questions, answers)
-
     clock = [1000.0]
-    monkeypatch.setattr(Forks, "start", counted)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    registry = installed("raise_an_exit", "import")
+    started = Counted()
+    registry = installed("raise_an_exit", "import", started)
     starts: list[int] = []
     for second in range(200):
         clock[0] = 1000.0 + second
         registry.discover(names=["hostile"])
-        if len(started) > len(starts):
+        if len(started.names) > len(starts):
             starts.append(second)
 
     assert [0, 1, 3, 7, 15, 31, 63, 123, 183] == starts
+
+
+class Exhausted(Forks):
+    """Starts no process, as on a machine that has as many as it may."""
+
+    def start(self, plugin: Plugin, questions: int, answers: int) -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
+def test_a_vendor_may_fail_for_days(
+    installed: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0.0, 61.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    registry = installed("hang", "nowhere", Exhausted())
+    reasons = {registry.discover(names=["hostile"]).rows[0].reason for _ in range(1100)}
+
+    assert {"hostile: discover: [Errno 11] Resource temporarily unavailable"} == reasons
+
+
+def test_a_command_does_not_wait_for_a_vendor_that_hung_in_the_one_before(
+    installed: Callable[..., Registry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(hetero.plugin.pauses, "_now", lambda: clock[0])
+    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 0.5)
+    pauses = Pauses(tmp_path / "vendors.json", lambda: None)
+
+    def reason() -> str | None:
+        """Return why the vendor does not work, in a command of its own."""
+        plugins = installed("hang", "discover")._plugins
+        registry = Registry(plugins, starter=started, pauses=pauses)
+        (row,) = registry.discover(names=["hostile"]).rows
+        registry.close()
+        return row.reason
+
+    started = Counted()
+    hung = "hostile: discover: no answer within 0.5 s"
+    assert hung == reason()
+    clock[0] = 4.0
+    assert f"{hung}: not asked again for 6 s" == reason()
+    clock[0] = 10.0
+    assert hung == reason()
+    clock[0] = 29.0
+    assert f"{hung}: not asked again for 1 s" == reason()
+    assert ["hostile", "hostile"] == started.names
+    clock[0] = 30.0
+    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 3.0)
+    (tmp_path / "hetero_hostile.py").write_text(good("hostile"))
+    assert reason() is None
+    assert "{}" == (tmp_path / "vendors.json").read_text()
 
 
 def test_the_devices_of_a_vendor_that_fails_stay_and_are_stale(
