@@ -287,6 +287,24 @@ def test_the_cluster_and_then_the_patterns_of_a_nodes_name_say_what_it_gives_out
     assert ("mixed", "none") == (plain.partitioned.value, old.partitioned.value)
 
 
+def test_one_list_says_whose_code_services_and_agents_run_unless_a_machine_has_its_own(
+    tmp_path: Path,
+) -> None:
+    said = settings(tmp_path, '[vendors]\nallow = ["hetero-nvidia"]\n')
+    (tmp_path / "node.toml").write_text('[vendors]\nallow = ["hetero-hygon"]\n')
+
+    def run(environ: dict[str, str]) -> list[str]:
+        return [vendor.name for vendor in said.registry(environ).declarations()]
+
+    assert ("hetero-nvidia",) == said.of_node("n1").vendors
+    assert ["nvidia"] == run({})
+    assert ["hygon"] == run({"HETERO_CONFIG": str(tmp_path / "node.toml")})
+    with pytest.raises(BadInput, match="is not a list of names of distributions"):
+        settings(tmp_path, '[vendors]\nallow = "x"\n')
+    with pytest.raises(BadInput, match="'deny' is not known"):
+        settings(tmp_path, "[vendors]\ndeny = []\n")
+
+
 def test_a_runtime_class_is_of_a_vendor_that_is_there(tmp_path: Path) -> None:
     said = settings(tmp_path, '[runtime-classes]\nnvidia = "nvidia"\n')
     wrong = settings(tmp_path, '[runtime-classes]\nnobody = "runc"\n')

@@ -25,7 +25,7 @@ from hetero.plugin.process import Forks, Starter, VendorProcess
 from hetero.plugin.registry import Registry, VendorRow
 from hetero.plugin.respondent import Plugin
 from tests.plugin import hostile
-from tests.plugin.installed import good, install
+from tests.plugin.installed import good, install, install_hostile
 
 
 @pytest.fixture(autouse=True)
@@ -73,16 +73,22 @@ def asked(registry: Registry, vendor: str, directory: Path) -> tuple[object, ...
 
 
 @pytest.mark.parametrize("hook", ["import", *hostile.HOOKS])
-@pytest.mark.parametrize("deed", hostile.DEEDS)
-def test_a_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
-    installed: Callable[..., Registry],
+def test_each_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    deed: str,
     hook: str,
 ) -> None:
-    registry = installed(deed, hook)
-    theirs = asked(registry, "hostile", tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(hostile.LEFT, str(tmp_path / "left"))
+    monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 60.0)  # who hung is not waited for again
+    bad = install_hostile(tmp_path, hostile.DEEDS, [hook])
+    entries = [*bad.values(), install(tmp_path, "good", good())]
+    registry = Registry(lambda: entries)
+    registry.discover()
+    for name in ("LOOK", "CUT"):  # who answers at all has started
+        monkeypatch.setattr(hetero.plugin.registry, name, 1.0)
+    theirs = {deed: asked(registry, bad[deed, hook].name, tmp_path) for deed in hostile.DEEDS}
     neighbour = asked(registry, "good", tmp_path)
     registry.close()
 
@@ -100,18 +106,23 @@ def test_a_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
         [Usage(memory=5)],
     )
     assert ("", "") == tuple(capfd.readouterr())
-    row, edits, faults, usages = theirs
+    for deed, said in theirs.items():
+        expect_one_sentence(deed, hook, bad[deed, hook].name, said)
+
+
+def expect_one_sentence(deed: str, hook: str, name: str, said: tuple[object, ...]) -> None:
+    row, edits, faults, usages = said
     assert isinstance(row, VendorRow)
     worked = deed in hostile.HARMLESS
     early = hook in ("import", "vendor", "discover") and not worked
     assert ("broken" if early else "ok") == row.state
     if early:
-        assert str(row.reason).startswith("hostile: ")
+        assert str(row.reason).startswith(f"{name}: ")
         assert "\n" not in str(row.reason)
         assert (None, (), []) == (edits, faults, usages)
         return
     if hook == "enforce" and not worked:
-        assert str(edits).startswith("hostile: enforce: ")
+        assert str(edits).startswith(f"{name}: enforce: ")
     else:
         assert isinstance(edits, Edits)
     assert (hook == "reconcile" and not worked) == bool(faults)
