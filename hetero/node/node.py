@@ -107,7 +107,8 @@ class Node:
 
         more = self.simulation.environment(self.environ) if self.simulation else {}
         starter = ForkServer({**self.environ, **more})
-        return evolve(self, registry=Registry(starter=starter, allowed=self.settings.vendors))
+        registry = Registry(starter=starter, allowed=self.settings.vendors, watch=True)
+        return evolve(self, registry=registry)
 
     @property
     def unseen(self) -> str | None:

@@ -1,4 +1,4 @@
-"""The five questions a vendor answers; this page is the manual for writing one.
+"""The six questions a vendor answers; this page is the manual for writing one.
 
 A vendor is a module with functions marked `@plugin.hookimpl`, published under the entry point
 group `hetero.plugin.vendor`. An implementation may take fewer arguments than the specification has.
@@ -75,6 +75,17 @@ def hetero_observe(device: Device) -> Usage | None:
     """Return how busy `device` is now; None, or a None field, where the driver will not say."""
 
 
+@hookspec(firstresult=True)
+def hetero_watch() -> dict[str, str] | None:
+    """Wait until the health of devices changes; return by UUID why nothing may be given of which.
+
+    For drivers that tell of events which `hetero_discover` does not see afterwards: a device that
+    is in the answer is unhealthy for that reason, whatever was discovered, until an answer without
+    it. Programs that go on ask this again and again, in a process of its own, and wait as long as
+    it takes. That process may end at any time, which is no failure: another one is started later.
+    """
+
+
 #: Every question above, in the order a vendor is asked them.
 HOOKS = (
     "hetero_vendor",
@@ -82,4 +93,5 @@ HOOKS = (
     "hetero_enforce",
     "hetero_reconcile",
     "hetero_observe",
+    "hetero_watch",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from functools import cache
 from typing import TypeVar
 
@@ -45,8 +46,9 @@ class Answer:
 
     `absent`: the driver is not installed here. `loaded`: the vendor could be imported and says who
     it is; then `vendor` comes with a process's first answer, without models and resource names
-    unless it was asked for, and `cuts` says whether its grants may have slices that outlive their
-    processes. `faults` are of cards that could not be read.
+    unless it was asked for, `cuts` says whether its grants may have slices that outlive their
+    processes, and `watches` whether it tells of its devices' health. `faults` are of cards that
+    could not be read.
     """
 
     failure: str | None = None
@@ -54,10 +56,12 @@ class Answer:
     loaded: bool = True
     vendor: Vendor | None = None
     cuts: bool = False
+    watches: bool = False
     devices: tuple[Device, ...] = ()
     faults: tuple[str, ...] = ()
     edits: Edits | None = None
     usage: Usage | None = None
+    health: Mapping[str, str] | None = None
 
 
 def is_last(question: Question, answer: Answer) -> bool:

@@ -20,6 +20,7 @@ from hetero.plugin.process import Forks, Starter
 from hetero.plugin.respondent import Plugin, Respondent
 from hetero.plugin.supervisor import InProcess, Supervisor
 from hetero.plugin.vendor import Vendor
+from hetero.plugin.watch import Watch
 
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.
@@ -101,11 +102,17 @@ class _Member:
     plugin: Plugin
     asked: Supervisor | InProcess
     trusted: bool = True
+    watch: Watch | None = None
     vendor: Vendor | None = None
     whole: bool = False  # with its models and resource names
     cuts: bool = False
     refused: str | None = None  # why what it answers is not taken
     last: tuple[Device, ...] = ()  # at its last good answer
+
+    def told(self) -> list[Device]:
+        """Return the devices of its last good answer, with the news of their health."""
+        news = self.watch.health if self.watch else {}
+        return [evolve(d, health=news[d.uuid]) if d.uuid in news else d for d in self.last]
 
     def row(self, answer: Answer) -> VendorRow:
         """Return its row, but for what `_addressable` finds."""
@@ -138,6 +145,7 @@ class Registry:
     starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
     `allowed` are the distributions whose code may be run; None: all. An answer may take `seconds`;
     None: as long as its hook takes at most. `pauses` are what commands remember of each other's.
+    Programs that go on and have threads `watch` for news of the devices' health, too.
     """
 
     _plugins: Callable[[], Iterable[Plugin]] = installed
@@ -146,6 +154,7 @@ class Registry:
     _apart: bool = True
     _seconds: float | None = None
     _pauses: Pauses | None = None
+    _watch: bool = False
 
     @classmethod
     def of(cls, *plugins: object, apart: bool = False) -> Registry:
@@ -158,18 +167,19 @@ class Registry:
 
     @cached_property
     def _members(self) -> list[_Member]:
-        return [_Member(plugin, *self._asked(plugin)) for plugin in self._plugins()]
+        return [self._new(plugin) for plugin in self._plugins()]
 
-    def _asked(self, plugin: Plugin) -> tuple[Supervisor | InProcess, bool]:
-        """Return what asks a plugin, and whether its code may be run."""
+    def _new(self, plugin: Plugin) -> _Member:
+        """Return a plugin with what asks it, if its code may be run."""
         name = plugin.source.partition(" ")[0]
         allowed = self._allowed
         if allowed is not None and normalised(name) not in map(normalised, allowed):
             why = f"{name or plugin.name} is not among the vendors that the settings allow"
-            return InProcess(lambda _: Answer(failure=why)), False
-        if self._apart:
-            return Supervisor(plugin, self._starter, self._pauses), True
-        return InProcess(Respondent(plugin).answer), True
+            return _Member(plugin, InProcess(lambda _: Answer(failure=why)), trusted=False)
+        if not self._apart:
+            return _Member(plugin, InProcess(Respondent(plugin).answer))
+        watch = Watch(plugin, self._starter) if self._watch else None
+        return _Member(plugin, Supervisor(plugin, self._starter, self._pauses), watch=watch)
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
@@ -220,8 +230,8 @@ class Registry:
             row = member.row(answer)
             rows.append(row)
             if row.state == "ok":
-                found[row.name], faults[row.name] = list(answer.devices), answer.faults
                 member.last = answer.devices
+                found[row.name], faults[row.name] = member.told(), answer.faults
             elif row.state == "stale":
                 # A driver that does not answer has not lost its cards: what stands on them does.
                 found[row.name] = [evolve(one, health=row.reason) for one in member.last]
@@ -347,6 +357,8 @@ class Registry:
         """End the processes of all vendors; who is asked again is started again."""
         for member in self._members:
             member.asked.close()
+            if member.watch:
+                member.watch.close()
 
     def _member(self, name: str) -> _Member:
         """Return the working vendor of this name. Raises `NotFound`."""
@@ -380,6 +392,8 @@ class Registry:
             if answer.vendor and not member.whole and member.refused is None:
                 member.whole = ask == "vendor"
                 self._meet(member, answer.vendor, cuts=answer.cuts)
+            if member.watch and answer.watches and member.refused is None:
+                member.watch.start()
         return answers
 
     def _meet(self, member: _Member, vendor: Vendor, *, cuts: bool) -> None:

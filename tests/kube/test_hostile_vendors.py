@@ -66,7 +66,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_agent_gives_the_cards_of_one_vendor_whatever_forty_eight_others_do(
+def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_do(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 60.0)  # who hung is not waited for again
@@ -95,6 +95,9 @@ def test_an_agent_gives_the_cards_of_one_vendor_whatever_forty_eight_others_do(
         works = [entry for entry in bad.values() if entry.name not in broken]
         await until(lambda: {card_of(entry) for entry in works} <= at.kubelet.devices.keys())
 
+        told = bad["print_much", "watch"]
+        await until(lambda: "Unhealthy" in at.kubelet.devices[card_of(told)].values())
+
         for deed in DEEDS:
             refused = await admitted(bad[deed, "enforce"])
             assert (deed in hostile.HARMLESS) == (refused is None)
@@ -121,7 +124,7 @@ def test_an_agent_gives_the_cards_of_one_vendor_whatever_forty_eight_others_do(
         assert {"default/good/main", *ours} == set(at.standing())
 
     async def play() -> None:
-        registry = Registry(lambda: entries, ForkServer(dict(os.environ)))
+        registry = Registry(lambda: entries, ForkServer(dict(os.environ)), watch=True)
         try:
             async with world(registry=registry, awaited=GOOD) as at:
                 await story(at)
@@ -239,7 +242,7 @@ def test_an_agent_offers_the_cards_of_a_vendor_that_first_works_after_it_began(
     ]
 
     async def story() -> None:
-        registry = Registry(lambda: entries, ForkServer(dict(os.environ)))
+        registry = Registry(lambda: entries, ForkServer(dict(os.environ)), watch=True)
         async with world(registry=registry, awaited=GOOD) as at:
             assert {GOOD} == at.kubelet.devices.keys()
             mended.touch()

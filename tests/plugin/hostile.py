@@ -105,7 +105,7 @@ DEEDS = {
 }
 #: After these a hook still has its answer.
 HARMLESS = ("fork_that_stays", "print_much", "leave_a_mark")
-HOOKS = ("vendor", "discover", "enforce", "reconcile", "observe")
+HOOKS = ("vendor", "discover", "enforce", "reconcile", "observe", "watch")
 
 _, _, _COPY = __name__.partition("hetero_hostile_")
 NAME = f"hostile-{_COPY}".replace("_", "-") if _COPY else "hostile"
@@ -162,3 +162,11 @@ def hetero_reconcile(device: Device) -> None:
 def hetero_observe(device: Device) -> Usage:
     _at("observe")
     return Usage(memory=1, processes={os.getpid(): 7}, core=0.5)
+
+
+if _COPY.startswith("watch_"):  # else each copy had a second process
+
+    @plugin.hookimpl
+    def hetero_watch() -> dict[str, str]:
+        _at("watch")
+        return {f"{NAME}-0": "not well"}
