@@ -82,13 +82,15 @@ def test_each_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv(hostile.LEFT, str(tmp_path / "left"))
     monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 60.0)  # who hung is not waited for again
-    bad = install_hostile(tmp_path, hostile.DEEDS, [hook])
+    # One hook shows what comes of computing, which is as long as a hang and keeps others waiting.
+    deeds = [deed for deed in hostile.DEEDS if deed != "compute_for_ever" or hook == "discover"]
+    bad = install_hostile(tmp_path, deeds, [hook])
     entries = [*bad.values(), install(tmp_path, "good", good())]
     registry = Registry(lambda: entries)
     registry.discover()
     for name in ("LOOK", "CUT"):  # who answers at all has started
         monkeypatch.setattr(hetero.plugin.registry, name, 1.0)
-    theirs = {deed: asked(registry, bad[deed, hook].name, tmp_path) for deed in hostile.DEEDS}
+    theirs = {deed: asked(registry, bad[deed, hook].name, tmp_path) for deed in deeds}
     neighbour = asked(registry, "good", tmp_path)
     registry.close()
 
@@ -128,7 +130,7 @@ def expect_one_sentence(deed: str, hook: str, name: str, said: tuple[object, ...
     assert (hook == "reconcile" and not worked) == bool(faults)
     assert isinstance(usages, list)
     (usage,) = usages
-    paused = deed in ("hang", "compute_for_ever") and hook in ("enforce", "reconcile")
+    paused = deed == "hang" and hook in ("enforce", "reconcile")
     assert ((hook == "observe" or paused) and not worked) == (usage == Usage())
 
 
