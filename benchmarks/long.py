@@ -6,7 +6,8 @@
 Alone: n kernels one after the other under a share, from the first launch to the start of one more,
 against the same n without a limit. Beside: a tenant of a tenth with kernels of two seconds, and a
 neighbour of sixty with kernels of 1.4 ms (as long as a product of large matrices), for so many
-seconds. A line is printed as soon as its run has ended.
+seconds. A line is printed as soon as its run has ended. Exit status 1: a figure misses what the
+limiter promises.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ JOB = str(hetero_simulator.job("cuda"))
 #: At least so many kernels, and so many seconds of them.
 LEAST_KERNELS, LEAST_SECONDS = 12, 2.0
 TENTH, NEIGHBOUR, PRODUCT_US = 10, 60, 1400
+#: The limiter promises shares within so many points, alone and beside kernels of seconds.
+ALONE_POINTS, BESIDE_POINTS = 1.0, 2.0
 
 
 def start(machine: Machine, core: int | None, *options: str) -> Program:
@@ -69,6 +72,27 @@ def beside(machine: Machine, seconds: float, milliseconds: float, per_ms: float)
     return {"seconds": seconds, "most": most, "after": after, "asked": NEIGHBOUR, "got": got}
 
 
+def missed(report: Mapping[str, Any]) -> list[str]:
+    """Return a line for each figure of a report that is not what the limiter promises."""
+    lines = [
+        f"{row['ms']:.0f} ms: {row['got']:.2f} is not {row['asked']} within {ALONE_POINTS:g}"
+        for row in report["alone"]
+        if abs(row["got"] - row["asked"]) > ALONE_POINTS
+    ]
+    row = report["beside"]
+    if row and row["after"] < row["seconds"]:
+        lines.append(
+            f"beside: kernel {row['most'] + 1} began after {row['after']:.1f} s, "
+            f"before {row['seconds']:.0f}"
+        )
+    if row and abs(row["got"] - row["asked"]) > BESIDE_POINTS:
+        lines.append(
+            f"beside: the neighbour's {row['got']:.2f} is not {row['asked']} "
+            f"within {BESIDE_POINTS:g}"
+        )
+    return lines
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write; what was measured says its date."""
     parser = argparse.ArgumentParser(description="Measures what long kernels get of a card.")
@@ -103,7 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("beside: not run")
     if asked.json:
         asked.json.write_text(json.dumps(report, indent=2) + "\n")
-    return 0
+    misses = missed(report)
+    for line in misses:
+        print(f"missed: {line}", file=sys.stderr)
+    return 1 if misses else 0
 
 
 if __name__ == "__main__":

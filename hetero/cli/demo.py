@@ -88,7 +88,6 @@ def _two_programs(demo: Demo, seconds: int) -> None:
         rate = demo.alone(2)
     put(f"alone a program makes {rate:.0f} steps/s; at once, measured for {seconds} s:")
     refusal: Ending | None = None
-    view = None
     columns = (
         TextColumn("  {task.description}"),
         BarColumn(bar_width=40, complete_style="green", finished_style="green"),
@@ -101,10 +100,9 @@ def _two_programs(demo: Demo, seconds: int) -> None:
         for got in demo.together(rate, seconds):
             for task, program in zip(tasks, got, strict=True):
                 bars.update(task, completed=program.got)
-            if refusal is None and all(program.got for program in got):
+            if refusal is None and demo.shared(view := demo.view()):
                 refusal = demo.over_core()
-                view = demo.view()
-    if refusal is not None and view is not None:
+    if refusal is not None:
         _title("While they ran, a third one asked for more than is left")
         _ending(refusal)
         _title("and the card was held by", "hetero inventory")

@@ -67,6 +67,13 @@ class Demo:
         """Return the node as `hetero inventory` sees it."""
         return observe_node(Node.here(self.environ))
 
+    def shared(self, view: NodeView) -> bool:
+        """Return whether every program of `together` has its grant on the card."""
+        return any(
+            row.device.uuid == self.device.uuid and len(row.grants) == len(SHARES)
+            for row in view.devices
+        )
+
     def many(self) -> NodeView:
         """Return a machine with cards of many vendors, as `hetero inventory` sees it."""
         done = subprocess.run(
@@ -103,8 +110,10 @@ class Demo:
                 )
                 for share in SHARES
             ]
-            while any(count.running for count in counts):
+            running = True
+            while running:
                 time.sleep(0.5)
+                running = any(count.running for count in counts)
                 yield tuple(
                     Got(asked=share, got=100 * count.rate / rate)
                     for share, count in zip(SHARES, counts, strict=True)
@@ -134,8 +143,9 @@ class Demo:
         return ("--memory", f"{self.memory}Mi", "--core", str(share), "--")
 
     def _busy(self, seconds: int, memory: int) -> Sequence[str]:
-        # A warm-up of its own, so that neither program is measured while the other starts.
-        timing = ("--warmup", "1", "--seconds", str(seconds))
+        # A warm-up of its own, so that neither program is measured while the other starts, or
+        # while a third one asks.
+        timing = ("--warmup", "2", "--seconds", str(seconds))
         return (self.job, *timing, "--memory", f"{memory}MiB")
 
     def _hetero(self, *arguments: str) -> list[str]:

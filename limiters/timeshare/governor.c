@@ -268,7 +268,9 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
         return true;
     /* Neighbours that are all owed something would otherwise drift apart, one time slice after the other. */
     bool enough = owed <= 0 || now >= own_until + BUDGET_TIME_SLICE_NS || owed_less(governor);
-    return enough && (time_slice_wanted(time_slice) || time_slice_held(time_slice));
+    /* One that waited in vain runs beside us without saying that it wants anything. */
+    bool lent_no_more = owed < 0 && time_slice_others(time_slice) > 0;
+    return enough && (lent_no_more || time_slice_wanted(time_slice) || time_slice_held(time_slice));
 }
 
 /* Sleep until the next look. */

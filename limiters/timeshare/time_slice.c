@@ -412,7 +412,8 @@ void time_slice_take(struct time_slice *time_slice, bool high, const struct time
 bool time_slice_try(struct time_slice *time_slice, bool high)
 {
     time_slice->high = high;
-    if (time_slice_wanted(time_slice) || time_slice_held(time_slice) || defers(time_slice))
+    if (time_slice_wanted(time_slice) || time_slice_held(time_slice) || time_slice_others(time_slice) > 0 ||
+        defers(time_slice))
         return false;
     time_slice->ours = seize(time_slice);
     time_slice->late = time_slice->late && !time_slice->ours;

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import hetero_simulator
+import pytest
 
 #: 17 runs of honest programs on an H100 (docs/measurements/shares.md).
 RECORDED = Path(__file__).parent / "data/h100-device-time.jsonl"
@@ -59,9 +60,12 @@ def test_a_program_that_is_not_charged_is_an_alarm_in_each_window(tmp_path: Path
     assert ["liar", "20", "windows,", "20", "alarms"] == drawn.split()
 
 
-def test_no_honest_program_that_was_recorded_on_a_card_is_an_alarm(tmp_path: Path) -> None:
-    drawn = run("resample", str(RECORDED), "--windows", "1000", state=tmp_path / "state")
+@pytest.mark.parametrize("windows", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_no_honest_program_that_was_recorded_on_a_card_is_an_alarm(
+    tmp_path: Path, windows: int
+) -> None:
+    drawn = run("resample", str(RECORDED), "--windows", str(windows), state=tmp_path / "state")
     lines = drawn.splitlines()
 
     assert 17 == len(lines)
-    assert ["1000 windows, 0 alarms"] * 17 == [line[27:] for line in lines]
+    assert [f"{windows} windows, 0 alarms"] * 17 == [line[27:] for line in lines]

@@ -96,11 +96,34 @@ static void kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing(void
     }
 }
 
+/* Two of high priority, one of which has waited for the other's kernels in vain, so that it runs without a time slice:
+ * what it does not say that it wants is not lent to a third. */
+static void beside_one_that_waits_no_more_nothing_is_lent(void)
+{
+    begin();
+    add_long(0, 250 * MS, 60, 6)->terms.policy = HETERO_POLICY_ELASTIC;
+    add_long(1, 4 * MS, 14, 4);
+    tenants[0].terms.priority = tenants[1].terms.priority = HETERO_PRIORITY_HIGH;
+    add_long(2, 250 * MS, 9, 2)->terms.policy = HETERO_POLICY_ELASTIC;
+    for (unsigned t = 0; t < 3; t++)
+        tenant_start(&tenants[t]);
+    EXPECT(true, machine_run(40 * SECOND));
+    double got[3];
+    for (unsigned t = 0; t < 3; t++)
+        got[t] = tenant_got(&tenants[t], 2, 40);
+    printf("%.2f of 60 and what is lent, %.2f of 14, %.2f of 9\n", got[0], got[1], got[2]);
+    EXPECT(true, got[0] >= 59);
+    EXPECT_NEAR(14, 1, got[1]);
+    EXPECT(true, got[2] >= 8);
+    machine_end();
+}
+
 static const struct test tests[] = {
     TEST(alone_kernels_of_any_length_get_their_share),
     TEST(a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long),
     TEST(two_with_kernels_of_seconds_have_their_shares),
     TEST(kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing),
+    TEST(beside_one_that_waits_no_more_nothing_is_lent),
 };
 
 int main(int count, char **arguments)

@@ -102,6 +102,57 @@ static void a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share(
     }
 }
 
+/* What a tenant's page says for so long, whatever its governor wrote there. */
+static void forge(const struct tenant *liar, enum page_state state, unsigned busy, unsigned seconds)
+{
+    struct hetero_page *page = tenant_page(liar);
+    tenant_lock_page(liar);
+    for (uint64_t until = machine_now() + seconds * SECOND; machine_now() < until;) {
+        EXPECT(true, machine_run(500 * US));
+        page->state = state;
+        page->beat++;
+        page->busy = busy;
+        page->busy_beat += busy > 0;
+    }
+}
+
+/* One of high priority runs beside it, too. */
+static void a_tenant_that_never_gives_its_time_slice_up_costs_its_neighbour_its_own_share_at_most(void)
+{
+    static const uint32_t priorities[] = {HETERO_PRIORITY_LOW, HETERO_PRIORITY_HIGH};
+    for (unsigned p = 0; p < 2; p++)
+        for (unsigned state = PAGE_ENTERS; state <= PAGE_ENDS; state++) {
+            begin();
+            add(0, &KERNELS, 10)->terms.priority = priorities[p];
+            add(1, &KERNELS, 80);
+            tenant_start(&tenants[0]);
+            tenant_start(&tenants[1]);
+            EXPECT(true, machine_run(100 * MS));
+            forge(&tenants[0], (enum page_state)state, 0, 20);
+            printf("%.2f of 80 beside %.2f of 10\n", tenant_got(&tenants[1], 10, 20), tenant_got(&tenants[0], 10, 20));
+            EXPECT(true, tenant_got(&tenants[1], 10, 20) >= (p == 0 ? 69 : 60));
+            EXPECT(true, tenant_got(&tenants[0], 10, 20) <= (p == 0 ? 11 : 15));
+            machine_end();
+        }
+}
+
+/* What it says lowers the charge of another, which is in with it. */
+static void a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share(void)
+{
+    begin();
+    add(0, &KERNELS, 10)->from_ns = 3600 * SECOND;
+    add(1, &KERNELS, 10);
+    add(2, &KERNELS, 80);
+    for (unsigned t = 0; t < 3; t++)
+        tenant_start(&tenants[t]);
+    EXPECT(true, machine_run(100 * MS));
+    forge(&tenants[0], PAGE_IDLE, 4, 40);
+    printf("%.2f of 10 and %.2f of 80\n", tenant_got(&tenants[1], 20, 40), tenant_got(&tenants[2], 20, 40));
+    EXPECT(true, tenant_got(&tenants[1], 20, 40) <= 20);
+    EXPECT(true, tenant_got(&tenants[2], 20, 40) >= 79);
+    machine_end();
+}
+
 static void a_thread_that_cannot_be_started_is_tried_again(void)
 {
     begin();
@@ -137,6 +188,8 @@ static const struct test tests[] = {
     TEST(what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_first_launch),
     TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more),
     TEST(a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share),
+    TEST(a_tenant_that_never_gives_its_time_slice_up_costs_its_neighbour_its_own_share_at_most),
+    TEST(a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share),
     TEST(a_thread_that_cannot_be_started_is_tried_again),
     TEST(tenants_whose_clocks_disagree_have_their_shares),
 };

@@ -32,6 +32,7 @@ LONG = (
     "two_with_kernels_of_seconds_have_their_shares",
     "kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing",
     "on_machines_of_honest_tenants_each_has_its_share_within_a_point",
+    "on_machines_of_long_kernels_each_has_its_share_within_six_points",
     "on_long_machines_nobody_is_kept_from_a_card_by_what_others_do",
     *LONGEST,
 )
@@ -110,6 +111,12 @@ def test_after_kill_9_at_a_hundred_thousand_points_nothing_is_stuck() -> None:
 @pytest.mark.parametrize("name", LONGEST)
 def test_hours_of_virtual_time_find_nobody_kept_from_a_card(name: str) -> None:
     print(_run(TESTS[name], name, timeout=3600))
+
+
+@pytest.mark.soak
+def test_on_two_hundred_machines_of_long_kernels_each_has_its_share() -> None:
+    name = "on_machines_of_long_kernels_each_has_its_share_within_six_points"
+    print(_run("random_test", name, 1, 200, timeout=3600))
 
 
 @pytest.mark.soak

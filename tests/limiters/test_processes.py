@@ -267,3 +267,48 @@ say(info()[0] >> 20)
     )
     assert 14 == told
     assert 64 == grant.run("start(); say(info()[0] >> 20)")
+
+
+CLOSE_EVERYTHING = {
+    "closefrom": "os.closerange(3, 65536)",
+    # subprocess closes from 3 on in a child of vfork, which has this process's memory.
+    "vfork": "subprocess.run([sys.executable, '-c', 'pass'], check=True, close_fds=True)",
+    "vfork of a program that does not start": "not_there()",
+}
+
+
+@pytest.mark.parametrize("close", CLOSE_EVERYTHING.values(), ids=CLOSE_EVERYTHING.keys())
+def test_a_program_that_closes_every_file_keeps_its_limits_and_is_counted_on(
+    rack: Rack, close: str
+) -> None:
+    grant = rack.grant(Terms(memory=64 * MIB, core=3000))
+    held, took, left = grant.run(
+        f"""
+import os, subprocess, sys, time
+def not_there():
+    try:
+        subprocess.run(["/not/there"], check=False)
+    except FileNotFoundError:
+        pass
+start()
+kernel = spin_kernel()
+def work(count):
+    since = time.monotonic()
+    for _ in range(count):
+        launch(kernel, 10000)
+    call("cuCtxSynchronize")
+    return time.monotonic() - since
+take("plain", {20 * MIB})
+work(5)
+{close}
+refused = take("plain", {45 * MIB})
+again = "from driver import *\\nstart()\\nsay(take('plain', {45 * MIB}))"
+child = [sys.executable, "-c", again]
+theirs = int(subprocess.run(child, check=True, stdout=subprocess.PIPE).stdout)
+say([[refused, theirs], work(60), info()[0] >> 20])
+"""
+    )
+    assert ([2, 2], 44) == (held, left)
+    assert took > 0.5 * 60 * 0.010 / 0.3  # at their share; far fewer would pass unlimited
+    assert 65 == grant.usage().launches
+    assert grant.usage().gpu_ns >= 0.5 * 65 * 10_000_000

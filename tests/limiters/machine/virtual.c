@@ -847,6 +847,13 @@ struct hetero_page *tenant_page(const struct tenant *tenant)
     return &machine.pages[grant_of(tenant)].said;
 }
 
+void tenant_lock_page(const struct tenant *tenant)
+{
+    char path[32];
+    snprintf(path, sizeof path, ROOT "%u/page.0", grant_of(tenant));
+    demand(set_lock(virtual_open(path, O_RDWR), 0, F_RDLCK), "its page is locked for writing");
+}
+
 /* What root writes when a grant is made. */
 static void write_row(const struct tenant *tenant)
 {

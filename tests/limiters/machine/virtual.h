@@ -77,6 +77,9 @@ void tenant_continue(struct tenant *tenant);
 /* What it says of itself, which it may write as it likes. */
 struct hetero_page *tenant_page(const struct tenant *tenant);
 
+/* Lock its page as a tenant that asks or runs does, until the machine ends. */
+void tenant_lock_page(const struct tenant *tenant);
+
 /* Whether its gate is open; and whether it waits for its time slice. */
 bool tenant_runs(const struct tenant *tenant);
 bool tenant_waits(const struct tenant *tenant);
