@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -20,37 +20,12 @@ from hetero.plugin.process import Forks, Starter
 from hetero.plugin.respondent import Plugin, Respondent
 from hetero.plugin.supervisor import InProcess, Supervisor
 from hetero.plugin.vendor import Vendor
+from hetero.plugin.vendor_row import VendorRow, addressable
 from hetero.plugin.watch import Watch
 
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.
 LOOK, CUT = 5.0, 20.0
-
-
-@frozen(kw_only=True)
-class VendorRow:
-    """One installed vendor as `hetero vendors` shows it.
-
-    `state` is "ok", "partial" (some of its cards cannot be used), "stale" (it failed at this look;
-    its cards are those of its last answer, and nothing is given of them), "absent" (its driver is
-    not installed here), "untrusted" (its distribution is not on the node's list, so nothing of it
-    was run) or "broken"; `reason` says why. `source` is the distribution and version it came from,
-    `file` where its code is.
-    """
-
-    name: str
-    source: str
-    state: str
-    reason: str | None = None
-    devices: int = 0
-    title: str | None = None
-    file: str | None = None
-    trusted: bool = True
-
-    @property
-    def works(self) -> bool:
-        """Whether cards of this vendor can be given out."""
-        return self.state in ("ok", "partial")
 
 
 @frozen(kw_only=True)
@@ -115,7 +90,7 @@ class _Member:
         return [evolve(d, health=news[d.uuid]) if d.uuid in news else d for d in self.last]
 
     def row(self, answer: Answer) -> VendorRow:
-        """Return its row, but for what `_addressable` finds."""
+        """Return its row, but for what `addressable` finds."""
         known = None if self.refused else self.vendor
         reason = self.refused or answer.failure
         states = (
@@ -239,7 +214,7 @@ class Registry:
         count = Counter(device.uuid for devices in found.values() for device in devices)
         for place, row in enumerate(rows):
             if row.name in found and row.state in ("ok", "stale"):
-                found[row.name], rows[place] = _addressable(
+                found[row.name], rows[place] = addressable(
                     row, found[row.name], faults[row.name], count
                 )
         known = [member for member in members if member.vendor and not member.refused]
@@ -406,20 +381,3 @@ class Registry:
             member.refused = f"{name}: its entry point is {name!r} and its vendor {vendor.name!r}"
         else:
             member.vendor, member.cuts = vendor, cuts
-
-
-def _addressable(
-    row: VendorRow, devices: list[Device], faults: Iterable[str], count: Mapping[str, int]
-) -> tuple[list[Device], VendorRow]:
-    """Return a vendor's devices but for those whose UUID counts twice, and its row."""
-    shared = sorted({device.uuid for device in devices if count[device.uuid] > 1})
-    why = [*faults] + [
-        f"{count[uuid]} cards have the UUID {uuid}: none of them can be addressed"
-        for uuid in shared
-    ]
-    left = [device for device in devices if device.uuid not in shared]
-    if row.state == "stale":
-        return left, evolve(row, devices=len(left))
-    state = "ok" if not why else "partial" if left else "broken"
-    reason = f"{row.name}: discover: {'; '.join(why)}" if why else None
-    return left, evolve(row, state=state, reason=reason, devices=len(left))

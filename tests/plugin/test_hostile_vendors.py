@@ -22,8 +22,9 @@ from hetero.plugin.fork_server import ForkServer
 from hetero.plugin.message import Question
 from hetero.plugin.pauses import Pauses
 from hetero.plugin.process import Forks, Starter, VendorProcess
-from hetero.plugin.registry import Registry, VendorRow
+from hetero.plugin.registry import Registry
 from hetero.plugin.respondent import Plugin
+from hetero.plugin.vendor_row import VendorRow
 from tests.plugin import hostile
 from tests.plugin.installed import good, install, install_hostile
 

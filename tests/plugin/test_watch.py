@@ -10,7 +10,8 @@ import pytest
 
 import hetero.plugin.watch
 from hetero.plugin.fork_server import ForkServer
-from hetero.plugin.registry import Registry, VendorRow
+from hetero.plugin.registry import Registry
+from hetero.plugin.vendor_row import VendorRow
 from tests.plugin.installed import good, install
 from tests.plugin.test_hostile_vendors import eventually
 

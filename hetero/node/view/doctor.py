@@ -23,7 +23,8 @@ from hetero.node.node import Node
 from hetero.node.settings import Partitioned, Settings
 from hetero.node.view.bypass import find_bypass
 from hetero.node.view.containers import containers
-from hetero.plugin.registry import Discovery, VendorRow
+from hetero.plugin.registry import Discovery
+from hetero.plugin.vendor_row import VendorRow
 
 
 class Verdict(str, Enum):

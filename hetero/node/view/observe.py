@@ -19,7 +19,7 @@ from hetero.node.ledger.usage_region import Counts, read_counts, read_slots, slo
 from hetero.node.node import Node, inventory_of, program
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.containers import containers_by_space, space_of
-from hetero.plugin.registry import VendorRow
+from hetero.plugin.vendor_row import VendorRow
 
 
 @frozen(kw_only=True)
