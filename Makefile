@@ -16,11 +16,30 @@ FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/attacks tes
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
-setup: .venv/.installed native ## make .venv and install everything into it, editable
+# CUDA 13.5, 11.8 and 12.9: what the tables of the driver's functions are compared with.
+HEADERS := $(foreach header,nvidia-cuda-runtime nvidia-nvml-dev,$(header) $(header)-cu11 $(header)-cu12)
+
+setup: .venv/.installed .venv-clients/.installed .headers/.unpacked native ## make .venv and install everything into it, editable
 
 .venv/.installed: constraints.txt Makefile $(DISTRIBUTIONS:%=%/pyproject.toml)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet $(DEVELOPMENT) -e '.[kube]' $(DISTRIBUTIONS:%=-e %)
+	touch $@
+
+.headers/.unpacked: constraints.txt | .venv/.installed
+	rm -rf .headers
+	$(BIN)/pip download --quiet --no-deps --only-binary=:all: --platform manylinux2014_x86_64 \
+		--dest .headers/wheels $(HEADERS)
+	cd .headers && for wheel in wheels/*; do \
+		../$(BIN)/python -m zipfile -e $$wheel $$(basename $$wheel | cut -d- -f1) || exit; done
+	touch $@
+
+# Others' programs that read the simulated drivers in tests; none of them is of ours, so ours never meets what they need.
+# All that gpustack-runtime asks for is 200 MB; its detector runs with what is named here.
+.venv-clients/.installed: constraints.txt Makefile
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet ascendtop dataclasses-json gpustat mthreads-ml-py nvitop py3nvml pyrsmi
+	.venv-clients/bin/pip install --quiet --no-deps gpustack-runtime
 	touch $@
 
 native: ## build the limiters, the fake drivers and the programs that use a driver
@@ -109,7 +128,7 @@ manifests: setup ## render the chart for those without Helm
 
 uninstall: ## remove the installation, unless grants stand
 	@if [ -x $(BIN)/hetero ]; then $(BIN)/hetero doctor --uninstall-check; fi
-	rm -rf .venv .venv-demo
+	rm -rf .venv .venv-clients .venv-demo
 
 clean: ## remove what was built
 	$(MAKE) -C limiters clean

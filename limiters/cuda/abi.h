@@ -1,6 +1,6 @@
 /* The CUDA driver's ABI as this project meets it: our own declarations of what libcuda.so.1 exports, so that nobody
- * needs CUDA installed to build. The public reference is NVIDIA's cuda.h (13.0); tests/limiters/abi_check.c has the
- * compiler compare the two wherever a cuda.h is found, which is why the types are skipped when it was included first.
+ * needs CUDA installed to build. The public reference is NVIDIA's cuda.h (13.5); tests/limiters/abi_check.c has the
+ * compiler compare the two, which is why the types are skipped when cuda.h was included first.
  *
  * Names. A function whose signature changed is exported again with a suffix, and cuda.h hides that by macros: callers
  * of "cuMemAlloc" link to cuMemAlloc_v2. Only exported names appear here, and the unsuffixed form of a changed function
@@ -340,6 +340,10 @@ typedef struct CUctxCreateParams_st CUctxCreateParams;
 typedef struct CUlaunchAttribute_st CUlaunchAttribute;
 typedef struct CUmemcpyAttributes_st CUmemcpyAttributes;
 typedef struct CUDA_MEMCPY3D_BATCH_OP_st CUDA_MEMCPY3D_BATCH_OP;
+typedef struct CUmemDecompressParams_st CUmemDecompressParams;
+typedef struct CUarrayMapInfo_st CUarrayMapInfo;
+typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
+typedef struct CUgraphicsResource_st *CUgraphicsResource;
 typedef union CUstreamBatchMemOpParams_union CUstreamBatchMemOpParams;
 typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 
@@ -792,6 +796,13 @@ CUresult cuMemGetMemPool(CUmemoryPool *, CUmemLocation *, CUmemAllocationType);
 CUresult cuMemSetMemPool(CUmemLocation *, CUmemAllocationType, CUmemoryPool);
 CU_PTSZ(cuMemPrefetchAsync, CUdeviceptr, size_t, CUdevice, CUstream);
 CU_PTSZ(cuMemPrefetchAsync_v2, CUdeviceptr, size_t, CUmemLocation, unsigned, CUstream);
+CU_PTSZ(cuMemPrefetchBatchAsync, CUdeviceptr *, size_t *, size_t, CUmemLocation *, size_t *, size_t, unsigned long long,
+        CUstream);
+CU_PTSZ(cuMemDiscardBatchAsync, CUdeviceptr *, size_t *, size_t, unsigned long long, CUstream);
+CU_PTSZ(cuMemDiscardAndPrefetchBatchAsync, CUdeviceptr *, size_t *, size_t, CUmemLocation *, size_t *, size_t,
+        unsigned long long, CUstream);
+CU_PTSZ(cuMemMapArrayAsync, CUarrayMapInfo *, unsigned, CUstream);
+CU_PTSZ(cuGraphicsMapResources, unsigned, CUgraphicsResource *, CUstream);
 CUresult cuMemAdvise(CUdeviceptr, size_t, CUmem_advise, CUdevice);
 CUresult cuMemAdvise_v2(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
 
@@ -883,6 +894,10 @@ CU_PTSZ(cuMemcpyBatchAsync_v2, CUdeviceptr *, CUdeviceptr *, size_t *, size_t, C
         CUstream);
 CU_PTSZ(cuMemcpy3DBatchAsync, size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *, unsigned long long, CUstream);
 CU_PTSZ(cuMemcpy3DBatchAsync_v2, size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream);
+CU_PTSZ(cuMemcpyWithAttributesAsync, CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes *, CUstream);
+CU_PTSZ(cuMemcpy3DWithAttributesAsync, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream);
+CU_PTSZ(cuMemBatchDecompressAsync, CUmemDecompressParams *, size_t, unsigned, size_t *, CUstream);
+CU_PTSZ(cuFabricCpyBatchAsync, size_t, CUDA_FABRIC_COPY_BATCH_OP *, unsigned long long, CUstream);
 CU_PTDS(cuMemsetD8_v2, CUdeviceptr, unsigned char, size_t);
 CU_PTDS(cuMemsetD16_v2, CUdeviceptr, unsigned short, size_t);
 CU_PTDS(cuMemsetD32_v2, CUdeviceptr, unsigned, size_t);

@@ -172,6 +172,20 @@ EXPORT cndevRet_t cndevGetDeviceUtilizationInfo(cndevUtilizationInfo_t *utilInfo
     return CNDEV_SUCCESS;
 }
 
+EXPORT cndevRet_t cndevGetTemperatureInfo(cndevTemperatureInfo_t *tempInfo, cndevDevice_t device)
+{
+    VERSIONED(tempInfo);
+    tempInfo->chip = tempInfo->board = (int32_t)card->temperature;
+    return card->temperature ? CNDEV_SUCCESS : CNDEV_ERROR_NOT_SUPPORTED;
+}
+
+EXPORT cndevRet_t cndevGetDevicePowerInfo(cndevDevicePowerInfo_t *powerInfo, cndevDevice_t device)
+{
+    CARD(powerInfo);
+    *powerInfo = (cndevDevicePowerInfo_t){.usage = (int32_t)card->power, .cap = (int32_t)card->power_limit};
+    return card->power ? CNDEV_SUCCESS : CNDEV_ERROR_NOT_SUPPORTED;
+}
+
 EXPORT cndevRet_t cndevGetProcessInfo(uint32_t *infoCount, cndevProcessInfo_t *procInfo, cndevDevice_t device)
 {
     CARD(infoCount);

@@ -75,6 +75,15 @@ typedef struct {
     int32_t version, averageCoreUtilization, coreUtilization[80];
 } cndevUtilizationInfo_t;
 
+typedef struct { /* degrees Celsius */
+    int32_t version, board, cluster[20], memoryDie[8], chip;
+    int32_t airInlet, airOutlet, memory, videoInput, cpu, isp;
+} cndevTemperatureInfo_t;
+
+typedef struct { /* W; no version */
+    int32_t usage, cap, machine, tdp, maxPower, reserved[16];
+} cndevDevicePowerInfo_t;
+
 typedef struct {
     int32_t version;
     uint32_t pid;
@@ -123,6 +132,7 @@ _Static_assert(sizeof(cndevUUID_t) == 56 && sizeof(cndevCardSN_t) == 24, "identi
 _Static_assert(sizeof(cndevMemoryInfoV2_t) == 176 && sizeof(cndevVersionInfo_t) == 28, "memory and version");
 _Static_assert(sizeof(cndevPCIeInfoV2_t) == 64, "place");
 _Static_assert(sizeof(cndevCardHealthState_t) == 16 && sizeof(cndevUtilizationInfo_t) == 328, "state");
+_Static_assert(sizeof(cndevTemperatureInfo_t) == 148 && sizeof(cndevDevicePowerInfo_t) == 84, "temperature and power");
 _Static_assert(sizeof(cndevProcessInfo_t) == 24 && sizeof(cndevSMluSet_t) == 16, "process and quota");
 _Static_assert(sizeof(cndevSMluProfileIdInfo_t) == 520 && sizeof(cndevSMluProfileInfo_t) == 144, "profiles");
 _Static_assert(sizeof(cndevSMluInfo_t) == 904, "instance");

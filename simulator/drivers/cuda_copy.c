@@ -247,6 +247,43 @@ EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *s
     return result;
 }
 
+EXPORT CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t size,
+                                            CUmemcpyAttributes *attributes, CUstream stream)
+{
+    (void)attributes; /* hints */
+    return cuMemcpyAsync(to, from, size, stream);
+}
+
+/* Pages stay where they are here, and the card is busy for as long as it takes to move them. */
+static CUresult move_pages(CUdeviceptr pointer, size_t size, CUstream stream)
+{
+    return copy_line(AT(pointer), AT(pointer), size, TO_DEVICE, stream, true);
+}
+
+EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t size, CUdevice to, CUstream stream)
+{
+    (void)to;
+    return move_pages(pointer, size, stream);
+}
+
+EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t size, CUmemLocation to, unsigned flags,
+                                      CUstream stream)
+{
+    (void)to;
+    return flags == 0 ? move_pages(pointer, size, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *to,
+                                        size_t *indices, size_t locations, unsigned long long flags, CUstream stream)
+{
+    (void)to, (void)indices;
+    if (flags != 0 || count == 0 || locations == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        CHECK(move_pages(pointers[i], sizes[i], stream));
+    return CUDA_SUCCESS;
+}
+
 static CUresult copy_array(CUarray to, size_t to_offset, CUarray from, size_t from_offset, CUdeviceptr device,
                            void *host, size_t size, CUstream stream, bool asynchronous)
 {

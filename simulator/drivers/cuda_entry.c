@@ -96,6 +96,16 @@ PTSZ(cuMemcpyBatchAsync_v2,
      (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *indices,
       size_t attribute_count, CUstream s),
      (to, from, sizes, count, attributes, indices, attribute_count, OWN(s)))
+PTSZ(cuMemcpyWithAttributesAsync,
+     (CUdeviceptr to, CUdeviceptr from, size_t size, CUmemcpyAttributes *attributes, CUstream s),
+     (to, from, size, attributes, OWN(s)))
+PTSZ(cuMemPrefetchAsync, (CUdeviceptr pointer, size_t size, CUdevice to, CUstream s), (pointer, size, to, OWN(s)))
+PTSZ(cuMemPrefetchAsync_v2, (CUdeviceptr pointer, size_t size, CUmemLocation to, unsigned flags, CUstream s),
+     (pointer, size, to, flags, OWN(s)))
+PTSZ(cuMemPrefetchBatchAsync,
+     (CUdeviceptr * pointers, size_t *sizes, size_t count, CUmemLocation *to, size_t *indices, size_t locations,
+      unsigned long long flags, CUstream s),
+     (pointers, sizes, count, to, indices, locations, flags, OWN(s)))
 PTSZ(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *copy, CUstream s), (copy, OWN(s)))
 PTSZ(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream s), (copy, OWN(s)))
 PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream s), (copy, OWN(s)))
@@ -170,6 +180,8 @@ static const struct {
     {"cuGraphKernelNodeGetParams", 12000, "cuGraphKernelNodeGetParams_v2"},
     {"cuIpcOpenMemHandle", 11000, "cuIpcOpenMemHandle_v2"},
     {"cuIpcOpenMemHandle", 4010, "cuIpcOpenMemHandle"},
+    {"cuMemPrefetchAsync", 13000, "cuMemPrefetchAsync_v2"},
+    {"cuMemPrefetchAsync", 8000, "cuMemPrefetchAsync"},
     {"cuMemcpyBatchAsync", 13000, "cuMemcpyBatchAsync_v2"},
     {"cuMemcpyBatchAsync", 12080, "cuMemcpyBatchAsync"},
     {"cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"},

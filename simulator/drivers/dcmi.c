@@ -153,8 +153,10 @@ EXPORT int dcmi_get_device_hbm_info(int card_id, int device_id, struct dcmi_hbm_
     DEVICE(hbm_info);
     if (!has_hbm(card))
         return DCMI_ERR_CODE_NOT_SUPPORT;
-    *hbm_info = (struct dcmi_hbm_info){
-        .memory_size = mebibytes(card->memory), .memory_usage = mebibytes(card->used), .freq = 1600, .temp = 45};
+    *hbm_info = (struct dcmi_hbm_info){.memory_size = mebibytes(card->memory),
+                                       .memory_usage = mebibytes(card->used),
+                                       .freq = 1600,
+                                       .temp = (int)card->temperature};
     return DCMI_OK;
 }
 
@@ -164,6 +166,40 @@ EXPORT int dcmi_get_device_utilization_rate(int card_id, int device_id, int inpu
     if (input_type != UTILIZATION_AICORE && input_type != (has_hbm(card) ? UTILIZATION_HBM : UTILIZATION_MEMORY))
         return DCMI_ERR_CODE_NOT_SUPPORT;
     *utilization_rate = input_type == UTILIZATION_AICORE ? card->busy : (unsigned)(card->used * 100 / card->memory);
+    return DCMI_OK;
+}
+
+EXPORT int dcmi_get_device_multi_utilization_rate(int card_id, int device_id,
+                                                  struct dcmi_multi_utilization_info *util_info)
+{
+    DEVICE(util_info);
+    *util_info = (struct dcmi_multi_utilization_info){.aicore_util = card->busy, .npu_util = card->busy};
+    return DCMI_OK;
+}
+
+EXPORT int dcmi_get_device_power_info(int card_id, int device_id, int *power)
+{
+    DEVICE(power);
+    *power = (int)card->power * 10;
+    return card->power ? DCMI_OK : DCMI_ERR_CODE_NOT_SUPPORT;
+}
+
+EXPORT int dcmi_get_device_temperature(int card_id, int device_id, int *temperature)
+{
+    DEVICE(temperature);
+    *temperature = (int)card->temperature;
+    return card->temperature ? DCMI_OK : DCMI_ERR_CODE_NOT_SUPPORT;
+}
+
+/* A chip that is not well has errors that its memory could not correct. */
+EXPORT int dcmi_get_device_ecc_info(int card_id, int device_id, enum dcmi_device_type input_type,
+                                    struct dcmi_ecc_info *device_ecc_info)
+{
+    DEVICE(device_ecc_info);
+    if (input_type != (has_hbm(card) ? DCMI_DEVICE_TYPE_HBM : DCMI_DEVICE_TYPE_DDR))
+        return DCMI_ERR_CODE_NOT_SUPPORT;
+    *device_ecc_info = (struct dcmi_ecc_info){.enable_flag = 1,
+                                              .double_bit_error_cnt = strcmp(card->health, "ok") != 0};
     return DCMI_OK;
 }
 

@@ -19,6 +19,7 @@ enum {
 
 enum dcmi_unit_type { NPU_TYPE = 0, MCU_TYPE = 1, CPU_TYPE = 2, INVALID_TYPE = 0xff };
 enum dcmi_die_type { NDIE, VDIE };
+enum dcmi_device_type { DCMI_DEVICE_TYPE_DDR, DCMI_DEVICE_TYPE_SRAM, DCMI_DEVICE_TYPE_HBM };
 enum dcmi_main_cmd { DCMI_MAIN_CMD_VDEV_MNG = 52 };
 enum { VDEV_RESOURCE = 0, VDEV_TOTAL = 1, VDEV_FREE = 2, VDEV_ACTIVITY = 5 }; /* sub-commands of VDEV_MNG */
 enum { /* what dcmi_get_device_utilization_rate is asked for */
@@ -52,6 +53,18 @@ struct dcmi_pcie_info_all {
 
 struct dcmi_die_id {
     unsigned int soc_die[5];
+};
+
+struct dcmi_multi_utilization_info { /* percent */
+    unsigned int aic_util, aiv_util, aicore_util, npu_util, reserved[8];
+};
+
+struct dcmi_ecc_info {
+    int enable_flag;
+    unsigned int single_bit_error_cnt, double_bit_error_cnt;
+    unsigned int total_single_bit_error_cnt, total_double_bit_error_cnt;
+    unsigned int single_bit_isolated_pages_cnt, double_bit_isolated_pages_cnt;
+    unsigned int single_bit_next_isolated_pages_cnt, double_bit_next_isolated_pages_cnt;
 };
 
 struct dcmi_hbm_info {

@@ -23,6 +23,9 @@ static void take_card(struct fake_cards *it, const struct rack_section *section)
     card->health = rack_text(section, "health", "ok");
     card->core = (unsigned)rack_number(it->rack, section, "core", RACK_COUNT, 0);
     card->busy = (unsigned)rack_number(it->rack, section, "busy", RACK_COUNT, 0);
+    card->power = (unsigned)rack_number(it->rack, section, "power", RACK_COUNT, 0);
+    card->power_limit = (unsigned)rack_number(it->rack, section, "power_limit", RACK_COUNT, 0);
+    card->temperature = (unsigned)rack_number(it->rack, section, "temperature", RACK_COUNT, 0);
     if (rack_text(section, "numa", NULL))
         card->numa = (int)rack_number(it->rack, section, "numa", RACK_COUNT, 0);
     card->bus = 0x18 + card->place;

@@ -3,8 +3,9 @@
  * `fake_`, but for those of faults.
  *
  * What a [device] says, to every vendor alike: model, memory, used, busy (percent), core (compute units), uuid, serial,
- * numa, pci, health (ok, or what is wrong), links (1:HCCS 2:PIX, peers counted among the vendor's own cards) and
- * processes (pid:size, such as 4242:512 4243:1024, in MiB). Each library reads further keys of its own.
+ * numa, pci, power and power_limit (W), temperature (degrees Celsius), health (ok, or what is wrong), links (1:HCCS
+ * 2:PIX, peers counted among the vendor's own cards) and processes (pid:size, such as 4242:512 4243:1024, in MiB). Each
+ * library reads further keys of its own.
  */
 #ifndef HETERO_MANAGEMENT_FAKE_H
 #define HETERO_MANAGEMENT_FAKE_H

@@ -20,7 +20,9 @@ struct fake_card {
     char uuid[48], serial[32];
     uint64_t memory, used; /* bytes */
     unsigned core, busy;
-    int numa; /* -1: not said */
+    unsigned power, power_limit; /* W; 0: it does not tell */
+    unsigned temperature;        /* degrees Celsius; 0: it does not tell */
+    int numa;                    /* -1: not said */
     unsigned domain, bus, device, function;
 };
 

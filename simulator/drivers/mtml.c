@@ -3,52 +3,18 @@
  * The word for MtLinks is MTLINK<how many>. A card that is not well has memory errors that could not be corrected, and
  * pages to retire.
  */
-#include "mtml.h"
-
-#include "management_fake.h"
+#include "mtml_card.h"
 
 #include <stdio.h>
-#include <string.h>
 
 const char fake_vendor[] = "mthreads";
 
-/* Handles are checked by their addresses: each is a cell of one of these. */
-struct MtmlLibrary {
-    char unused;
-};
-struct MtmlSystem {
-    char unused;
-};
-struct MtmlDevice {
-    char unused;
-};
-struct MtmlMemory {
-    char unused;
-};
-struct MtmlGpu {
-    char unused;
-};
 static struct MtmlLibrary library;
 static struct MtmlSystem computer;
-static struct MtmlDevice devices[FAKE_CARDS]; /* by place, as the two below */
-static struct MtmlMemory memories[FAKE_CARDS];
-static struct MtmlGpu gpus[FAKE_CARDS];
+struct MtmlDevice devices[FAKE_CARDS]; /* by place, as the two below */
+struct MtmlMemory memories[FAKE_CARDS];
+struct MtmlGpu gpus[FAKE_CARDS];
 
-static bool is_null(const void *out)
-{
-    return !out;
-}
-
-/* The card a handle is about, or the end of the call. */
-#define HANDLE_NOISE(cells, handle, out, size)                                                                         \
-    const unsigned place = (unsigned)((handle) - (cells));                                                             \
-    const struct fake_card *card = (handle) == (cells) + place ? fake_at(place) : NULL;                                \
-    FAULTS(card, out, size);                                                                                           \
-    if (!card || is_null(out))                                                                                         \
-        return fake_opened() ? MTML_ERROR_INVALID_ARGUMENT : MTML_ERROR_DRIVER_NOT_LOADED;                             \
-    if (!faults_spare(card))                                                                                           \
-    return MTML_ERROR_DRIVER_FAILURE
-#define HANDLE(cells, handle, out) HANDLE_NOISE(cells, handle, (out), sizeof *(out))
 #define LIBRARY(handle, out)                                                                                           \
     FAULTS(NULL, (out), sizeof *(out));                                                                                \
     if (!fake_opened())                                                                                                \
@@ -316,83 +282,5 @@ EXPORT MtmlReturn mtmlDeviceGetMtLinkRemoteDevice(const MtmlDevice *dev, unsigne
     if (!other)
         return MTML_ERROR_INVALID_ARGUMENT;
     *remote = &devices[other->place];
-    return MTML_SUCCESS;
-}
-
-/* Memory and use. */
-
-EXPORT MtmlReturn mtmlDeviceInitMemory(const MtmlDevice *dev, MtmlMemory **mem)
-{
-    HANDLE(devices, dev, mem);
-    *mem = &memories[place];
-    return MTML_SUCCESS;
-}
-
-EXPORT MtmlReturn mtmlDeviceFreeMemory(MtmlMemory *mem)
-{
-    HANDLE(memories, mem, mem);
-    return MTML_SUCCESS;
-}
-
-EXPORT MtmlReturn mtmlMemoryGetTotal(const MtmlMemory *mem, unsigned long long *total)
-{
-    HANDLE(memories, mem, total);
-    *total = card->memory;
-    return MTML_SUCCESS;
-}
-
-EXPORT MtmlReturn mtmlMemoryGetUsed(const MtmlMemory *mem, unsigned long long *used)
-{
-    HANDLE(memories, mem, used);
-    *used = card->used;
-    return MTML_SUCCESS;
-}
-
-EXPORT MtmlReturn mtmlMemoryGetEccMode(const MtmlMemory *mem, MtmlEccMode *current, MtmlEccMode *pending)
-{
-    HANDLE(memories, mem, current);
-    if (!pending)
-        return MTML_ERROR_INVALID_ARGUMENT;
-    *current = *pending = MTML_MEMORY_ECC_ENABLE;
-    return MTML_SUCCESS;
-}
-
-EXPORT MtmlReturn mtmlMemoryGetEccErrorCounter(const MtmlMemory *mem, MtmlMemoryErrorType type,
-                                               MtmlEccCounterType counter, MtmlMemoryLocation location,
-                                               unsigned long long *count)
-{
-    HANDLE(memories, mem, count);
-    if (type > MTML_MEMORY_ERROR_TYPE_UNCORRECTED || counter > MTML_AGGREGATE_ECC ||
-        location != MTML_MEMORY_LOCATION_DRAM)
-        return MTML_ERROR_INVALID_ARGUMENT;
-    *count = type == MTML_MEMORY_ERROR_TYPE_UNCORRECTED && strcmp(card->health, "ok");
-    return MTML_SUCCESS;
-}
-
-EXPORT MtmlReturn mtmlMemoryGetRetiredPagesPendingStatus(const MtmlMemory *mem, MtmlPagesPending *pending)
-{
-    HANDLE(memories, mem, pending);
-    bool well = !strcmp(card->health, "ok");
-    *pending = well ? MTML_RETIRED_PAGES_PENDING_STATE_FALSE : MTML_RETIRED_PAGES_PENDING_STATE_TRUE;
-    return MTML_SUCCESS;
-}
-
-EXPORT MtmlReturn mtmlDeviceInitGpu(const MtmlDevice *dev, MtmlGpu **gpu)
-{
-    HANDLE(devices, dev, gpu);
-    *gpu = &gpus[place];
-    return MTML_SUCCESS;
-}
-
-EXPORT MtmlReturn mtmlDeviceFreeGpu(MtmlGpu *gpu)
-{
-    HANDLE(gpus, gpu, gpu);
-    return MTML_SUCCESS;
-}
-
-EXPORT MtmlReturn mtmlGpuGetUtilization(const MtmlGpu *gpu, unsigned int *utilization)
-{
-    HANDLE(gpus, gpu, utilization);
-    *utilization = card->busy;
     return MTML_SUCCESS;
 }

@@ -54,6 +54,12 @@ EXPORT mxSmlReturn_t mxSmlGetDeviceVersion(unsigned int deviceId, mxSmlVersionUn
     return text(version, versionSize, fake_driver("metax", "3.6.11"));
 }
 
+EXPORT mxSmlReturn_t mxSmlGetMacaVersion(char *version, unsigned int *size)
+{
+    FAULTS(NULL, version, size ? *size : 0);
+    return version && size ? text(version, size, fake_driver("maca", "3.3.0")) : MXSML_InvalidInput;
+}
+
 EXPORT mxSmlReturn_t mxSmlGetBoardSerial(unsigned int deviceId, char *boardSerial, unsigned int *size)
 {
     CARD_NOISE(boardSerial, size ? *size : 0);
@@ -74,6 +80,39 @@ EXPORT mxSmlReturn_t mxSmlGetDeviceIpUsage(unsigned int deviceId, mxSmlUsageIp_t
         return MXSML_OperationNotSupport;
     *usage = (int)card->busy;
     return MXSML_Success;
+}
+
+EXPORT mxSmlReturn_t mxSmlGetTemperatureInfo(unsigned int deviceId, mxSmlTemperatureSensors_t temperatureType,
+                                             int *temperature)
+{
+    CARD(temperature);
+    *temperature = (int)card->temperature * 100; /* hundredths of a degree */
+    bool known = card->temperature && temperatureType == MXSML_Temperature_Hotspot;
+    return known ? MXSML_Success : MXSML_OperationNotSupport;
+}
+
+/* A board of this class is fed three ways. */
+EXPORT mxSmlReturn_t mxSmlGetBoardPowerInfo(unsigned int deviceId, unsigned int *infoSize,
+                                            mxSmlBoardWayElectricInfo_t *boardInfo)
+{
+    CARD(infoSize);
+    unsigned room = *infoSize;
+    if (!card->power)
+        return MXSML_OperationNotSupport;
+    *infoSize = 3;
+    if (!boardInfo || room < 3)
+        return MXSML_InsufficientSize;
+    for (unsigned i = 0; i < 3; i++)
+        boardInfo[i] = (mxSmlBoardWayElectricInfo_t){.voltage = 12000,
+                                                     .power = (card->power * (i + 1) / 3 - card->power * i / 3) * 1000};
+    return MXSML_Success;
+}
+
+EXPORT mxSmlReturn_t mxSmlGetBoardPowerLimit(unsigned int deviceId, unsigned int *limit)
+{
+    CARD(limit);
+    *limit = card->power_limit * 1000; /* mW */
+    return card->power_limit ? MXSML_Success : MXSML_OperationNotSupport;
 }
 
 EXPORT mxSmlReturn_t mxSmlGetDeviceState(unsigned int deviceId, int *deviceState)

@@ -21,6 +21,7 @@ typedef enum { MXSML_Brand_C = 2 } mxSmlDeviceBrand_t;
 typedef enum { MXSML_Virtualization_Mode_None = 0 } mxSmlDeviceVirtualizationMode_t;
 typedef enum { MXSML_Version_Bios, MXSML_Version_Driver } mxSmlVersionUnit_t;
 typedef enum { MXSML_Usage_Xcore = 4 } mxSmlUsageIp_t;
+typedef enum { MXSML_Temperature_Hotspot } mxSmlTemperatureSensors_t;
 typedef enum { BEST_EFFORT, FIXED_SHARE, BURST_SHARE } mxSmlSchedClass_t;
 typedef enum {
     MXSML_TOPOLOGY_INTERNAL,
@@ -46,6 +47,10 @@ typedef struct {
 typedef struct { /* KiB */
     long visVramTotal, visVramUse, vramTotal, vramUse, xttTotal, xttUse;
 } mxSmlMemoryInfo_t;
+
+typedef struct { /* mV, mA, mW */
+    unsigned int voltage, current, power;
+} mxSmlBoardWayElectricInfo_t;
 
 typedef struct {
     char bdfId[32];

@@ -1,5 +1,5 @@
 /* The fake NVML: the rack's cards, as NVML tells of them. Where they sit, who uses them and what they are made of is in
- * nvml_place.c, nvml_use.c and nvml_card.c. */
+ * nvml_place.c, nvml_use.c, nvml_card.c and nvml_mig.c. */
 #include "nvml.h"
 
 #include <pthread.h>
@@ -275,6 +275,24 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *
     NEEDS(pci);
     pci_of(device, pci);
     return NVML_SUCCESS;
+}
+
+/* Before the long bus id came last, its place and 16 bytes less were reserved: more would be past the caller's end. */
+EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t handle, nvmlPciInfo_t *pci)
+{
+    nvmlPciInfo_t now;
+    FILLS_TEXT(pci, NVML_PCI_INFO_V2_SIZE);
+    KNOWN(device, handle);
+    NEEDS(pci);
+    pci_of(device, &now);
+    memset(now.busId, 0, sizeof now.busId);
+    memcpy(pci, &now, NVML_PCI_INFO_V2_SIZE);
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t handle, nvmlPciInfo_t *pci)
+{
+    return nvmlDeviceGetPciInfo_v2(handle, pci);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int *major, int *minor)

@@ -9,6 +9,73 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What clients ask besides what the limiter's abi.h declares, after NVIDIA's nvml.h. */
+
+/* Of what nvmlDeviceGetPciInfo and its _v2 fill: nvmlPciInfo_t before its last 16 bytes. */
+#define NVML_PCI_INFO_V2_SIZE 52
+
+typedef struct {
+    unsigned version; /* nvmlTemperature_v1 */
+    int sensorType, temperature;
+} nvmlTemperature_v1_t;
+
+#define nvmlTemperature_v1 NVML_STRUCT_VERSION(nvmlTemperature_v1_t, 1)
+
+typedef struct {
+    unsigned version; /* NVML_GPM_SUPPORT_VERSION */
+    unsigned isSupportedDevice;
+} nvmlGpmSupport_t;
+
+#define NVML_GPM_SUPPORT_VERSION 1
+
+typedef nvmlDevice_t nvmlGpuInstance_t, nvmlComputeInstance_t; /* opaque */
+
+typedef struct {
+    unsigned start, size; /* slices */
+} nvmlGpuInstancePlacement_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned id, profileId;
+    nvmlGpuInstancePlacement_t placement;
+} nvmlGpuInstanceInfo_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    nvmlGpuInstance_t gpuInstance;
+    unsigned id, profileId;
+    nvmlGpuInstancePlacement_t placement;
+} nvmlComputeInstanceInfo_t;
+
+typedef struct {
+    unsigned version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+    unsigned copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+    char name[96];
+} nvmlGpuInstanceProfileInfo_v2_t;
+
+typedef struct {
+    unsigned version, id, sliceCount, instanceCount, multiprocessorCount;
+    unsigned sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+    char name[96];
+} nvmlComputeInstanceProfileInfo_v2_t;
+
+#define nvmlGpuInstanceProfileInfo_v2     NVML_STRUCT_VERSION(nvmlGpuInstanceProfileInfo_v2_t, 2)
+#define nvmlComputeInstanceProfileInfo_v2 NVML_STRUCT_VERSION(nvmlComputeInstanceProfileInfo_v2_t, 2)
+
+/* As the ctypes of NVIDIA's own binding lay them out. */
+_Static_assert(nvmlGpuInstanceProfileInfo_v2 == 0x02000098, "GPU instance profile");
+_Static_assert(nvmlComputeInstanceProfileInfo_v2 == 0x02000088, "compute instance profile");
+_Static_assert(nvmlTemperature_v1 == 0x0100000c, "temperature");
+
+typedef struct {
+    unsigned fieldId, scopeId;
+    long long timestamp, latencyUsec;
+    nvmlValueType_t valueType;
+    nvmlReturn_t nvmlReturn;
+    nvmlValue_t value;
+} nvmlFieldValue_t;
+
 struct nvmlDevice_st { /* a device, or a MIG instance of it */
     unsigned device;
     int instance; /* -1: the device itself */

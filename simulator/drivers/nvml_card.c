@@ -1,96 +1,6 @@
 /* The fake NVML: what a card is made of, and whether it is well. */
 #include "nvml.h"
 
-/* MIG. */
-
-EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pending)
-{
-    ALIVE(device, handle);
-    WHOLE(handle);
-    NEEDS(current && pending);
-    if (device->major < 8) /* came with Ampere */
-        return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = device->mig ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
-    return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned *count)
-{
-    ALIVE(device, handle);
-    NEEDS(count);
-    *count = device->mig ? 7 : 0;
-    return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned index, nvmlDevice_t *instance)
-{
-    ALIVE(device, handle);
-    WHOLE(handle);
-    NEEDS(instance && index < 7);
-    if (!device->mig || index >= device->cards)
-        return NVML_ERROR_NOT_FOUND;
-    *instance = &parts[device->first_card + index];
-    return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t instance, nvmlDevice_t *handle)
-{
-    KNOWN(device, instance);
-    (void)device;
-    NEEDS(handle && instance->instance >= 0);
-    *handle = &whole[instance->device];
-    return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t handle, unsigned *is)
-{
-    KNOWN(device, handle);
-    (void)device;
-    NEEDS(is);
-    *is = handle->instance >= 0;
-    return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t handle, unsigned *id)
-{
-    ALIVE(device, handle);
-    (void)device;
-    NEEDS(id && handle->instance >= 0);
-    *id = (unsigned)handle->instance + 1; /* 0 is the whole card's */
-    return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t handle, unsigned *id)
-{
-    ALIVE(device, handle);
-    (void)device;
-    NEEDS(id && handle->instance >= 0);
-    *id = 0;
-    return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t handle, nvmlDeviceAttributes_t *attributes)
-{
-    ALIVE(device, handle);
-    NEEDS(attributes);
-    if (handle->instance < 0)
-        return NVML_ERROR_NOT_SUPPORTED;
-    const struct nvidia_card *card = card_of(handle);
-    *attributes = (nvmlDeviceAttributes_t){
-        .multiprocessorCount = device->multiprocessors / 8 * card->slices,
-        .sharedCopyEngineCount = card->slices,
-        .gpuInstanceSliceCount = card->slices,
-        .computeInstanceSliceCount = card->slices,
-        .memorySizeMB = card->memory >> 20,
-    };
-    return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t handle, nvmlDeviceAttributes_t *attributes)
-{
-    return nvmlDeviceGetAttributes_v2(handle, attributes);
-}
-
 /* Health. A simulated card is whole, or it is lost. */
 
 EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t handle, nvmlEnableState_t *mode)
@@ -157,5 +67,111 @@ EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t handle, unsigned *cor
     if (device->major < 8)
         return NVML_ERROR_NOT_SUPPORTED;
     *correctable = *uncorrectable = *pending = *failed = 0;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t handle, unsigned type, unsigned counter,
+                                                    unsigned location, unsigned long long *count)
+{
+    (void)location;
+    return nvmlDeviceGetTotalEccErrors(handle, type, counter, count);
+}
+
+/* What it computes and draws with. */
+
+EXPORT nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t handle, unsigned *cores)
+{
+    ALIVE(device, handle);
+    WHOLE(handle);
+    NEEDS(cores);
+    bool few = device->major < 8 || (device->major == 8 && !device->minor); /* helper_cuda.h of CUDA's samples */
+    *cores = device->multiprocessors * (few ? 64 : 128);
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t handle, nvmlEnableState_t *active)
+{
+    ALIVE(device, handle);
+    (void)device;
+    NEEDS(active);
+    *active = NVML_FEATURE_DISABLED;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t handle, nvmlEnableState_t *mode)
+{
+    return nvmlDeviceGetDisplayActive(handle, mode);
+}
+
+/* No figures by the sampler of Hopper and later: clients then ask for utilization. */
+EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t handle, nvmlGpmSupport_t *support)
+{
+    ALIVE(device, handle);
+    (void)device;
+    NEEDS(support);
+    if (support->version != NVML_GPM_SUPPORT_VERSION)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    support->isSupportedDevice = 0;
+    return NVML_SUCCESS;
+}
+
+/* What a rack does not say: fans, video engines, clocks and states of performance. */
+
+static nvmlReturn_t unsaid(nvmlDevice_t handle)
+{
+    ALIVE(device, handle);
+    (void)device;
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t handle, unsigned *percent)
+{
+    (void)percent;
+    return unsaid(handle);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t handle, unsigned *percent, unsigned *period)
+{
+    (void)percent, (void)period;
+    return unsaid(handle);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t handle, unsigned *percent, unsigned *period)
+{
+    (void)percent, (void)period;
+    return unsaid(handle);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t handle, int *state)
+{
+    (void)state;
+    return unsaid(handle);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t handle, nvmlClockType_t which, unsigned *megahertz)
+{
+    (void)which, (void)megahertz;
+    return unsaid(handle);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t handle, nvmlClockType_t which, unsigned *megahertz)
+{
+    (void)which, (void)megahertz;
+    return unsaid(handle);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetDriverModel(nvmlDevice_t handle, int *current, int *pending) /* Windows has them */
+{
+    (void)current, (void)pending;
+    return unsaid(handle);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count, nvmlFieldValue_t *values)
+{
+    ALIVE(device, handle);
+    (void)device;
+    NEEDS(count > 0 && values);
+    for (int i = 0; i < count; i++)
+        values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }

@@ -47,9 +47,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v
 EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t handle, nvmlBAR1Memory_t *memory)
 {
     ALIVE(device, handle);
-    WHOLE(handle);
     NEEDS(memory);
-    *memory = (nvmlBAR1Memory_t){device->memory, device->memory, 0};
+    uint64_t size = handle->instance >= 0 ? card_of(handle)->memory : device->memory;
+    *memory = (nvmlBAR1Memory_t){size, size, 0};
     return NVML_SUCCESS;
 }
 
@@ -117,6 +117,17 @@ EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t handle, unsigne
     return power_of(device->power_limit, milliwatts);
 }
 
+/* Nobody has set another limit than the one the card came with. */
+EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t handle, unsigned *milliwatts)
+{
+    return nvmlDeviceGetEnforcedPowerLimit(handle, milliwatts);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t handle, unsigned *milliwatts)
+{
+    return nvmlDeviceGetEnforcedPowerLimit(handle, milliwatts);
+}
+
 /* Sensor 0 is the die's (NVML_TEMPERATURE_GPU), the only one there is. */
 EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, int sensor, unsigned *degrees)
 {
@@ -129,6 +140,19 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, int sensor, un
         return NVML_ERROR_NOT_SUPPORTED;
     *degrees = device->temperature;
     return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t handle, nvmlTemperature_v1_t *temperature)
+{
+    unsigned degrees;
+    STARTED;
+    NEEDS(temperature);
+    if (temperature->version != nvmlTemperature_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    nvmlReturn_t result = nvmlDeviceGetTemperature(handle, temperature->sensorType, &degrees);
+    if (result == NVML_SUCCESS)
+        temperature->temperature = (int)degrees;
+    return result;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,
@@ -197,7 +221,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle,
     return processes(handle, count, NULL, out);
 }
 
-static nvmlReturn_t nobody(nvmlDevice_t handle, unsigned *count) /* draws on these cards */
+static nvmlReturn_t nobody(nvmlDevice_t handle, unsigned *count) /* draws on these cards, or uses MPS */
 {
     ALIVE(device, handle);
     (void)device;
@@ -222,6 +246,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t handle
 
 EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
                                                              nvmlProcessInfo_v2_t *out)
+{
+    (void)out;
+    return nobody(handle, count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
+                                                               nvmlProcessInfo_v2_t *out)
 {
     (void)out;
     return nobody(handle, count);

@@ -155,6 +155,33 @@ EXPORT rsmi_status_t rsmi_dev_busy_percent_get(uint32_t dv_ind, uint32_t *busy_p
     return RSMI_STATUS_SUCCESS;
 }
 
+EXPORT rsmi_status_t rsmi_dev_temp_metric_get(uint32_t dv_ind, uint32_t sensor_type, rsmi_temperature_metric_t metric,
+                                              int64_t *temperature)
+{
+    CARD(temperature);
+    *temperature = card->temperature * 1000; /* thousandths of a degree */
+    bool known = card->temperature && sensor_type == RSMI_TEMP_TYPE_EDGE && metric == RSMI_TEMP_CURRENT;
+    return known ? RSMI_STATUS_SUCCESS : RSMI_STATUS_NOT_SUPPORTED;
+}
+
+static rsmi_status_t microwatts(unsigned watts, uint64_t *power)
+{
+    *power = UINT64_C(1000000) * watts;
+    return watts ? RSMI_STATUS_SUCCESS : RSMI_STATUS_NOT_SUPPORTED;
+}
+
+EXPORT rsmi_status_t rsmi_dev_power_ave_get(uint32_t dv_ind, uint32_t sensor_ind, uint64_t *power)
+{
+    CARD(power);
+    return sensor_ind ? RSMI_STATUS_NOT_SUPPORTED : microwatts(card->power, power);
+}
+
+EXPORT rsmi_status_t rsmi_dev_power_cap_get(uint32_t dv_ind, uint32_t sensor_ind, uint64_t *cap)
+{
+    CARD(cap);
+    return sensor_ind ? RSMI_STATUS_NOT_SUPPORTED : microwatts(card->power_limit, cap);
+}
+
 /* A card that is not well has errors that its memory could not correct. */
 EXPORT rsmi_status_t rsmi_dev_ecc_count_get(uint32_t dv_ind, rsmi_gpu_block_t block, rsmi_error_count_t *ec)
 {

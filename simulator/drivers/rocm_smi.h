@@ -20,6 +20,8 @@ typedef enum { RSMI_IOLINK_TYPE_UNDEFINED, RSMI_IOLINK_TYPE_PCIEXPRESS, RSMI_IOL
 typedef enum { RSMI_MEM_TYPE_VRAM, RSMI_MEM_TYPE_VIS_VRAM, RSMI_MEM_TYPE_GTT } rsmi_memory_type_t;
 typedef uint64_t rsmi_gpu_block_t; /* one bit each; memory's is 1 */
 typedef enum { RSMI_SW_COMP_DRIVER } rsmi_sw_component_t;
+typedef enum { RSMI_TEMP_TYPE_EDGE } rsmi_temperature_type_t;
+typedef enum { RSMI_TEMP_CURRENT } rsmi_temperature_metric_t;
 
 typedef struct {
     uint32_t process_id, pasid;

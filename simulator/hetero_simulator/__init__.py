@@ -19,7 +19,7 @@ KEYS = {
         *("cpus", "sgpu", "smlu"),
     ),
     "kernel": ("time", "per_arg0"),
-    "driver": (*VENDORS, "cndev"),
+    "driver": (*VENDORS, "cndev", "maca"),
     "fault": ("call", "device", "vendor", "does"),
 }
 

@@ -1,5 +1,5 @@
-/* The layouts of limiters/cuda/abi.h, said once more in numbers. test_abi.py compiles this against our header and,
- * where one is found, against NVIDIA's cuda.h: what holds for both is the same in both. With cuda.h, abi.h is included
+/* The layouts of limiters/cuda/abi.h, said once more in numbers. test_abi.py compiles this against our header and
+ * against NVIDIA's cuda.h: what holds for both is the same in both. With cuda.h, abi.h is included
  * after it, so that the compiler also compares every prototype. */
 #ifdef REAL
 #define __CUDA_API_VERSION_INTERNAL /* declares every version of a function under its exported name */

@@ -79,3 +79,36 @@ say(0)
     )
     assert [20, 20] == [grant.usage(device).launches for device in (0, 1)]
     assert all(grant.usage(device).gpu_ns > 20_000_000 for device in (0, 1))
+
+
+MOVES = {
+    "cuMemcpyWithAttributesAsync": "c_uint64(to), c_uint64(pointer), c_size_t(size), None, None",
+    "cuMemPrefetchAsync": "c_uint64(pointer), c_size_t(size), c_int(0), None",
+    "cuMemPrefetchAsync_v2": "c_uint64(pointer), c_size_t(size), DEVICE, c_uint(0), None",
+    "cuMemPrefetchBatchAsync": "pointers, sizes, one, places, sizes, one, c_uint64(0), None",
+    "cuGraphUpload": "executable, None",
+}
+
+
+@pytest.mark.parametrize("name", [*MOVES, *(f"{name}_ptsz" for name in MOVES)])
+def test_what_moves_data_without_a_copys_name_is_charged(rack: Rack, name: str) -> None:
+    grant = rack.grant(Terms(core=9000))
+    answers = grant.run(
+        f"""
+class Place(ctypes.Structure):
+    _fields_ = [("kind", c_int), ("device", c_int)]
+start()
+size = 4 << 20
+pointer, to = take("plain", size), take("plain", size)
+DEVICE, one = Place(1, 0), c_size_t(1)
+places, pointers, sizes = (Place * 1)(DEVICE), (c_uint64 * 1)(pointer), (c_size_t * 1)(size)
+graph, executable = c_void_p(), c_void_p()
+call("cuGraphCreate", byref(graph), c_uint(0))
+call("cuGraphInstantiateWithFlags", byref(executable), graph, c_uint64(0))
+answers = [cuda.{name}({MOVES[name.removesuffix("_ptsz")]}) for _ in range(5)]
+call("cuCtxSynchronize")
+say(answers)
+"""
+    )
+    assert [0] * 5 == answers
+    assert 5 == grant.usage().launches

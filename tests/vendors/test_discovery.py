@@ -8,7 +8,7 @@ from pathlib import Path
 
 import hetero_iluvatar
 import pytest
-from racks import PLUGINS, Rack, card, discover
+from racks import PLUGINS, Rack, card, discover, registry
 
 import hetero.plugin.discovery
 from hetero.model import Device, Enforcement, Fractional, Granularity, Link, Whole
@@ -54,6 +54,22 @@ def test_a_card_says_where_it_is(
 
     assert ["0000:18:00.0", "0000:3b:00.0"] == [first.pci, second.pci]
     assert [1, 1] == [first.numa, second.numa]
+
+
+@pytest.mark.parametrize("vendor", PLUGINS)
+def test_a_card_says_its_temperature_and_power_where_its_driver_does(
+    tmp_path: Path, vendor: str
+) -> None:
+    model, memory = MODELS[vendor]
+    told = card(vendor, model, memory, temperature="57", power="151")
+    rack = Rack(tmp_path, told, card(vendor, model, memory))
+
+    def usages() -> list[tuple[int | None, float | None]]:
+        vendors = registry(vendor)
+        found = [vendors.observe(device) for device in vendors.discover().devices]
+        return [(usage.temperature, usage.power) for usage in found]
+
+    assert [(57, 151.0), (None, None)] == rack.meet(usages)
 
 
 @pytest.mark.parametrize("vendor", OWN)

@@ -44,11 +44,8 @@ VENDOR = plugin.Vendor(
     # (Ascend/mind-cluster, component/ascend-docker-runtime).
     device_nodes=("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc", "/dev/dvpp_cmdlist"),
     files=(
-        "/usr/local/Ascend/driver/lib64",
-        "/usr/local/Ascend/driver/version.info",
-        "/usr/local/dcmi",
-        "/usr/local/bin/npu-smi",
-        "/etc/ascend_install.info",
+        *("/usr/local/Ascend/driver/lib64", "/usr/local/Ascend/driver/version.info"),
+        *("/usr/local/dcmi", "/usr/local/bin/npu-smi", "/etc/ascend_install.info"),
     ),
     resource_names=(
         *_RESOURCE_NAMES.each("910A", "910B2", "910B3", "910B4-1", "910B4", "310P"),
@@ -61,8 +58,7 @@ _ALLOCATABLE = {"310P3": 21527 * MiB}
 
 _DCMI = plugin.Driver(
     names=(
-        "libdcmi.so",
-        "/usr/local/dcmi/libdcmi.so",
+        *("libdcmi.so", "/usr/local/dcmi/libdcmi.so"),
         "/usr/local/Ascend/driver/lib64/driver/libdcmi.so",
     ),
     start="dcmi_init",
@@ -172,11 +168,16 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
-    """Return the memory in use and the share of time the AI cores were busy."""
+    """Return the memory in use, the share of time the AI cores were busy, heat and power."""
     dcmi, place = _DCMI.open(), _place(device)
     busy = dcmi.find("dcmi_get_device_utilization_rate", *place, _AICORE, c_uint)
-    _, used = _memory(dcmi, *place)
-    return plugin.Usage(memory=used, core=None if busy is None else busy / 100)
+    power = dcmi.find("dcmi_get_device_power_info", *place, c_int)  # tenths of a watt
+    return plugin.Usage(
+        memory=_memory(dcmi, *place)[1],
+        core=None if busy is None else busy / 100,
+        temperature=dcmi.find("dcmi_get_device_temperature", *place, c_int),
+        power=None if power is None else power / 10,
+    )
 
 
 def _device(dcmi: Library, card: int, chip: int) -> Device:

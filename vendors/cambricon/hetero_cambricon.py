@@ -56,10 +56,8 @@ VENDOR = plugin.Vendor(
     # After the vendor's device plugin (Cambricon/cambricon-k8s-device-plugin, pkg/mlu); the
     # libraries are in the image.
     device_nodes=(
-        "/dev/cambricon_ctl",
-        "/dev/cambricon_gdr",
-        "/dev/cambricon_dev{index}",
-        "/dev/cambricon_ipcm{index}",
+        *("/dev/cambricon_ctl", "/dev/cambricon_gdr"),
+        *("/dev/cambricon_dev{index}", "/dev/cambricon_ipcm{index}"),
     ),
     files=("/usr/bin/cnmon",),
     resource_names=(_RESOURCE_NAMES,),
@@ -85,12 +83,13 @@ _Memory = plugin.struct(
 )
 _Pcie = plugin.struct(
     "cndevPCIeInfoV2_t",
-    "u32 subsystem id; u16 vendor subvendor; u32 domain bus device function; u16 module slot; "
-    "u32 rest[8]",
+    "u32 ids[2]; u16 vendors[2]; u32 domain bus device function; u16 module slot; u32 rest[8]",
 )
 _Numa = plugin.struct("cndevNUMANodeId_t", "i32 version node")
 _Health = plugin.struct("cndevCardHealthState_t", "i32 version health device driver")
 _Busy = plugin.struct("cndevUtilizationInfo_t", "i32 version average core[80]")
+_Heat = plugin.struct("cndevTemperatureInfo_t", "i32 version board parts[28] chip rest[6]")
+_Power = plugin.struct("cndevDevicePowerInfo_t", "i32 usage cap machine tdp most rest[16]")
 _Way = plugin.struct("cndevTopologyRelationship_t", "i32 version relation")
 _Mode = plugin.struct("cndevSMLUMode_t", "i32 version on")
 _Quota = plugin.struct("cndevSMluSet_t", "i32 version; u32 core; u64 memory")
@@ -159,12 +158,19 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
-    """Return the memory in use and the mean utilization of the cores."""
+    """Return the memory in use, the mean utilization of the cores, the chip's heat and power."""
     cndev = _CNDEV.open()
     card = _handle(cndev, device.index)
     used = cndev.get("cndevGetMemoryUsageV2", _Memory, card).used * MiB
     busy = cndev.find("cndevGetDeviceUtilizationInfo", _Busy, card)
-    return plugin.Usage(memory=used, core=busy.average / 100 if busy else None)
+    heat = cndev.find("cndevGetTemperatureInfo", _Heat, card)
+    power = cndev.find("cndevGetDevicePowerInfo", _Power, card)
+    return plugin.Usage(
+        memory=used,
+        core=busy.average / 100 if busy else None,
+        temperature=heat.chip if heat else None,
+        power=power.usage if power else None,
+    )
 
 
 def _handle(cndev: Library, index: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from ctypes import c_char, c_int32, c_uint16, c_uint32, c_uint64
+from ctypes import c_char, c_int32, c_int64, c_uint16, c_uint32, c_uint64
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -81,6 +81,7 @@ _RSMI = plugin.Driver(
 )
 _HYDMI = plugin.Driver(names=("libhydmi.so", "/opt/hyhal/lib/libhydmi.so"), unsupported=(6, 14))
 _VRAM, _MEMORY_BLOCK = 0, 1  # rsmi_memory_type_t; rsmi_gpu_block_t
+_EDGE, _NOW = 0, 0  # rsmi_temperature_type_t; rsmi_temperature_metric_t
 _Errors = plugin.struct("rsmi_error_count_t", "u64 corrected uncorrected")
 _Info = plugin.struct(
     "dmiDeviceInfo", "char name[256]; i32 units; u64 memory used container; i32 device"
@@ -137,11 +138,17 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
-    """Return the memory in use and the share of time the card was busy."""
+    """Return the memory in use, the share of time the card was busy, its heat and power."""
     rsmi = _RSMI.open()
-    used = rsmi.find("rsmi_dev_memory_usage_get", device.index, _VRAM, c_uint64)
     busy = rsmi.find("rsmi_dev_busy_percent_get", device.index, c_uint32)
-    return plugin.Usage(memory=used, core=None if busy is None else busy / 100)
+    heat = rsmi.find("rsmi_dev_temp_metric_get", device.index, _EDGE, _NOW, c_int64)  # 1/1000
+    power = rsmi.find("rsmi_dev_power_ave_get", device.index, 0, c_uint64)  # microwatts
+    return plugin.Usage(
+        memory=rsmi.find("rsmi_dev_memory_usage_get", device.index, _VRAM, c_uint64),
+        core=None if busy is None else busy / 100,
+        temperature=None if heat is None else heat // 1000,
+        power=None if power is None else power / 1e6,
+    )
 
 
 def _device(rsmi: Library, index: int) -> Device:

@@ -54,6 +54,7 @@ _IXML = plugin.Driver(
 #: The driver whose calls the limiter stands in front of.
 _CUDA = ("/usr/local/corex/lib64/libcuda.so.1", "libcuda.so.1")
 _WAYS = plugin.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
+_DIE = 0  # nvmlTemperatureSensors_t
 #: ixmlDeviceGetHealth is a set of these.
 _HEALTH = ("hub", "memory controller", "over temperature", "over voltage", "ECC", "memory", "PCIe")
 
@@ -90,12 +91,17 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
-    """Return the memory in use and the share of the last sample in which a kernel ran."""
+    """Return the memory in use, the share of the last sample a kernel ran in, heat and power."""
     ixml = _IXML.open()
     card = _handle(ixml, device.index)
     rates = ixml.find("nvmlDeviceGetUtilizationRates", card, _Rates)
-    used = ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).used
-    return plugin.Usage(memory=used, core=rates.core / 100 if rates else None)
+    power = ixml.find("nvmlDeviceGetPowerUsage", card, c_uint)  # milliwatts
+    return plugin.Usage(
+        memory=ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).used,
+        core=rates.core / 100 if rates else None,
+        temperature=ixml.find("nvmlDeviceGetTemperature", card, _DIE, c_uint),
+        power=None if power is None else power / 1000,
+    )
 
 
 def _handle(ixml: Library, index: int) -> int:

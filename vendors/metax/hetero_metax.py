@@ -78,7 +78,8 @@ _MXSML = plugin.Driver(
     in_use=(5,),  # a write error of the driver's control file
     explain="mxSmlGetErrorString",
 )
-_XCORE = 4
+_XCORE, _HOTSPOT = 4, 0
+_MOST_WAYS = 8  # in which a board is fed; the public header knows of three
 _PHYSICAL = 1  # a card whose virtual functions are given out in its place
 _WAYS = {**plugin.ways((0, 1, 2, 3, 4, 6)), 5: "MetaXLink"}
 #: How slices of one card share it: all alike.
@@ -89,6 +90,7 @@ _Info = plugin.struct(
     "u32 id type; char pci[32]; u32 gpu node; char uuid[96]; u32 brand mode; char name[32]",
 )
 _Memory = plugin.struct("mxSmlMemoryInfo_t", "long visible visible_used total used xtt xtt_used")
+_Way = plugin.struct("mxSmlBoardWayElectricInfo_t", "u32 voltage current power")
 _Reason = plugin.struct("mxSmlDeviceUnavailableReasonInfo_t", "i32 code; char said[64]")
 _Slice = plugin.struct(
     "mxSmlSgpuInfo_t", "u32 card id memory priority core minor device_priority; char uuid[96]"
@@ -151,11 +153,18 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
-    """Return the memory in use and the utilization of the compute cores."""
+    """Return the memory in use, the utilization of the compute cores, heat and power."""
     mxsml = _MXSML.open()
     used = mxsml.get("mxSmlGetMemoryInfo", device.index, _Memory).used * 1024
     busy = mxsml.find("mxSmlGetDeviceIpUsage", device.index, _XCORE, c_int)
-    return plugin.Usage(memory=used, core=None if busy is None else busy / 100)
+    heat = mxsml.find("mxSmlGetTemperatureInfo", device.index, _HOTSPOT, c_int)  # 1/100
+    ways = mxsml.find("mxSmlGetBoardPowerInfo", device.index, c_uint(_MOST_WAYS), _Way * _MOST_WAYS)
+    return plugin.Usage(
+        memory=used,
+        core=None if busy is None else busy / 100,
+        temperature=None if heat is None else heat // 100,
+        power=None if ways is None else sum(way.power for way in ways) / 1000,
+    )
 
 
 def _device(mxsml: Library, index: int) -> Device:

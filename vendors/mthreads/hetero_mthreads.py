@@ -111,13 +111,20 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
-    """Return the memory in use and the utilization of the card."""
+    """Return the memory in use, the utilization of the card, its heat and power."""
     with _MTML.open(), _card(device.index) as card:
         with mtml.mtmlMemoryContext(card) as memory:
             used = _get(mtml.mtmlMemoryGetUsed, memory)
         with mtml.mtmlGpuContext(card) as gpu:
             busy = _find(mtml.mtmlGpuGetUtilization, gpu)
-    return plugin.Usage(memory=used, core=None if busy is None else busy / 100)
+            heat = _find(mtml.mtmlGpuGetTemperature, gpu)
+        power = _find(mtml.mtmlDeviceGetPowerUsage, card)  # milliwatts
+    return plugin.Usage(
+        memory=used,
+        core=None if busy is None else busy / 100,
+        temperature=heat,
+        power=None if power is None else power / 1000,
+    )
 
 
 @contextmanager
