@@ -16,8 +16,8 @@ FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/attacks tes
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
-# CUDA 13.5, 11.8 and 12.9: what the table of the driver's functions is compared with.
-CUDA_HEADERS := nvidia-cuda-runtime nvidia-cuda-runtime-cu11 nvidia-cuda-runtime-cu12
+# CUDA 13.5, 11.8 and 12.9: what the tables of the driver's functions are compared with.
+HEADERS := $(foreach header,nvidia-cuda-runtime nvidia-nvml-dev,$(header) $(header)-cu11 $(header)-cu12)
 
 setup: .venv/.installed .venv-clients/.installed .headers/.unpacked native ## make .venv and install everything into it, editable
 
@@ -29,7 +29,7 @@ setup: .venv/.installed .venv-clients/.installed .headers/.unpacked native ## ma
 .headers/.unpacked: constraints.txt | .venv/.installed
 	rm -rf .headers
 	$(BIN)/pip download --quiet --no-deps --only-binary=:all: --platform manylinux2014_x86_64 \
-		--dest .headers/wheels $(CUDA_HEADERS)
+		--dest .headers/wheels $(HEADERS)
 	cd .headers && for wheel in wheels/*; do \
 		../$(BIN)/python -m zipfile -e $$wheel $$(basename $$wheel | cut -d- -f1) || exit; done
 	touch $@

@@ -9,7 +9,7 @@ from hetero.cli._render import UNKNOWN, Part, state, table
 from hetero.cli._show import json_option, show
 from hetero.node.node import Node
 from hetero.plugin.contract import Clause, check
-from hetero.plugin.registry import VendorRow
+from hetero.plugin.vendor_row import VendorRow
 
 
 @click.group(invoke_without_command=True)

@@ -118,8 +118,8 @@ def pin(
             confined = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
             grant = evolve(grant, edits=evolve(confined, cdi=edits.cdi))
             node.ledger.pin(grant, beside=own.grants)
-        except BaseException:
-            node.reconcile(discovery, snapshot)  # what was cut for it is nobody's now
+        except BaseException:  # what was cut for it is nobody's now
+            node.reconcile(discovery, snapshot, vendors=allocation.vendors)
             raise
     return grant
 

@@ -42,6 +42,11 @@ class Allocation:
     policy: Policy = Policy.FIXED
     priority: Priority = Priority.LOW
 
+    @property
+    def vendors(self) -> frozenset[str]:
+        """The vendors of its devices."""
+        return frozenset(piece.vendor for piece in self.pieces)
+
 
 #: What a device or a node says that would serve, in a refusal for want of more of them; that is
 #: not what was asked for; that has nothing to ask.

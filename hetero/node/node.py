@@ -10,6 +10,7 @@ import os
 import pwd
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from attrs import evolve, field
@@ -25,7 +26,7 @@ from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import DeviceLimit, limit_of
 from hetero.node.ledger.holders import end, holders
 from hetero.node.ledger.ledger import ALIVE, Container, Grant, GrantHandle, Ledger, Snapshot
-from hetero.node.ledger.state import check, is_roots
+from hetero.node.ledger.state import check, is_roots, prepare
 from hetero.node.native import limiter
 from hetero.node.place import SYSTEM, persistent_directory, state_directory
 from hetero.node.quota import Held, User, expect_within, held_of_quotas
@@ -33,7 +34,7 @@ from hetero.node.selection import expect_here
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
-from hetero.plugin.fork_server import ForkServer
+from hetero.plugin.pauses import Pauses
 from hetero.plugin.registry import Discovery, Registry
 from hetero.plugin.vendor import Vendor
 
@@ -87,7 +88,10 @@ class Node:
             check(state)
         settings = load_settings(environ)
         return cls(
-            registry=Registry(allowed=settings.vendors),
+            registry=Registry(
+                allowed=settings.vendors,
+                pauses=Pauses(state / "vendors.json", partial(prepare, state)),
+            ),
             ledger=Ledger(state, persistent=within(persistent) if persistent else None),
             settings=settings,
             system=Ledger(shared) if shared != state and uid != 0 else None,
@@ -99,9 +103,12 @@ class Node:
     @property
     def with_threads(self) -> Node:
         """The same for a program with threads, in which vendors' processes cannot be forked."""
+        from hetero.plugin.fork_server import ForkServer  # here: no command needs sockets for it
+
         more = self.simulation.environment(self.environ) if self.simulation else {}
         starter = ForkServer({**self.environ, **more})
-        return evolve(self, registry=Registry(starter=starter, allowed=self.settings.vendors))
+        registry = Registry(starter=starter, allowed=self.settings.vendors, watch=True)
+        return evolve(self, registry=registry)
 
     @property
     def unseen(self) -> str | None:
@@ -200,10 +207,10 @@ class Node:
             _expect_new(own, container=container, share=share)
             snapshot = self.with_system(own)
             expect_readable(snapshot)
-            self.reconcile(discovery, snapshot)
             answer = fit(inventory_of(discovery, snapshot), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
+            self.reconcile(discovery, snapshot, vendors=answer.vendors)
             self.expect_within_quota(answer, snapshot, devices, asker)
             try:
                 limiters = self.limiters(answer, discovery.vendors)
@@ -227,10 +234,10 @@ class Node:
                         numbers=numbers_of(answer, discovery),
                     )
                 )
-            except BaseException:
-                self.reconcile(discovery, snapshot)  # what was cut for it is nobody's now
+            except BaseException:  # what was cut for it is nobody's now
+                self.reconcile(discovery, snapshot, vendors=answer.vendors)
                 raise
-        sliced = any(piece.vendor in discovery.cutting for piece in answer.pieces)
+        sliced = not answer.vendors.isdisjoint(discovery.cutting)
         handle = evolve(handle, mounts=edits.mounts, sliced=sliced)
         return Admission(handle=handle, edits=edits, limiters=limiters)
 
@@ -270,11 +277,14 @@ class Node:
         """Have the vendors confine `allocation`; within `admission`, since it may cut slices."""
         return slices.enforce(self.registry, self.ledger, allocation, devices, container=container)
 
-    def sweep(self) -> tuple[str, ...]:
-        """Destroy the slices that no standing grant holds; return a sentence about each failure."""
+    def sweep(self, vendors: Collection[str] | None = None) -> tuple[str, ...]:
+        """Destroy the slices that no standing grant holds; return a sentence about each failure.
+
+        `vendors` asks these alone.
+        """
         if self.daemon:
             return self.daemon.sweep()
-        discovery = self.discover()
+        discovery = self.discover(names=vendors)
         with self.ledger.admission() as own:
             return self.reconcile(discovery, self.with_system(own))
 
@@ -401,9 +411,18 @@ class Node:
             stale=snapshot.stale,
         )
 
-    def reconcile(self, discovery: Discovery, snapshot: Snapshot) -> tuple[str, ...]:
-        """Bring slices in line with `snapshot`; within `admission`. Return a line per failure."""
-        return slices.reconcile(self.registry, self.ledger, discovery, snapshot)
+    def reconcile(
+        self,
+        discovery: Discovery,
+        snapshot: Snapshot,
+        *,
+        vendors: Collection[str] | None = None,
+    ) -> tuple[str, ...]:
+        """Bring slices in line with `snapshot`; within `admission`. Return a line per failure.
+
+        `vendors` asks these alone.
+        """
+        return slices.reconcile(self.registry, self.ledger, discovery, snapshot, vendors=vendors)
 
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
@@ -415,8 +434,7 @@ class Node:
         """Return the libraries that hold a program to its grants, of what `vendors` declare."""
         if allocation.policy is Policy.OFF:
             return ()
-        granted = {piece.vendor for piece in allocation.pieces}
-        apis = {vendor.limiter for vendor in vendors if vendor.name in granted}
+        apis = {vendor.limiter for vendor in vendors if vendor.name in allocation.vendors}
         return tuple(limiter(api) for api in sorted(filter(None, apis)))
 
     def _who(self, identity: str) -> str:
@@ -469,7 +487,7 @@ def with_parts(allocation: Allocation, parts: Mapping[str, str]) -> Allocation:
 def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
     """Return what keeps a process away from devices of the vendors it was granted none of."""
     here = {device.vendor for device in discovery.devices}
-    others = here - {piece.vendor for piece in allocation.pieces}
+    others = here - allocation.vendors
     return Edits(
         env={
             variable: vendor.none

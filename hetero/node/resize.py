@@ -72,7 +72,7 @@ def resize(node: Node, name: str, ask: Ask, *, asker: User | None = None) -> Gra
                 node.ledger.change(changed)
         except BaseException:
             node.ledger.change(entry)
-            node.reconcile(discovery, snapshot)
+            node.reconcile(discovery, snapshot, vendors=entry.allocation.vendors)
             raise
     return changed
 

@@ -35,7 +35,7 @@ def run(
     handle, environment = node.admit(request, command=command, label=label)
     try:
         if handle.sliced:
-            watch(handle.path / ALIVE, node.environ)
+            watch(handle.path / ALIVE, handle.grant.allocation.vendors, node.environ)
         enter(handle.mounts)
         handle.hand_over()
         node.registry.close()  # the program's children are to be its own

@@ -8,7 +8,8 @@ from hetero.model import Ask, Device, Request, Selector
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.names import did_you_mean
 from hetero.placement.match import named, named_twice
-from hetero.plugin.registry import Discovery, VendorRow
+from hetero.plugin.registry import Discovery
+from hetero.plugin.vendor_row import VendorRow
 
 
 def expect_here(request: Request, discovery: Discovery) -> None:

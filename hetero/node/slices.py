@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from hetero.model import Allocation, Device, Edits
@@ -25,15 +25,25 @@ def enforce(
 
 
 def reconcile(
-    registry: Registry, ledger: Ledger, discovery: Discovery, snapshot: Snapshot
+    registry: Registry,
+    ledger: Ledger,
+    discovery: Discovery,
+    snapshot: Snapshot,
+    *,
+    vendors: Collection[str] | None = None,
 ) -> tuple[str, ...]:
     """Destroy slices nobody holds, and finish changes that were killed; within `admission`.
 
-    Return a sentence about each failure.
+    `vendors` asks these alone: who waits for one has not to wait for another. Return a sentence
+    about each failure.
     """
     if snapshot.unreadable:
         return ()  # they may hold slices, and nobody knows which
-    devices = {device.uuid: device for device in discovery.devices}
+    devices = {
+        device.uuid: device
+        for device in discovery.devices
+        if vendors is None or device.vendor in vendors
+    }
     faults: list[str] = []
     for entry in snapshot.grants:
         note = resizing(ledger, entry.id)
@@ -46,7 +56,7 @@ def reconcile(
             note.unlink()
         except HeteroError as error:
             faults.append(str(error))
-    cut = [device for device in discovery.devices if device.vendor in discovery.cutting]
+    cut = [device for device in devices.values() if device.vendor in discovery.cutting]
     if cut:
         standing = [entry.allocation for entry in snapshot.grants]
         faults += registry.reconcile(cut, standing, directory=_notes(ledger))

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,13 +20,15 @@ from hetero.node.ledger.locks import wait_until_free
 _PAUSE = 0.5
 
 
-def watch(alive: Path, environ: Mapping[str, str]) -> None:
+def watch(alive: Path, vendors: Iterable[str], environ: Mapping[str, str]) -> None:
     """Start a watcher of the grant whose file `alive` is locked while its program lives.
+
+    `vendors` are those whose slices it may have.
 
     It is nobody's child, so that a program that waits for its children does not wait for it.
     """
     subprocess.run(
-        [sys.executable, "-m", "hetero.node.watch", str(alive)],
+        [sys.executable, "-m", "hetero.node.watch", str(alive), *sorted(vendors)],
         env=dict(environ),
         cwd="/",
         stdin=subprocess.DEVNULL,
@@ -44,7 +46,7 @@ def _wait(alive: Path) -> None:
         os.close(descriptor)
 
 
-def _main(alive: Path) -> None:
+def _main(alive: Path, *vendors: str) -> None:
     if os.fork():
         os._exit(0)
     _wait(alive)
@@ -58,8 +60,8 @@ def _main(alive: Path) -> None:
         node = Node.here()
         while node.ledger.stands(alive.parent.name):
             time.sleep(_PAUSE)
-        node.sweep()
+        node.sweep(vendors)
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    _main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,6 +1,6 @@
 """What vendors import: the names a vendor plugin may use, and nothing else of ours.
 
-Read in this order: `vendor` (what is declared), `hookspecs` (the five questions), `driver` and
+Read in this order: `vendor` (what is declared), `hookspecs` (the six questions), `driver` and
 `discovery` (asking a driver library), `slices` (hardware that is cut), `testing` (the contract).
 `registry` finds the vendors and asks them; `guard` keeps one vendor's fault from the others.
 

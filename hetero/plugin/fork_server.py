@@ -22,7 +22,7 @@ from attrs import define, field
 from hetero.model import codec
 from hetero.plugin.entry_points import Entry
 from hetero.plugin.message import Failure
-from hetero.plugin.process import Forks, become
+from hetero.plugin.process import Forks
 from hetero.plugin.respondent import Plugin
 
 #: The most bytes of a request: an entry point is three texts.
@@ -107,14 +107,12 @@ def serve(connection: socket.socket) -> None:
         if not message:
             return
         request = json.loads(message)
+        answer: int | None
         if "start" in request:
             sys.path[:] = request["path"]
-            pid = os.fork()
-            if pid == 0:
-                become(Entry(**request["start"]), *descriptors)
+            answer = starter.start(Entry(**request["start"]), *descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
-            answer: int | None = pid
         else:
             answer = starter.reap(request["reap"])
         connection.send(json.dumps(answer).encode())

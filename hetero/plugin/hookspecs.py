@@ -1,4 +1,4 @@
-"""The five questions a vendor answers; this page is the manual for writing one.
+"""The six questions a vendor answers; this page is the manual for writing one.
 
 A vendor is a module with functions marked `@plugin.hookimpl`, published under the entry point
 group `hetero.plugin.vendor`. An implementation may take fewer arguments than the specification has.
@@ -63,16 +63,27 @@ def hetero_enforce(
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy every slice of ours on `device` but those in `parts`, which standing grants hold.
 
-    Asked whenever a grant has ended and before every admission, while no other is under way, so
-    that a slice whose maker was killed half-way is gone at the next look. Ours are those that
-    `hetero_enforce` marked or noted; a slice that somebody else made, or that a process still
-    uses, is left alone. Doing it twice is the same as doing it once.
+    Asked whenever a grant of its vendor has ended and before every admission to its devices, while
+    no other is under way, so that a slice whose maker was killed half-way is gone at the next look.
+    Ours are those that `hetero_enforce` marked or noted; a slice that somebody else made, or that a
+    process still uses, is left alone. Doing it twice is the same as doing it once.
     """
 
 
 @hookspec(firstresult=True)
 def hetero_observe(device: Device) -> Usage | None:
     """Return how busy `device` is now; None, or a None field, where the driver will not say."""
+
+
+@hookspec(firstresult=True)
+def hetero_watch() -> dict[str, str] | None:
+    """Wait until the health of devices changes; return by UUID why nothing may be given of which.
+
+    For drivers that tell of events which `hetero_discover` does not see afterwards: a device that
+    is in the answer is unhealthy for that reason, whatever was discovered, until an answer without
+    it. Programs that go on ask this again and again, in a process of its own, and wait as long as
+    it takes. That process may end at any time, which is no failure: another one is started later.
+    """
 
 
 #: Every question above, in the order a vendor is asked them.
@@ -82,4 +93,5 @@ HOOKS = (
     "hetero_enforce",
     "hetero_reconcile",
     "hetero_observe",
+    "hetero_watch",
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
+from functools import cache
 from typing import TypeVar
 
 from hetero.model import Allocation, Device, Edits, Usage, codec
@@ -44,8 +46,9 @@ class Answer:
 
     `absent`: the driver is not installed here. `loaded`: the vendor could be imported and says who
     it is; then `vendor` comes with a process's first answer, without models and resource names
-    unless it was asked for, and `cuts` says whether its grants may have slices that outlive their
-    processes. `faults` are of cards that could not be read.
+    unless it was asked for, `cuts` says whether its grants may have slices that outlive their
+    processes, and `watches` whether it tells of its devices' health. `faults` are of cards that
+    could not be read.
     """
 
     failure: str | None = None
@@ -53,10 +56,12 @@ class Answer:
     loaded: bool = True
     vendor: Vendor | None = None
     cuts: bool = False
+    watches: bool = False
     devices: tuple[Device, ...] = ()
     faults: tuple[str, ...] = ()
     edits: Edits | None = None
     usage: Usage | None = None
+    health: Mapping[str, str] | None = None
 
 
 def is_last(question: Question, answer: Answer) -> bool:
@@ -75,3 +80,9 @@ def framed(message: Question | Answer) -> bytes:
 def read(text: bytes, cls: type[T], *, source: str) -> T:
     """Return the message in what came behind a length. Raises `BadInput`."""
     return codec.loads(text.decode(errors="replace"), cls, source=source)
+
+
+@cache
+def prepare() -> None:
+    """Import and make here what reading takes, so that no fork of this process has to."""
+    read(framed(Question(ask="vendor", within=0.0))[LENGTH.size :], Question, source="a question")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import gc
 import os
 import resource
 import select
@@ -19,7 +20,7 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from hetero.model.errors import BadInput
-from hetero.plugin.message import LENGTH, MOST, Answer, Question, framed, is_last, read
+from hetero.plugin.message import LENGTH, MOST, Answer, Question, framed, is_last, prepare, read
 from hetero.plugin.respondent import Plugin, Respondent
 
 #: Seconds after which a process that was killed is waited for no longer: it is in the kernel.
@@ -55,6 +56,7 @@ class Forks:
 
     def start(self, plugin: Plugin, questions: int, answers: int) -> int:
         """Start a process that answers what it reads; return its PID."""
+        prepare()  # else half of what the process computes is an import that all of them share
         pid = os.fork()
         if pid == 0:
             become(plugin, questions, answers)
@@ -109,8 +111,11 @@ class VendorProcess:
             except BrokenPipeError:
                 raise Ended from None
 
-    def receive(self, until: float) -> Answer:
-        """Return the answer to what was sent. Raises `Ended`, `Overdue`, `BadInput`."""
+    def receive(self, until: float | None) -> Answer:
+        """Return the answer to what was sent; None waits for ever.
+
+        Raises `Ended`, `Overdue`, `BadInput`.
+        """
         length = LENGTH.unpack(self._read(LENGTH.size, until))[0]
         if length > MOST:
             raise BadInput(f"an answer of {length} bytes")
@@ -136,11 +141,19 @@ class VendorProcess:
                 os.close(descriptor)
         return gone, status
 
+    def stop(self) -> None:
+        """Have it end while another thread waits for its answer, which is to `kill` it then."""
+        _kill(self.pid)
+
+    def leave_to_its_parent(self) -> None:
+        """Do not wait for it at exit: the kernel ends it with who forked it."""
+        self._finish.detach()
+
     def close(self) -> None:
         """Have a process that has answered all it was asked end."""
         self._finish()
 
-    def _read(self, size: int, until: float) -> bytes:
+    def _read(self, size: int, until: float | None) -> bytes:
         contents = b""
         while len(contents) < size:
             self._wait(self._answers, select.POLLIN, until)
@@ -150,13 +163,14 @@ class VendorProcess:
             contents += part
         return contents
 
-    def _wait(self, descriptor: int, event: int, until: float) -> None:
+    def _wait(self, descriptor: int, event: int, until: float | None) -> None:
         """Wait until the pipe is ready. A grandchild may hold it, so its end is not enough."""
         poll = select.poll()
         poll.register(descriptor, event)
         if self._pidfd is not None:
             poll.register(self._pidfd, select.POLLIN)
-        ready = dict(poll.poll(max(until - time.monotonic(), 0.0) * 1000))
+        left = None if until is None else max(until - time.monotonic(), 0.0) * 1000
+        ready = dict(poll.poll(left))
         if not ready:
             raise Overdue
         if descriptor not in ready:
@@ -222,6 +236,7 @@ def how_it_ended(status: int | None) -> str:
 def become(plugin: Plugin, questions: int, answers: int) -> NoReturn:
     """Be the process of a vendor, which was just forked, until nobody asks any more."""
     code = 1
+    gc.freeze()  # a search of the parent's objects for garbage would copy their pages
     try:
         questions, answers = _alone(questions, answers)
         _serve(plugin, questions, answers)

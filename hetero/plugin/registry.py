@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -15,40 +15,17 @@ from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
 from hetero.plugin.entry_points import Entry, entries, normalised
 from hetero.plugin.message import Answer, Question
+from hetero.plugin.pauses import Pauses
 from hetero.plugin.process import Forks, Starter
 from hetero.plugin.respondent import Plugin, Respondent
 from hetero.plugin.supervisor import InProcess, Supervisor
 from hetero.plugin.vendor import Vendor
+from hetero.plugin.vendor_row import VendorRow, addressable
+from hetero.plugin.watch import Watch
 
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.
 LOOK, CUT = 5.0, 20.0
-
-
-@frozen(kw_only=True)
-class VendorRow:
-    """One installed vendor as `hetero vendors` shows it.
-
-    `state` is "ok", "partial" (some of its cards cannot be used), "stale" (it failed at this look;
-    its cards are those of its last answer, and nothing is given of them), "absent" (its driver is
-    not installed here), "untrusted" (its distribution is not on the node's list, so nothing of it
-    was run) or "broken"; `reason` says why. `source` is the distribution and version it came from,
-    `file` where its code is.
-    """
-
-    name: str
-    source: str
-    state: str
-    reason: str | None = None
-    devices: int = 0
-    title: str | None = None
-    file: str | None = None
-    trusted: bool = True
-
-    @property
-    def works(self) -> bool:
-        """Whether cards of this vendor can be given out."""
-        return self.state in ("ok", "partial")
 
 
 @frozen(kw_only=True)
@@ -100,14 +77,20 @@ class _Member:
     plugin: Plugin
     asked: Supervisor | InProcess
     trusted: bool = True
+    watch: Watch | None = None
     vendor: Vendor | None = None
     whole: bool = False  # with its models and resource names
     cuts: bool = False
     refused: str | None = None  # why what it answers is not taken
     last: tuple[Device, ...] = ()  # at its last good answer
 
+    def told(self) -> list[Device]:
+        """Return the devices of its last good answer, with the news of their health."""
+        news = self.watch.health if self.watch else {}
+        return [evolve(d, health=news[d.uuid]) if d.uuid in news else d for d in self.last]
+
     def row(self, answer: Answer) -> VendorRow:
-        """Return its row, but for what `_addressable` finds."""
+        """Return its row, but for what `addressable` finds."""
         known = None if self.refused else self.vendor
         reason = self.refused or answer.failure
         states = (
@@ -136,7 +119,8 @@ class Registry:
     They are those installed in this environment; `Registry.of(object, ...)` takes others. `starter`
     starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
     `allowed` are the distributions whose code may be run; None: all. An answer may take `seconds`;
-    None: as long as its hook takes at most.
+    None: as long as its hook takes at most. `pauses` are what commands remember of each other's.
+    Programs that go on and have threads `watch` for news of the devices' health, too.
     """
 
     _plugins: Callable[[], Iterable[Plugin]] = installed
@@ -144,6 +128,8 @@ class Registry:
     _allowed: Collection[str] | None = None
     _apart: bool = True
     _seconds: float | None = None
+    _pauses: Pauses | None = None
+    _watch: bool = False
 
     @classmethod
     def of(cls, *plugins: object, apart: bool = False) -> Registry:
@@ -156,18 +142,19 @@ class Registry:
 
     @cached_property
     def _members(self) -> list[_Member]:
-        return [_Member(plugin, *self._asked(plugin)) for plugin in self._plugins()]
+        return [self._new(plugin) for plugin in self._plugins()]
 
-    def _asked(self, plugin: Plugin) -> tuple[Supervisor | InProcess, bool]:
-        """Return what asks a plugin, and whether its code may be run."""
+    def _new(self, plugin: Plugin) -> _Member:
+        """Return a plugin with what asks it, if its code may be run."""
         name = plugin.source.partition(" ")[0]
         allowed = self._allowed
         if allowed is not None and normalised(name) not in map(normalised, allowed):
-            why = f"{name or plugin.name} is not among the vendors that the node's settings allow"
-            return InProcess(lambda _: Answer(failure=why)), False
-        if self._apart:
-            return Supervisor(plugin, self._starter), True
-        return InProcess(Respondent(plugin).answer), True
+            why = f"{name or plugin.name} is not among the vendors that the settings allow"
+            return _Member(plugin, InProcess(lambda _: Answer(failure=why)), trusted=False)
+        if not self._apart:
+            return _Member(plugin, InProcess(Respondent(plugin).answer))
+        watch = Watch(plugin, self._starter) if self._watch else None
+        return _Member(plugin, Supervisor(plugin, self._starter, self._pauses), watch=watch)
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
@@ -189,9 +176,21 @@ class Registry:
 
     def declarations(self) -> tuple[Vendor, ...]:
         """Return the declarations of all working vendors."""
+        return self.declared()[0]
+
+    def declared(self) -> tuple[tuple[Vendor, ...], tuple[str, ...]]:
+        """Return the declarations of all working vendors, and why each other one has none."""
         unknown = [member for member in self._members if not member.whole]
-        self._ask_all(unknown, Question(ask="vendor", within=self._seconds or LOOK))
-        return tuple(member.vendor for member in self._members if member.vendor and member.whole)
+        question = Question(ask="vendor", within=self._seconds or LOOK)
+        answers = dict(zip(unknown, self._ask_all(unknown, question), strict=True))
+        whole = [member.vendor for member in self._members if member.vendor and member.whole]
+        failures = [member.refused for member in self._members if member.refused]
+        failures += [
+            answer.failure or f"{member.plugin.name}: no declaration"
+            for member, answer in answers.items()
+            if not member.whole
+        ]
+        return tuple(whole), tuple(failures)
 
     def discover(self, *, names: Collection[str] | None = None) -> Discovery:
         """Look at the node once through every vendor, or those named, all at the same time."""
@@ -206,8 +205,8 @@ class Registry:
             row = member.row(answer)
             rows.append(row)
             if row.state == "ok":
-                found[row.name], faults[row.name] = list(answer.devices), answer.faults
                 member.last = answer.devices
+                found[row.name], faults[row.name] = member.told(), answer.faults
             elif row.state == "stale":
                 # A driver that does not answer has not lost its cards: what stands on them does.
                 found[row.name] = [evolve(one, health=row.reason) for one in member.last]
@@ -215,7 +214,7 @@ class Registry:
         count = Counter(device.uuid for devices in found.values() for device in devices)
         for place, row in enumerate(rows):
             if row.name in found and row.state in ("ok", "stale"):
-                found[row.name], rows[place] = _addressable(
+                found[row.name], rows[place] = addressable(
                     row, found[row.name], faults[row.name], count
                 )
         known = [member for member in members if member.vendor and not member.refused]
@@ -292,17 +291,49 @@ class Registry:
             )
             failure = self._ask(device.vendor, question).failure
             faults += [failure] if failure is not None else []
-        return tuple(faults)
+        return tuple(dict.fromkeys(faults))
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
-        question = Question(ask="observe", within=self._seconds or LOOK, device=device)
-        return self._ask(device.vendor, question).usage or Usage()
+        (((_, usage),), _) = self.observe_all([device])
+        return usage
+
+    def observe_all(
+        self, devices: Iterable[Device]
+    ) -> tuple[tuple[tuple[Device, Usage], ...], tuple[str, ...]]:
+        """Return each device with its usage now, and a sentence about each failure.
+
+        Vendors are asked at the same time, each about one device after the other.
+        """
+        given = tuple(devices)
+        vendors = {device.vendor: self._member(device.vendor) for device in given}
+        waiting = {
+            member: [device for device in given if vendors[device.vendor] is member]
+            for member in self._members  # whoever asks several asks them in this order
+            if member in vendors.values()
+        }
+        usages: dict[str, Usage] = {}
+        faults: list[str] = []
+        while waiting:
+            asked = [(member, left.pop(0)) for member, left in waiting.items()]
+            within = self._seconds or LOOK
+            answers = self._ask_each(
+                (member, Question(ask="observe", within=within, device=device))
+                for member, device in asked
+            )
+            for (_, device), answer in zip(asked, answers, strict=True):
+                usages[device.uuid] = answer.usage or Usage()
+                faults += [answer.failure] if answer.failure is not None else []
+            waiting = {member: left for member, left in waiting.items() if left}
+        pairs = tuple((device, usages[device.uuid]) for device in given)
+        return pairs, tuple(dict.fromkeys(faults))
 
     def close(self) -> None:
         """End the processes of all vendors; who is asked again is started again."""
         for member in self._members:
             member.asked.close()
+            if member.watch:
+                member.watch.close()
 
     def _member(self, name: str) -> _Member:
         """Return the working vendor of this name. Raises `NotFound`."""
@@ -323,15 +354,21 @@ class Registry:
         return answer
 
     def _ask_all(self, members: Iterable[_Member], question: Question) -> list[Answer]:
-        """Ask all of them at the same time. A process's first answer says who its vendor is."""
-        waiting = [(member, member.asked.ask(question)) for member in members]
+        """Ask all of them the same at the same time."""
+        return self._ask_each((member, question) for member in members)
+
+    def _ask_each(self, questions: Iterable[tuple[_Member, Question]]) -> list[Answer]:
+        """Ask at the same time. A process's first answer says who its vendor is."""
+        waiting = [(member, asked.ask, member.asked.ask(asked)) for member, asked in questions]
         answers = []
-        for member, answer_of in waiting:
+        for member, ask, answer_of in waiting:
             answer = answer_of()
             answers.append(answer)
             if answer.vendor and not member.whole and member.refused is None:
-                member.whole = question.ask == "vendor"
+                member.whole = ask == "vendor"
                 self._meet(member, answer.vendor, cuts=answer.cuts)
+            if member.watch and answer.watches and member.refused is None:
+                member.watch.start()
         return answers
 
     def _meet(self, member: _Member, vendor: Vendor, *, cuts: bool) -> None:
@@ -344,20 +381,3 @@ class Registry:
             member.refused = f"{name}: its entry point is {name!r} and its vendor {vendor.name!r}"
         else:
             member.vendor, member.cuts = vendor, cuts
-
-
-def _addressable(
-    row: VendorRow, devices: list[Device], faults: Iterable[str], count: Mapping[str, int]
-) -> tuple[list[Device], VendorRow]:
-    """Return a vendor's devices but for those whose UUID counts twice, and its row."""
-    shared = sorted({device.uuid for device in devices if count[device.uuid] > 1})
-    why = [*faults] + [
-        f"{count[uuid]} cards have the UUID {uuid}: none of them can be addressed"
-        for uuid in shared
-    ]
-    left = [device for device in devices if device.uuid not in shared]
-    if row.state == "stale":
-        return left, evolve(row, devices=len(left))
-    state = "ok" if not why else "partial" if left else "broken"
-    reason = f"{row.name}: discover: {'; '.join(why)}" if why else None
-    return left, evolve(row, state=state, reason=reason, devices=len(left))

@@ -62,16 +62,12 @@ class Respondent:
         if self._vendor is None or self._hooks is None:
             return evolve(said, loaded=False, absent=False)
         if question.ask == "vendor":
-            return evolve(said, vendor=self._vendor, cuts=self._cuts)
+            return _introduced(said, self._vendor, self._hooks)
         if first:
             # Only a cluster's services need the rest, and it is most of it.
             lean = evolve(self._vendor, models=(), resource_names=())
-            return evolve(said, vendor=lean, cuts=self._cuts)
+            return _introduced(said, lean, self._hooks)
         return said
-
-    @property
-    def _cuts(self) -> bool:
-        return self._hooks is not None and bool(self._hooks.hetero_reconcile.get_hookimpls())
 
     def _asked(self, question: Question) -> Answer:
         if self._hooks is None or self._vendor is None:
@@ -108,7 +104,22 @@ class Respondent:
             case Question(ask="observe", device=device) if device is not None:
                 usage = ask(lambda: _expect(Usage, hooks.hetero_observe(device=device)))
                 return Answer(usage=usage)
+            case Question(ask="watch"):
+                told = ask(lambda: _expect(dict, hooks.hetero_watch()))
+                if told is None:
+                    return Answer()
+                return Answer(health={uuid: _line(why) for uuid, why in told.items()})
         raise Failure(f"{name}: {question.ask} is not asked of a vendor")
+
+
+def _introduced(said: Answer, vendor: Vendor, hooks: pluggy.HookRelay) -> Answer:
+    """Return an answer that says whose it is, and which hooks are there that not all need."""
+    return evolve(
+        said,
+        vendor=vendor,
+        cuts=bool(hooks.hetero_reconcile.get_hookimpls()),
+        watches=bool(hooks.hetero_watch.get_hookimpls()),
+    )
 
 
 def guarded(name: str, stage: str, ask: Callable[[], T]) -> T:

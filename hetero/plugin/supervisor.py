@@ -13,21 +13,28 @@ from attrs import define, field
 
 from hetero.model.errors import BadInput
 from hetero.plugin.message import Answer, Failure, Question, is_last
+from hetero.plugin.pauses import Pauses, doubled
 from hetero.plugin.process import Ended, Overdue, Starter, VendorProcess, how_it_ended
 from hetero.plugin.respondent import Plugin
 
 #: Seconds for which a vendor is not asked after its first failure; doubled by each that follows.
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
+#: What later commands do not ask a vendor that gave no answer. What belongs to a grant is asked.
+_REMEMBERED = ("discover", "observe", "vendor")
 #: Processes that were killed and do not end, after which none is started any more.
 ABANDONED = 3
 
 
 @define(eq=False)
 class Supervisor:
-    """One vendor behind processes of its own. Threads may ask; they wait for each other."""
+    """One vendor behind processes of its own. Threads may ask; they wait for each other.
+
+    `pauses` are those that earlier commands left.
+    """
 
     plugin: Plugin
     starter: Starter
+    pauses: Pauses | None = None
     _process: VendorProcess | None = field(default=None, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _failures: int = field(default=0, init=False)
@@ -52,6 +59,9 @@ class Supervisor:
         if paused and self._why.absent and question.ask == "vendor":
             paused = False  # which needs no driver
         if paused or self._abandoned >= ABANDONED:
+            return self._answer_at_once
+        if why := self.pauses and self.pauses.why_not(self.plugin, question.ask):
+            self._why = Answer(failure=why)
             return self._answer_at_once
         try:
             if self._process is None:
@@ -89,6 +99,8 @@ class Supervisor:
                 self._pause(answer)
             elif question.ask != "vendor":
                 self._failures = 0
+            if self.pauses:
+                self.pauses.remove(self.plugin, question.ask)
             return answer
         finally:
             self._lock.release()
@@ -109,14 +121,17 @@ class Supervisor:
             why += f"; its process does not end ({self._abandoned} so far)"
         if self._abandoned >= ABANDONED:
             why += ": not asked again by this program"
-        self._pause(Answer(failure=f"{self.plugin.name}: {question.ask}: {why}"))
+        why = f"{self.plugin.name}: {question.ask}: {why}"
+        if self.pauses and isinstance(error, Overdue) and question.ask in _REMEMBERED:
+            self.pauses.add(self.plugin, question.ask, why)
+        self._pause(Answer(failure=why))
         if not isinstance(error, Overdue) and self._failures == 1:
             self._asked_again = 0.0  # nobody waited, and what was begun can be undone
         self._to_undo = question.ask == "enforce"
 
     def _pause(self, why: Answer) -> None:
         self._why = why
-        pause = min(PAUSE * 2**self._failures, LONGEST_PAUSE)
+        pause = doubled(PAUSE, self._failures, most=LONGEST_PAUSE)
         self._failures += 1
         self._asked_again = time.monotonic() + pause
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugin.installed import install
+
 #: Four devices of 16 GiB and one of 8 GiB; usage is a file, so that a test can set it.
 VENDOR = """
 from hetero.plugin import GiB, Fractional, Model, Enforcement, Usage, Vendor, Whole, hookimpl
@@ -48,18 +50,6 @@ def hetero_observe(device):
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Begin = Callable[..., "subprocess.Popen[str]"]
-
-
-def install(site: Path, name: str, source: str) -> None:
-    """Install a vendor into the folder `site` as pip would."""
-    module = f"hetero_{name}"
-    (site / f"{module}.py").write_text(source)
-    metadata = site / f"{module}-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: hetero-{name}\nVersion: 1.0\n"
-    )
-    (metadata / "entry_points.txt").write_text(f"[hetero.plugin.vendor]\n{name} = {module}\n")
 
 
 @pytest.fixture

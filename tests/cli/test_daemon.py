@@ -24,8 +24,9 @@ from attrs import define, field
 
 from hetero.cli import main
 from tests.node.users import ALICE, BOB, ROOT, become, forked, unmount_all
+from tests.plugin.installed import install
 
-from .conftest import VENDOR, install
+from .conftest import VENDOR
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
 

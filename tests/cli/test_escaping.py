@@ -44,7 +44,7 @@ from hetero.node.view.observe import (
     Process,
     Share,
 )
-from hetero.plugin.registry import VendorRow
+from hetero.plugin.vendor_row import VendorRow
 
 from .streams import Stream, console
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, install
+from tests.cli.conftest import Run
 from tests.plugin import hostile
+from tests.plugin.installed import install, install_hostile
 
 
 @pytest.fixture
@@ -18,22 +19,24 @@ def beside(environ: Mapping[str, str]) -> None:
     install(Path(environ["PYTHONPATH"]), "hostile", Path(hostile.__file__).read_text())
 
 
-@pytest.mark.usefixtures("beside")
-@pytest.mark.parametrize("deed", ["segfault", "exit_0", "close_descriptors", "raise_an_exit"])
-def test_a_broken_library_is_one_line_and_a_program_gets_the_other_vendors_card(
-    hetero: Run, deed: str
+def test_broken_libraries_are_a_line_each_and_a_program_gets_the_other_vendors_card(
+    hetero: Run, environ: Mapping[str, str]
 ) -> None:
-    at = {"HOSTILE_AT": "discover", "HOSTILE_DOES": deed}
-    ran = hetero("run", "--memory", "1Gi", "--", "sh", "-c", "echo $TESTING_VISIBLE_DEVICES", **at)
-    inventory = json.loads(hetero("inventory", "--json", **at).stdout)
-    doctor = hetero("doctor", **at)
+    deeds = ("segfault", "exit_0", "close_descriptors", "raise_an_exit", "write_everywhere")
+    bad = install_hostile(Path(environ["PYTHONPATH"]), deeds, ["discover"])
+    ran = hetero("run", "--memory", "1Gi", "--", "sh", "-c", "echo $TESTING_VISIBLE_DEVICES")
+    inventory = json.loads(hetero("inventory", "--json").stdout)
+    doctor = hetero("doctor")
 
     assert (0, "T-4\n") == (ran.returncode, ran.stdout)
     assert 5 == len(inventory["items"])
     states = {row["name"]: row["state"] for row in inventory["vendors"]}
-    assert ("ok", "broken") == (states["testing"], states["hostile"])
+    assert "ok" == states["testing"]
     assert 1 == doctor.returncode
-    assert 1 == sum("vendor hostile" in line for line in doctor.stdout.splitlines())
+    for entry in bad.values():
+        assert "broken" == states[entry.name]
+        lines = [line for line in doctor.stdout.splitlines() if f"vendor {entry.name} " in line]
+        assert 1 == len(lines)
 
 
 @pytest.mark.usefixtures("beside")
@@ -64,6 +67,39 @@ def test_ps_asks_only_vendors_that_hold_a_grant(hetero: Run, tmp_path: Path) -> 
 
     assert [5] == [share["number"] for grant in said["items"] for share in grant["shares"]]
     assert not Path(mark).exists()
+
+
+@pytest.mark.usefixtures("beside")
+def test_an_admission_asks_nothing_of_other_vendors_slices(hetero: Run, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    at = {"HOSTILE_AT": "reconcile", "HOSTILE_DOES": "leave_a_mark", hostile.LEFT: str(mark)}
+
+    assert 0 == hetero("run", "--vendor", "testing", "--memory", "1Gi", "true", **at).returncode
+    assert not mark.exists()
+    assert 0 == hetero("run", "--vendor", "hostile", "--memory", "1Gi", "true", **at).returncode
+    assert mark.exists()
+
+
+def test_what_fails_after_discovery_is_one_line_of_doctor(
+    hetero: Run, environ: Mapping[str, str]
+) -> None:
+    install_hostile(Path(environ["PYTHONPATH"]), ["segfault"], ["reconcile", "observe"])
+    done = hetero("doctor", COLUMNS="200")
+
+    assert 1 == done.returncode
+    for hook in ("reconcile", "observe"):
+        assert 1 == done.stdout.count(f"{hook}: its process was ended by SIGSEGV")
+
+
+def test_what_all_vendors_processes_read_by_was_imported_before_they_were_forked(
+    hetero: Run, environ: Mapping[str, str]
+) -> None:
+    # What was there when the process was forked is not searched for garbage in it.
+    says = "import gc, sys\nraise RuntimeError(sys.modules['cattrs'] in gc.get_objects())"
+    install(Path(environ["PYTHONPATH"]), "telling", says)
+    rows = json.loads(hetero("vendors", "--json").stdout)["items"]
+
+    assert "telling: load: False" in [row["reason"] for row in rows]
 
 
 def test_a_vendor_is_held_to_the_contract(hetero: Run) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import hetero.cli as hetero_cli
+from tests.plugin.installed import install
 
-from .conftest import Run, install
+from .conftest import Run
 
 
 @pytest.fixture

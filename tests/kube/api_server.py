@@ -57,7 +57,8 @@ class FakeApi:
             self.methods.add(request.method)
 
         app.on_response_prepare.append(note)
-        app.router.add_get("/api/v1/{kind:pods|nodes}", self._list)
+        app.router.add_get("/api/v1/{kind:pods|nodes|resourcequotas}", self._list)
+        app.router.add_get("/api/v1/namespaces/{namespace}/{kind:resourcequotas}", self._list)
         app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", self._pod)
         app.router.add_get(
             "/api/v1/namespaces/{namespace}/pods/{name}/proxy/metrics", self._proxied
@@ -73,6 +74,8 @@ class FakeApi:
             await runner.cleanup()
 
     def _selected(self, kind: str, selector: str) -> list[Plain]:
+        if kind == "resourcequotas":
+            return []
         if not selector:
             return [*(self.nodes if kind == "nodes" else self.pods).values()]
         _, _, value = selector.partition("=")

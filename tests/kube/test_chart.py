@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hetero.kube.api.settings import read
 from tests.kube.test_pod_request import WORDS
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +114,24 @@ def test_every_service_starts_anew_with_new_settings_and_the_agent_reads_them() 
     assert set() == marks() & marks(settings="a = 1")
     assert ["hetero-scheduler"] == [name for name, _ in marks(**words) - marks()]
     assert "--config=/etc/hetero-settings/settings.toml" in agent["args"]
+
+
+def test_the_list_of_vendors_that_may_be_run_reaches_all_three_services() -> None:
+    made = {(m["kind"], m["metadata"]["name"]): m for m in chart(settings='vendors.allow = ["a"]')}
+    said = read(made["ConfigMap", "hetero"]["data"]["settings.toml"], source="the ConfigMap")
+    services = [
+        container
+        for (kind, _), one in made.items()
+        if kind in ("Deployment", "DaemonSet")
+        for container in one["spec"]["template"]["spec"]["containers"]
+        if "args" in container
+    ]
+
+    assert ("a",) == said.vendors
+    assert ["agent", "scheduler", "webhook"] == sorted(one["args"][0] for one in services)
+    for one in services:
+        assert "--config=/etc/hetero-settings/settings.toml" in one["args"]
+        assert "/etc/hetero-settings" in [mount["mountPath"] for mount in one["volumeMounts"]]
 
 
 def test_nobody_reads_or_writes_secrets_but_the_job_that_makes_them() -> None:

@@ -10,11 +10,13 @@ import pytest
 from hetero.kube.api.pod_request import Vocabulary
 from hetero.kube.api.settings import Settings, load
 from hetero.model import Ask, Policy, Priority, Selector
-from hetero.model.errors import BadInput
+from hetero.model.errors import BadInput, NotFound
 from hetero.model.units import GiB, MiB
 from hetero.plugin.registry import Registry
 
-WORDS = Settings().vocabulary(Registry())
+#: Asked when this is imported: later this process may have threads, in which none can be forked.
+VENDORS = Registry()
+WORDS = Settings().vocabulary(VENDORS)
 
 
 def pod(
@@ -232,7 +234,7 @@ def settings(tmp_path: Path, text: str) -> Settings:
 
 def told(tmp_path: Path, text: str, limits: dict[str, str], **rest: Any) -> Any:
     """Return what a container asks in a cluster with these settings."""
-    return asked(limits, settings(tmp_path, text).vocabulary(Registry()), **rest)
+    return asked(limits, settings(tmp_path, text).vocabulary(VENDORS), **rest)
 
 
 def test_a_cluster_may_rename_resources(tmp_path: Path) -> None:
@@ -287,13 +289,35 @@ def test_the_cluster_and_then_the_patterns_of_a_nodes_name_say_what_it_gives_out
     assert ("mixed", "none") == (plain.partitioned.value, old.partitioned.value)
 
 
+def test_one_list_says_whose_code_services_and_agents_run_unless_a_machine_has_its_own(
+    tmp_path: Path,
+) -> None:
+    said = settings(tmp_path, '[vendors]\nallow = ["hetero-nvidia"]\n')
+    (tmp_path / "node.toml").write_text('[vendors]\nallow = ["hetero-hygon"]\n')
+
+    def allowed(name: str, environ: dict[str, str]) -> bool:
+        try:
+            return bool(said.registry(environ).plugin(name))
+        except NotFound:
+            return False
+
+    own = {"HETERO_CONFIG": str(tmp_path / "node.toml")}
+    assert ("hetero-nvidia",) == said.of_node("n1").vendors
+    assert (True, False) == (allowed("nvidia", {}), allowed("hygon", {}))
+    assert (False, True) == (allowed("nvidia", own), allowed("hygon", own))
+    with pytest.raises(BadInput, match="is not a list of names of distributions"):
+        settings(tmp_path, '[vendors]\nallow = "x"\n')
+    with pytest.raises(BadInput, match="'deny' is not known"):
+        settings(tmp_path, "[vendors]\ndeny = []\n")
+
+
 def test_a_runtime_class_is_of_a_vendor_that_is_there(tmp_path: Path) -> None:
     said = settings(tmp_path, '[runtime-classes]\nnvidia = "nvidia"\n')
     wrong = settings(tmp_path, '[runtime-classes]\nnobody = "runc"\n')
 
-    assert said.vocabulary(Registry())
+    assert said.vocabulary(VENDORS)
     with pytest.raises(BadInput, match="runtime-classes: there is no vendor 'nobody'"):
-        wrong.vocabulary(Registry())
+        wrong.vocabulary(VENDORS)
 
 
 @pytest.mark.parametrize("said", ["1e999999999", "NaN", "inf", "0x10", "--1", ""])

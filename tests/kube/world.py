@@ -17,7 +17,7 @@ from hetero.kube.agent import agent
 from hetero.kube.agent.agent import Agent, Options
 from hetero.kube.api.annotations import Assignment, Key, signed_assignment
 from hetero.kube.api.client import Access, Api
-from hetero.model import Allocation, Ask, Inventory, Request
+from hetero.model import Allocation, Ask, Inventory, Request, Selector
 from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
@@ -48,11 +48,14 @@ class World:
     agent: Agent = field(init=False)
     config: Path | None = None
     awaited: str = CARD
+    registry: Registry | None = None
     _running: asyncio.Task[None] | None = None
 
     def __attrs_post_init__(self) -> None:
         self.kubelet = FakeKubelet(self.path / "kubelet")
-        self.node = Node(registry=Registry.of(self.vendor), ledger=Ledger(self.path / "state"))
+        self.node = Node(
+            registry=self.registry or Registry.of(self.vendor), ledger=Ledger(self.path / "state")
+        )
         (self.path / "key").write_bytes(SECRET)
         self.api.put("nodes", {"metadata": {"name": "n1"}}, event="ADDED")
 
@@ -85,7 +88,9 @@ class World:
             with suppress(asyncio.CancelledError):
                 await self._running
 
-    def bind(self, name: str, *containers: str, node: str = "n1", **asked: Any) -> Plain:
+    def bind(
+        self, name: str, *containers: str, node: str = "n1", card: str = CARD, **asked: Any
+    ) -> Plain:
         """Put a pod on the node with a signed allocation for each container, as the scheduler."""
         uid = f"uid-{name}"
         given = tuple((one, self.fit(**asked)) for one in containers or ("main",))
@@ -93,16 +98,20 @@ class World:
             Assignment(node=node, uid=uid, containers=given),
             Key(secret=SECRET),
         )
-        pod = pod_named(name, *(containers or ("main",)), count=asked.get("count", 1))
+        count = asked.get("count", 1)
+        pod = pod_named(name, *(containers or ("main",)), count=count, card=card)
         pod["metadata"]["annotations"] = signed
         self.api.put("pods", pod, event="ADDED")
         return pod
 
-    def fit(self, *, memory: int = GiB, core: int = 10, count: int = 1) -> Allocation:
+    def fit(
+        self, *, memory: int = GiB, core: int = 10, count: int = 1, vendor: Selector | None = None
+    ) -> Allocation:
         """Return what the packing core gives beside all it gave before."""
+        asks = (Ask(memory=memory, core=core),) * count
         answer = fit(
             Inventory(self.node.discover().devices, tuple(self.fitted)),
-            Request(asks=(Ask(memory=memory, core=core),) * count),
+            Request(asks=asks, vendor=vendor or Selector()),
         )
         assert isinstance(answer, Allocation), answer
         self.fitted.append(answer)
@@ -120,8 +129,8 @@ class World:
         return [str(entry.label) for entry in entries if self.node.ledger.notes(entry.id)]
 
 
-def pod_named(name: str, *containers: str, count: int = 1) -> Plain:
-    limits = {"limits": {CARD: str(count)}}
+def pod_named(name: str, *containers: str, count: int = 1, card: str = CARD) -> Plain:
+    limits = {"limits": {card: str(count)}}
     return {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
         "spec": {
@@ -142,8 +151,13 @@ async def until(true: Callable[[], object], *, seconds: float = 10) -> None:
 
 @asynccontextmanager
 async def world(
-    *memory: int, slots: int = 10, named_shapes: tuple[str, ...] = ()
+    *memory: int,
+    slots: int = 10,
+    named_shapes: tuple[str, ...] = (),
+    registry: Registry | None = None,
+    awaited: str = CARD,
 ) -> AsyncIterator[World]:
+    """Run the world of a vendor in memory, or of those of a registry, until it is left."""
     vendor = MemoryVendor(
         rack(*(memory or (16 * GiB, 16 * GiB)), slots=slots, numa=1), limiter="cuda"
     )
@@ -151,7 +165,7 @@ async def world(
     vendor._vendor = evolve(vendor._vendor, resource_names=(ResourceNames(count=CARD), *shapes))
     # Not pytest's directory: a socket's path has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="k") as path:
-        made = World(Path(path), vendor)
+        made = World(Path(path), vendor, awaited=awaited, registry=registry)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(agent, "DISCOVER", DISCOVER)
             async with made.api.serve() as made.url:

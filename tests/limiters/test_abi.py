@@ -15,12 +15,21 @@ ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("cc") or shutil.which("gcc") or "cc"
 #: NVIDIA's own headers by the version of CUDA, as `make setup` unpacks them.
 HEADERS = {
-    "11.8": ROOT / ".headers/nvidia_cuda_runtime_cu11/nvidia/cuda_runtime/include",
-    "12.9": ROOT / ".headers/nvidia_cuda_runtime_cu12/nvidia/cuda_runtime/include",
-    "13.5": ROOT / ".headers/nvidia_cuda_runtime/nvidia/cu13/include",
+    "11.8": ("nvidia_{}_cu11", "nvidia/{}/include"),
+    "12.9": ("nvidia_{}_cu12", "nvidia/{}/include"),
+    "13.5": ("nvidia_{}", "nvidia/cu13/include"),
 }
-#: The headers that declare functions of libcuda.so.1.
-DECLARING = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")
+#: Those that declare functions of libcuda.so.1, and the one of libnvidia-ml.so.1.
+DECLARING = {
+    "cuda": ("cuda_runtime", ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")),
+    "nvml": ("nvml_dev", ("nvml.h",)),
+}
+
+
+def headers(library: str, version: str) -> Path:
+    folder, include = HEADERS[version]
+    package = DECLARING[library][0]
+    return ROOT / ".headers" / folder.format(package) / include.format(package)
 
 
 def constants(header: Path) -> str:
@@ -50,25 +59,30 @@ def test_our_cuda_structs_have_the_layout_we_say() -> None:
 
 def test_our_cuda_types_numbers_and_prototypes_are_those_of_cuda_h() -> None:
     numbers = constants(ROOT / "limiters/cuda/abi.h")
-    assert "" == compiled("-DREAL", f"-isystem{HEADERS['13.5']}", f"-DCONSTANTS={numbers}")
+    assert "" == compiled("-DREAL", f"-isystem{headers('cuda', '13.5')}", f"-DCONSTANTS={numbers}")
 
 
-def declared(header: Path) -> set[str]:
-    """Return the exported names behind a header's functions and the macros that rename them."""
-    text = re.sub(r"/\*.*?\*/", "", header.read_text(errors="replace"), flags=re.DOTALL)
-    names = set(re.findall(r"\bCUDAAPI\s+(cu[A-Z]\w*)\s*\(", text))
-    for new in re.findall(r"#\s*define\s+cu[A-Z]\w+\s+(\w.*?)\s*$", text, flags=re.MULTILINE):
-        renamed = re.fullmatch(r"(?:__CUDA_API_PT([DS])[SZ]+\()?(cu[A-Z]\w+)\)?", new)
-        assert renamed is not None, new
-        names.add(renamed[2])
-        if renamed[1]:
-            names.add(renamed[2] + ("_ptds" if renamed[1] == "D" else "_ptsz"))
+def declared(library: str, version: str) -> set[str]:
+    """Return the exported names behind the functions and the macros that rename them."""
+    files = DECLARING[library][1]
+    text = "".join(
+        (headers(library, version) / file).read_text("utf-8", "replace") for file in files
+    )
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    names = set(re.findall(r"\b(?:CUDAAPI|DECLDIR)\s+((?:cu[A-Z]|nvml)\w+)\s*\(", text))
+    for ending, name in re.findall(
+        r"#\s*define\s+(?:cu[A-Z]|nvml[DGIS])\w+\s+(?:__CUDA_API_PT([DS])[SZ]+\()?"
+        r"(cu[A-Z]\w+|nvml[A-Z]\w+_v\d)\)?\s*$",
+        text,
+        flags=re.MULTILINE,
+    ):
+        names |= {name, *([name + ("_ptds" if ending == "D" else "_ptsz")] if ending else [])}
     return names
 
 
-def rows(file: str, kinds: str) -> list[str]:
-    """Return the names in a table of the CUDA limiter, and those of their variants."""
-    text = (ROOT / "limiters/cuda" / file).read_text()
+def rows(library: str, file: str, kinds: str) -> list[str]:
+    """Return the names in a table of a limiter, and those of their variants."""
+    text = (ROOT / "limiters" / library / file).read_text()
     names = []
     for variant, name in re.findall(rf"^(PTSZ_|PTDS_)?(?:{kinds})\((\w+),", text, re.MULTILINE):
         names += [name, name + f"_{variant[:-1].lower()}"] if variant else [name]
@@ -76,21 +90,31 @@ def rows(file: str, kinds: str) -> list[str]:
 
 
 @pytest.mark.parametrize("version", HEADERS)
-def test_every_function_of_the_driver_has_one_row(version: str) -> None:
-    functions = {name for file in DECLARING for name in declared(HEADERS[version] / file)}
-    answered, others = rows("api.def", "OWN|GATED"), rows("others.def", "HARMLESS|OPEN")
-    assert 500 < len(functions)
+@pytest.mark.parametrize(("library", "least"), [("cuda", 500), ("nvml", 290)])
+def test_every_function_of_the_driver_has_one_row(library: str, version: str, least: int) -> None:
+    functions = declared(library, version)
+    answered = rows(library, "api.def", "OWN|GATED")
+    others = rows(library, "others.def", "HARMLESS|OPEN")
+    assert least < len(functions)
     assert len(answered + others) == len({*answered, *others})
     assert sorted(others) == others
     variants = {name + end for name in others for end in ("_ptsz", "_ptds")}
     assert [] == sorted(functions - {*answered, *others, *variants})
 
 
-def test_every_row_is_a_function_of_the_driver() -> None:
-    functions = {
-        name for path in HEADERS.values() for file in DECLARING for name in declared(path / file)
-    }
-    assert [] == sorted({*rows("api.def", "OWN|GATED"), *rows("others.def", "\\w+")} - functions)
+@pytest.mark.parametrize("library", DECLARING)
+def test_every_row_is_a_function_of_the_driver(library: str) -> None:
+    functions = {name for version in HEADERS for name in declared(library, version)}
+    table = {*rows(library, "api.def", "OWN|GATED"), *rows(library, "others.def", r"\w+")}
+    assert [] == sorted(table - functions)
+
+
+@pytest.mark.parametrize("library", DECLARING)
+def test_the_document_counts_the_functions_that_are_not_limited(library: str) -> None:
+    harmless, unlimited = (len(rows(library, "others.def", kind)) for kind in ("HARMLESS", "OPEN"))
+    text = " ".join((ROOT / "docs/isolation.md").read_text().split())
+    assert f"{harmless} that " in text
+    assert f"{unlimited} that " in text
 
 
 NVML_STRUCTS = {
@@ -136,9 +160,3 @@ def test_our_nvml_structs_and_numbers_are_those_of_nvidia_ml_py(tmp_path: Path) 
         [COMPILER, "-std=gnu11", "-fsyntax-only", str(check)], capture_output=True, text=True
     )
     assert "" == done.stderr
-
-
-def test_the_document_counts_the_functions_that_are_not_limited() -> None:
-    harmless, unlimited = (len(rows("others.def", kind)) for kind in ("HARMLESS", "OPEN"))
-    text = " ".join((ROOT / "docs/isolation.md").read_text().split())
-    assert f"{harmless} that take nothing of a device, and {unlimited} that do" in text

@@ -1,6 +1,7 @@
-"""A vendor that does what C libraries have done, wherever the environment says.
+"""A vendor that does what C libraries have done, at one of its hooks.
 
-`HOSTILE_AT` is a hook's name or "import", `HOSTILE_DOES` one of `DEEDS`.
+A copy that is installed as `hostile-HOOK-DEED` does that deed of `DEEDS` at that hook, or at
+"import"; one that is installed as `hostile` what `HOSTILE_DOES` says, where `HOSTILE_AT` does.
 """
 
 from __future__ import annotations
@@ -104,19 +105,24 @@ DEEDS = {
 }
 #: After these a hook still has its answer.
 HARMLESS = ("fork_that_stays", "print_much", "leave_a_mark")
-HOOKS = ("vendor", "discover", "enforce", "reconcile", "observe")
+HOOKS = ("vendor", "discover", "enforce", "reconcile", "observe", "watch")
+
+_, _, _COPY = __name__.partition("hetero_hostile_")
+NAME = f"hostile-{_COPY}".replace("_", "-") if _COPY else "hostile"
 
 VENDOR = plugin.Vendor(
-    name="hostile",
+    name=NAME,
     title="Hostile",
     models=(plugin.Model(match="*", granularity=plugin.Fractional(), slots=4),),
+    resource_names=(plugin.ResourceNames(count=f"example.com/{NAME}"),),
     visible=("HOSTILE_VISIBLE_DEVICES",),
 )
 
 
 def _at(hook: str) -> None:
-    if os.environ.get("HOSTILE_AT") == hook:
-        DEEDS[os.environ["HOSTILE_DOES"]]()
+    at, _, does = _COPY.partition("_")
+    if hook == (at or os.environ.get("HOSTILE_AT")):
+        DEEDS[does or os.environ["HOSTILE_DOES"]]()
 
 
 _at("import")
@@ -132,7 +138,7 @@ def hetero_vendor() -> plugin.Vendor:
 def hetero_discover() -> Iterable[Device]:
     _at("discover")
     yield VENDOR.device(
-        uuid="hostile-0",
+        uuid=f"{NAME}-0",
         model="H1",
         index=0,
         memory=8 << 30,
@@ -156,3 +162,11 @@ def hetero_reconcile(device: Device) -> None:
 def hetero_observe(device: Device) -> Usage:
     _at("observe")
     return Usage(memory=1, processes={os.getpid(): 7}, core=0.5)
+
+
+if _COPY.startswith("watch_"):  # else each copy had a second process
+
+    @plugin.hookimpl
+    def hetero_watch() -> dict[str, str]:
+        _at("watch")
+        return {f"{NAME}-0": "not well"}

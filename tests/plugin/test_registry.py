@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -16,82 +15,42 @@ from attrs import evolve
 import hetero.plugin.registry
 import hetero.plugin.supervisor
 from hetero import plugin
+from hetero.model import Usage
 from hetero.model.errors import NotFound
 from hetero.model.units import GiB
-from hetero.plugin.registry import Registry, VendorRow
+from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
 from hetero.plugin.vendor import Model, Vendor
+from hetero.plugin.vendor_row import VendorRow
+from tests.plugin.installed import good, install
 
 NOTES = Path("/nonexistent")  # what no vendor here writes to
 
-GOOD = """
-    from hetero import plugin
-
-    VENDOR = plugin.Vendor(
-        name="{name}", title="{name}", models=(plugin.Model(match="*", granularity=plugin.Whole()),)
-    )
-
-    @plugin.hookimpl
-    def hetero_vendor():
-        return VENDOR
-
-    @plugin.hookimpl
-    def hetero_discover():
-        yield VENDOR.device(
-            uuid="{name}-0",
-            model="M",
-            index=0,
-            memory=1,
-            enforcement=plugin.Enforcement.NONE,
-            health="ok",
-        )
-"""
-
-
-class Site:
-    """A directory on the import path that wheels are installed into, as pip leaves them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def install(self, entry: str, source: str, *, module: str | None = None) -> None:
-        module = module or f"plugin_{entry}"
-        (self.path / f"{module}.py").write_text(dedent(source))
-        metadata = self.path / f"hetero_{entry}-1.2.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Name: hetero-{entry}\nVersion: 1.2\n")
-        (metadata / "entry_points.txt").write_text(f"[hetero.plugin.vendor]\n{entry} = {module}\n")
-
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    before = set(sys.modules)
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory on the import path to install vendors in."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield Site(tmp_path)
-    for name in set(sys.modules) - before:
-        if name.startswith("plugin_"):
-            del sys.modules[name]
+    return tmp_path
 
 
-def snapshot(site: Site) -> dict[str, VendorRow]:
-    """Return the rows of what is installed in `site`, beside whatever this environment has."""
-    here = {
-        path.name.split("-")[0].removeprefix("hetero_") for path in site.path.glob("*.dist-info")
-    }
-    rows = Registry().discover().rows
-    return {row.source.split()[0]: row for row in rows if row.source.split()[0][7:] in here}
+def snapshot(site: Path) -> dict[str, VendorRow]:
+    """Return the rows of what is installed in `site`; nothing else of this environment is run."""
+    here = [path.name.split("-")[0].replace("_", "-") for path in site.glob("*.dist-info")]
+    rows = Registry(allowed=here).discover().rows
+    return {row.source.split()[0]: row for row in rows if row.trusted}
 
 
-def test_an_installed_vendor_is_found_with_where_it_came_from(site: Site) -> None:
-    site.install("good", GOOD.format(name="good"))
+def test_an_installed_vendor_is_found_with_where_it_came_from(site: Path) -> None:
+    install(site, "good", good("good"))
 
     expected = VendorRow(
         name="good",
-        source="hetero-good 1.2",
+        source="hetero-good 1.0",
         state="ok",
         devices=1,
         title="good",
-        file=f"{site.path}/plugin_good.py",
+        file=f"{site}/hetero_good.py",
     )
     assert {"hetero-good": expected} == snapshot(site)
 
@@ -103,11 +62,11 @@ FAULTS = {
     ),
     "syntax": ("def hetero_vendor(:", "faulty: load: invalid syntax"),
     "misspelt hook": (
-        GOOD.format(name="faulty") + "\n    @plugin.hookimpl\n    def hetero_observ(): ...\n",
+        good("faulty") + "\n@plugin.hookimpl\ndef hetero_observ(): ...\n",
         "faulty: register: unknown hook 'hetero_observ'",
     ),
     "argument no hook has": (
-        GOOD.format(name="faulty") + "\n    @plugin.hookimpl\n    def hetero_observe(card): ...\n",
+        good("faulty") + "\n@plugin.hookimpl\ndef hetero_observe(card): ...\n",
         "faulty: register: Plugin 'faulty' for hook 'hetero_observe'",
     ),
     "no declaration": ("x = 1", "faulty: hetero_vendor: returned None, not a Vendor"),
@@ -122,27 +81,27 @@ FAULTS = {
         "faulty: hetero_vendor: ",
     ),
     "generator that fails half-way": (
-        GOOD.format(name="faulty") + "        raise OSError('the second card hangs')\n",
+        good("faulty") + "    raise OSError('the second card hangs')\n",
         "faulty: discover: the second card hangs",
     ),
     "devices of another kind": (
-        GOOD.format(name="faulty").replace("yield VENDOR.device(", "yield dict("),
+        good("faulty").replace("yield VENDOR.device(", "yield dict("),
         "faulty: discover: gave {'uuid': 'faulty-0'",
     ),
     "no list at all": (
-        GOOD.format(name="faulty").replace("yield VENDOR.device(", "return len; dict("),
+        good("faulty").replace("yield VENDOR.device(", "return len; dict("),
         "faulty: discover: 'builtin_function_or_method' object is not iterable",
     ),
     "a card twice": (
-        GOOD.format(name="faulty").replace("        yield", "        for _ in 'ab': yield"),
+        good("faulty").replace("    yield", "    for _ in 'ab': yield"),
         "faulty: discover: 2 cards have the UUID faulty-0",
     ),
     "a model it never declared": (
-        GOOD.format(name="faulty").replace('match="*"', 'match="Z*"'),
+        good("faulty").replace('match="*"', 'match="Z*"'),
         "faulty: discover: faulty: no declared model matches 'M'",
     ),
     "exit": (
-        GOOD.format(name="faulty") + "        raise SystemExit('a library that quits')\n",
+        good("faulty") + "    raise SystemExit('a library that quits')\n",
         "faulty: discover: a library that quits",
     ),
 }
@@ -150,16 +109,16 @@ FAULTS = {
 
 @pytest.mark.parametrize(("source", "reason"), FAULTS.values(), ids=FAULTS.keys())
 def test_a_faulty_vendor_is_a_row_with_its_reason_and_harms_nobody(
-    site: Site, source: str, reason: str
+    site: Path, source: str, reason: str
 ) -> None:
-    site.install("faulty", source)
-    site.install("good", GOOD.format(name="good"))
-    site.install("later", GOOD.format(name="later"))
+    install(site, "faulty", source)
+    install(site, "good", good("good"))
+    install(site, "later", good("later"))
 
     rows = snapshot(site)
 
     assert "broken" == rows["hetero-faulty"].state
-    assert "hetero-faulty 1.2" == rows["hetero-faulty"].source
+    assert "hetero-faulty 1.0" == rows["hetero-faulty"].source
     assert str(rows["hetero-faulty"].reason).startswith(reason)
     assert [("ok", 1), ("ok", 1)] == [
         (rows[name].state, rows[name].devices) for name in ("hetero-good", "hetero-later")
@@ -177,8 +136,8 @@ def test_of_two_plugins_with_one_name_the_first_works_and_the_second_says_why_no
     )
 
 
-def test_an_entry_point_is_called_as_its_vendor(site: Site) -> None:
-    site.install("one", GOOD.format(name="other"))
+def test_an_entry_point_is_called_as_its_vendor(site: Path) -> None:
+    install(site, "one", good("other"))
 
     row = snapshot(site)["hetero-one"]
 
@@ -186,12 +145,12 @@ def test_an_entry_point_is_called_as_its_vendor(site: Site) -> None:
     assert "one: its entry point is 'one' and its vendor 'other'" == row.reason
 
 
-def test_two_wheels_with_one_entry_name_are_two_rows(site: Site) -> None:
-    site.install("same", GOOD.format(name="same"))
-    metadata = site.path / "hetero_copy-1.2.dist-info"
+def test_two_wheels_with_one_entry_name_are_two_rows(site: Path) -> None:
+    install(site, "same", good("same"))
+    metadata = site / "hetero_copy-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Name: hetero-copy\nVersion: 1.2\n")
-    (metadata / "entry_points.txt").write_text("[hetero.plugin.vendor]\nsame = plugin_same\n")
+    (metadata / "entry_points.txt").write_text("[hetero.plugin.vendor]\nsame = hetero_same\n")
 
     rows = snapshot(site)
 
@@ -199,12 +158,13 @@ def test_two_wheels_with_one_entry_name_are_two_rows(site: Site) -> None:
     assert 2 == len(rows)
 
 
-def test_a_driver_that_is_not_there_is_absent_and_not_broken(site: Site) -> None:
-    site.install(
+def test_a_driver_that_is_not_there_is_absent_and_not_broken(site: Path) -> None:
+    install(
+        site,
         "bare",
-        GOOD.format(name="bare").replace(
-            "    def hetero_discover():\n",
-            "    def hetero_discover():\n        raise plugin.DriverAbsent('no libbare.so')\n",
+        good("bare").replace(
+            "def hetero_discover():\n",
+            "def hetero_discover():\n    raise plugin.DriverAbsent('no libbare.so')\n",
         ),
     )
 
@@ -282,13 +242,32 @@ def test_one_uuid_of_two_vendors_is_a_line_for_both() -> None:
     ] == [row.reason for row in found.rows]
 
 
-def test_vendors_are_asked_at_the_same_time() -> None:
-    slow = [Cards(takes=0.4, name=f"slow-{number}") for number in range(5)]
-    before = time.monotonic()
-    found = Registry.of(*slow, apart=True).discover()
+MEETS = """
+    import pathlib, time
+    pathlib.Path("{site}/{name}-{hook}").touch()
+    while not pathlib.Path("{site}/{other}-{hook}").exists():
+        time.sleep(0.01)
+"""
 
-    assert {"ok"} == {row.state for row in found.rows}
-    assert time.monotonic() - before < 1.6
+
+def test_all_vendors_are_asked_at_the_same_time(site: Path) -> None:
+    """Each of two answers when the other was asked."""
+    for name, other in (("left", "right"), ("right", "left")):
+        source = good(name)
+        for head in ("def hetero_discover():", "def hetero_observe(device):"):
+            meets = MEETS.format(site=site, name=name, other=other, hook=head[11:15])
+            source = source.replace(head, head + meets)
+        install(site, name, source)
+    registry = Registry(allowed=["hetero-left", "hetero-right"])
+    devices = registry.discover().devices
+    usages, faults = registry.observe_all(devices)
+    registry.close()
+
+    assert ["left-0", "right-0"] == [device.uuid for device in devices]
+    assert ([(devices[0], Usage(memory=5)), (devices[1], Usage(memory=5))], ()) == (
+        list(usages),
+        faults,
+    )
 
 
 def test_a_vendor_that_gave_no_answer_is_asked_again_after_a_pause(
@@ -342,25 +321,25 @@ def test_nothing_is_loaded_before_a_vendor_is_asked() -> None:
 
 
 def test_a_vendor_that_is_not_on_the_list_is_shown_and_nothing_of_it_is_run(
-    site: Site, tmp_path: Path
+    site: Path, tmp_path: Path
 ) -> None:
     mark = f"import pathlib; pathlib.Path({str(tmp_path / 'mark')!r}).touch()\n"
-    site.install("stranger", mark + dedent(GOOD.format(name="stranger")))
-    site.install("good", GOOD.format(name="good"))
+    install(site, "stranger", mark + good("stranger"))
+    install(site, "good", good("good"))
     registry = Registry(allowed=["hetero-good"])
     found = registry.discover()
     rows = {row.name: row for row in found.rows}
 
-    assert ("untrusted", False, "hetero-stranger 1.2") == (
+    assert ("untrusted", False, "hetero-stranger 1.0") == (
         rows["stranger"].state,
         rows["stranger"].trusted,
         rows["stranger"].source,
     )
-    assert f"{site.path}/plugin_stranger.py" == rows["stranger"].file
+    assert f"{site}/hetero_stranger.py" == rows["stranger"].file
     assert ("ok", True) == (rows["good"].state, rows["good"].trusted)
     assert ["good-0"] == [device.uuid for device in found.devices]
     assert "good" in [vendor.name for vendor in registry.declarations()]
     assert not (tmp_path / "mark").exists()
-    assert "plugin_good" not in sys.modules
+    assert "hetero_good" not in sys.modules
     with pytest.raises(NotFound, match="'stranger' is installed and trusted here"):
         registry.plugin("stranger")

@@ -10,7 +10,8 @@ from racks import LIBRARIES, PLUGINS, SHARE, Machine, Rack, card, discover, faul
 import hetero.plugin.registry
 from hetero.model import Device
 from hetero.model.errors import Refused
-from hetero.plugin.registry import Discovery, VendorRow
+from hetero.plugin.registry import Discovery
+from hetero.plugin.vendor_row import VendorRow
 
 MODELS = {
     "nvidia": ("NVIDIA L4", "24 GiB"),

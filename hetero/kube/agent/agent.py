@@ -88,8 +88,7 @@ class Agent:
     _published: str | None = field(init=False, default=None)  # what the API has
 
     def __attrs_post_init__(self) -> None:
-        said = settings.load(self.options.config).vocabulary(self.node.registry)
-        self._resource_names = {vendor.name: vendor.resource_names for vendor in said.vendors}
+        self._resource_names = self._declared()
         self.allocator = Allocator(
             node=self.node,
             name=self.options.name,
@@ -159,6 +158,8 @@ class Agent:
     async def _discover(self) -> None:
         """Discover; offer and publish what changed."""
         self.discovery = self.allocator.discovery = await asyncio.to_thread(self.node.discover)
+        if not {device.vendor for device in self.discovery.devices} <= self._resource_names.keys():
+            self._resource_names = await asyncio.to_thread(self._declared)  # one answers by now
         for name, devices in self._resources().items():
             plugin = self.plugins.get(name)
             if plugin is None:
@@ -185,6 +186,11 @@ class Agent:
             if found.memory and entry.id == found.grant:
                 return self.allocator.variable(entry, KILLER) in ("true", "1")
         return False
+
+    def _declared(self) -> dict[str, tuple[ResourceNames, ...]]:
+        """Return the resource names of all vendors that answer."""
+        said = settings.load(self.options.config).vocabulary(self.node.registry)
+        return {vendor.name: vendor.resource_names for vendor in said.vendors}
 
     def _resources(self) -> dict[str, list[Device]]:
         """Return the devices that each kubelet resource counts; what was offered once stays."""

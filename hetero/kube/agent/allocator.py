@@ -335,7 +335,7 @@ class Allocator:
 
     async def reconcile(self) -> None:
         """Take back the shares of pods that ended or are not on this node any more."""
-        gone = False
+        gone: set[str] = set()
         for entry in await self._standing():
             about = entry.owner
             pod = self.pods.get(about["uid"])
@@ -349,9 +349,9 @@ class Allocator:
                 continue
             await asyncio.to_thread(self.node.ledger.unpin, entry.id)
             log.info("%s: its pod is gone, grant %s is unpinned", entry.label, entry.id)
-            gone = True
+            gone |= entry.allocation.vendors
         if gone:
-            await asyncio.to_thread(self.node.sweep)
+            await asyncio.to_thread(self.node.sweep, gone)
 
 
 def _line(resource: str, ids: Iterable[str]) -> str:

@@ -88,7 +88,8 @@ class Metrics(Collector):
         taken = gauge("slots_allocated", "How many slots are taken")
         healthy = gauge("healthy", "Whether the device may be given out")
         enforcement = gauge("enforcement_info", "How the device's promise is kept", "enforcement")
-        for device in self.allocator.discovery.devices:
+        usages, _ = self.allocator.node.registry.observe_all(self.allocator.discovery.devices)
+        for device, usage in usages:
             labels, left = self._labels(device), free[device.uuid]
             total.add_metric(labels, device.capacity[MEMORY])
             given.add_metric(labels, device.capacity[MEMORY] - left[MEMORY])
@@ -96,7 +97,6 @@ class Metrics(Collector):
             taken.add_metric(labels, device.capacity[SLOTS] - left[SLOTS])
             if device.capacity[CORE]:
                 core.add_metric(labels, 1 - left[CORE] / device.capacity[CORE])
-            usage = self.allocator.node.registry.observe(device)
             if usage.memory is not None:
                 used.add_metric(labels, usage.memory)
             if usage.core is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -15,7 +17,7 @@ from hetero.model import Policy
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_memory, parse_percent
 from hetero.node.settings import Settings as NodeSettings
-from hetero.node.settings import read_settings
+from hetero.node.settings import load_settings, read_settings
 from hetero.placement.demand import HALF_LIFE
 from hetero.plugin.registry import Registry
 from hetero.plugin.resource_names import ResourceNames
@@ -26,13 +28,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+log = logging.getLogger(__name__)
+
 #: The placement policies over nodes and over devices that may be a cluster's default.
 _NODE_PLACEMENTS = ("fragmentation", "binpack", "spread")
 _DEVICE_PLACEMENTS = ("fragmentation", "binpack", "spread")
 #: Whether filter answers the first choice alone, or every node that serves, to be scored.
 _CHOICES = ("one", "score")
 _MOST_DAYS, _DAY = 3650, 86_400
-_TABLES = ("defaults", "resources", "runtime-classes", "nodes")
+_TABLES = ("defaults", "resources", "runtime-classes", "vendors", "nodes")
 
 
 @frozen(kw_only=True)
@@ -57,6 +61,9 @@ class Settings:
     [runtime-classes]             # what a vendor's pods get that name no runtimeClassName
     vendor = "vendor-runtime"
 
+    [vendors]
+    allow = ["hetero-a"]          # distributions whose vendors the services and the agents may run
+
     [nodes."*".cards]             # what nodes give out, by patterns of their names: the tables of
     max_sharers = 10              # `hetero.node.settings`; what a later pattern says, it says
     [nodes."old-*".scale]         # instead of an earlier one
@@ -70,31 +77,52 @@ class Settings:
     defaults: Defaults = field(default=Defaults())
     resources: Mapping[str, str] = field(factory=dict)
     runtime_classes: Mapping[str, str] = field(factory=dict)
+    vendors: tuple[str, ...] | None = None
     nodes: Mapping[str, Mapping[str, Any]] = field(factory=dict)
 
     def of_node(self, name: str) -> NodeSettings:
         """Return what the cluster says of a node."""
-        chosen = NodeSettings()
+        chosen = NodeSettings(vendors=self.vendors)
         for pattern, document in self.nodes.items():
             if fnmatchcase(name, pattern):
                 chosen = read_settings(document, chosen)
         return chosen
 
+    def registry(self, environ: Mapping[str, str] = os.environ) -> Registry:
+        """Return the vendors that a service may run: what its machine's settings say counts more.
+
+        That is the rule of the agents, too.
+        """
+        here = load_settings(environ, NodeSettings(vendors=self.vendors))
+        return Registry(allowed=here.vendors)
+
     def vocabulary(self, registry: Registry) -> Vocabulary:
-        """Return the resource names of all vendors, as this cluster has renamed them."""
-        declared = registry.declarations()
+        """Return the resource names of all vendors, as this cluster has renamed them.
+
+        Which vendors are left out, and why, is in the log. Raises `BadInput` for names that nobody
+        knows, unless a vendor that was left out may.
+        """
+        declared, left_out = registry.declared()
+        for why in left_out:
+            log.warning("vendor left out: %s", why)
         known = {
             name
             for vendor in declared
             for resource_names in vendor.resource_names
             for name in resource_names.resources
         }
-        for name in self.resources:
-            if name not in known:
-                raise BadInput(f"settings: no vendor knows the resource {name!r}")
-        for name in self.runtime_classes:
-            if name not in [vendor.name for vendor in declared]:
-                raise BadInput(f"settings: runtime-classes: there is no vendor {name!r}")
+        unknown = [
+            f"no vendor knows the resource {name!r}" for name in self.resources if name not in known
+        ]
+        unknown += [
+            f"runtime-classes: there is no vendor {name!r}"
+            for name in self.runtime_classes
+            if name not in [vendor.name for vendor in declared]
+        ]
+        for what in unknown:
+            if not left_out:
+                raise BadInput(f"settings: {what}")
+            log.warning("settings: %s of those that work here", what)
         vendors = tuple(self._renamed(vendor) for vendor in declared)
         return Vocabulary(vendors=vendors, defaults=self.defaults)
 
@@ -151,6 +179,8 @@ def _settings(document: dict[str, Any]) -> Settings:
     for table, what in ((names, "resources"), (classes, "runtime-classes")):
         if not all(isinstance(name, str) for name in table.values()):
             raise BadInput(f"{what}: a name is a text")
+    vendors = document.get("vendors", {})
+    _known(vendors, "allow")
     nodes = document.get("nodes", {})
     if not isinstance(nodes, dict) or not all(isinstance(one, dict) for one in nodes.values()):
         raise BadInput('nodes is a table of tables: write [nodes."*".cards]')
@@ -179,6 +209,7 @@ def _settings(document: dict[str, Any]) -> Settings:
         ),
         resources=names,
         runtime_classes=classes,
+        vendors=read_settings({"vendors": vendors}).vendors,
         nodes=nodes,
     )
 

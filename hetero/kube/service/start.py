@@ -20,7 +20,6 @@ from hetero.kube.service.certificates import Names, renew
 from hetero.kube.service.https import Certificates, serve
 from hetero.kube.webhook.admission import Webhook
 from hetero.model.errors import BadInput
-from hetero.plugin.registry import Registry
 
 
 @frozen(kw_only=True)
@@ -51,8 +50,8 @@ def scheduler(
     if not path:
         raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
     key, chosen = Key.read(path), settings.load(config)
-    vocabulary = _vocabulary(chosen)
     _log()
+    vocabulary = _vocabulary(chosen)
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
@@ -101,8 +100,8 @@ def webhook(
 ) -> None:
     """Run the webhook until it is told to stop."""
     chosen = settings.load(config)
-    vocabulary = _vocabulary(chosen)
     _log()
+    vocabulary = _vocabulary(chosen)
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
@@ -144,7 +143,7 @@ def _lease(api: Api, lease: str) -> Lease:
 
 def _vocabulary(chosen: settings.Settings) -> Vocabulary:
     """Return what pods ask by; no vendor is asked after that."""
-    registry = Registry()
+    registry = chosen.registry()
     try:
         return chosen.vocabulary(registry)
     finally:

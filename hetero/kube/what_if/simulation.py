@@ -55,7 +55,6 @@ from hetero.model import Allocation, Device, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.mix import CARD_MILLI
-from hetero.plugin.registry import Registry
 
 
 @frozen(kw_only=True)
@@ -153,7 +152,7 @@ async def _scheduler(snapshot: Snapshot, chosen: Settings) -> Scheduler:
     mixes = (name for name in snapshot.objects[CONFIG_MAPS] if name[1] == MIX)
     made = Scheduler(
         api=snapshot,
-        vocabulary=chosen.vocabulary(Registry()),
+        vocabulary=chosen.vocabulary(chosen.registry()),
         key=_key(snapshot),
         node_placement=chosen.node_placement,
         device_placement=chosen.device_placement,

@@ -56,4 +56,4 @@ def abort(node: Node, handle: GrantHandle) -> None:
     """Take back a grant that nobody was left to have."""
     node.abort(handle)
     if handle.sliced:
-        node.sweep()
+        node.sweep(handle.grant.allocation.vendors)

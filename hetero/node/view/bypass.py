@@ -83,7 +83,7 @@ class BypassMonitor:
 
     def snapshot(self, devices: Iterable[Device]) -> tuple[Bypass, ...]:
         """Return those on `devices` that were not there at the last look."""
-        usages = [(device, self.node.registry.observe(device)) for device in devices]
+        usages, _ = self.node.registry.observe_all(devices)
         snapshot = self.node.snapshot()
         holding = self.node.processes(entry.id for entry in snapshot.grants)
         owner = {

@@ -23,7 +23,8 @@ from hetero.node.node import Node
 from hetero.node.settings import Partitioned, Settings
 from hetero.node.view.bypass import find_bypass
 from hetero.node.view.containers import containers
-from hetero.plugin.registry import Discovery, VendorRow
+from hetero.plugin.registry import Discovery
+from hetero.plugin.vendor_row import VendorRow
 
 
 class Verdict(str, Enum):
@@ -196,8 +197,10 @@ def _state(node: Node) -> Finding:
 
 
 def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
-    """Yield what runs past its limiter: an error under a grant, else a reason for usage."""
-    usages = [(device, node.registry.observe(device)) for device in discovery.devices]
+    """Yield whose usage is not known, and what runs past its limiter: bad if under a grant."""
+    usages, faults = node.registry.observe_all(discovery.devices)
+    for fault in faults:
+        yield Finding("usage", Verdict.BAD, f"{fault}: nothing is known of its devices' usage")
     snapshot = node.snapshot()
     holding = node.processes(entry.id for entry in snapshot.grants)
     for found in find_bypass(node, snapshot, usages, holding):

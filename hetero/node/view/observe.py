@@ -19,7 +19,7 @@ from hetero.node.ledger.usage_region import Counts, read_counts, read_slots, slo
 from hetero.node.node import Node, inventory_of, program
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.containers import containers_by_space, space_of
-from hetero.plugin.registry import VendorRow
+from hetero.plugin.vendor_row import VendorRow
 
 
 @frozen(kw_only=True)
@@ -171,7 +171,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     discovery = node.discover()
     snapshot = node.snapshot()
     free = inventory_of(discovery, snapshot).free()
-    usages = [(device, node.registry.observe(device)) for device in discovery.devices]
+    usages, _ = node.registry.observe_all(discovery.devices)
     devices = []
     for number, (device, usage) in enumerate(usages):
         here = [
@@ -219,7 +219,7 @@ def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
     # No driver is asked where there is nothing to ask it about.
     devices = node.discover(names=vendors).devices if snapshot.grants else ()
     numbers = numbers or {device.uuid: number for number, device in enumerate(devices)}
-    usages = [(device, node.registry.observe(device)) for device in devices]
+    usages, _ = node.registry.observe_all(devices)
     return GrantsView(
         grants=_views(node, snapshot, usages, meter, numbers=numbers),
         unreadable=snapshot.unreadable,

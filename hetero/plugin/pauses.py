@@ -1,0 +1,81 @@
+"""Remembers between commands which vendors gave no answer in time: only the first waits for it.
+
+A program that goes on remembers that itself (`supervisor`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hetero.model.errors import HeteroError
+from hetero.model.frozen import frozen
+from hetero.plugin.respondent import Plugin
+
+#: Seconds for which later commands do not ask a vendor after the first time; doubled by each that
+#: follows.
+PAUSE, LONGEST_PAUSE = 10.0, 60.0
+
+
+@frozen
+class Pauses:
+    """The notes of one user, in a file of its state directory, which `prepare` makes.
+
+    What cannot be read or written is not remembered.
+    """
+
+    path: Path
+    prepare: Callable[[], None]
+
+    def why_not(self, plugin: Plugin, ask: str) -> str | None:
+        """Return why a vendor is not to be asked something yet, if it is not."""
+        noted = self._read().get(_key(plugin, ask), {})
+        left = noted.get("until", 0.0) - _now()
+        if not 0 < left <= LONGEST_PAUSE:  # another boot's clock says nothing
+            return None
+        return f"{noted['why']}: not asked again for {left:.0f} s"
+
+    def add(self, plugin: Plugin, ask: str, why: str) -> None:
+        """Note that a vendor gave no answer."""
+        notes, key = self._read(), _key(plugin, ask)
+        times = notes.get(key, {}).get("times", 0)
+        until = _now() + doubled(PAUSE, times, most=LONGEST_PAUSE)
+        self._write({**notes, key: {"until": until, "why": why, "times": times + 1}})
+
+    def remove(self, plugin: Plugin, ask: str) -> None:
+        """Note that it gave one."""
+        notes = self._read()
+        if notes.pop(_key(plugin, ask), None):
+            self._write(notes)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self.path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def _write(self, notes: dict[str, Any]) -> None:
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with suppress(OSError, HeteroError):
+            self.prepare()
+            draft.write_text(json.dumps(notes))
+            draft.replace(self.path)
+
+
+def doubled(first: float, times: int, *, most: float) -> float:
+    """Return `first`, doubled so many times, and at most `most`."""
+    # After 1024 failures, a day of them, the product alone would be too large for a float.
+    return min(first * 2.0 ** min(times, 64), most)
+
+
+def _key(plugin: Plugin, ask: str) -> str:
+    return f"{plugin.name} of {plugin.source}: {ask}"
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,94 @@
+"""Keeps one vendor's question that has no deadline, in programs that go on: news of health.
+
+It has a process of its own, so that no other question waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from attrs import define, field
+
+from hetero.model.errors import BadInput
+from hetero.plugin.message import Failure, Question
+from hetero.plugin.pauses import doubled
+from hetero.plugin.process import Ended, Overdue, Starter, VendorProcess
+from hetero.plugin.respondent import Plugin
+
+#: Seconds until the question is put again after its process ended; doubled by each that follows
+#: without news.
+PAUSE, LONGEST_PAUSE = 1.0, 60.0
+#: Seconds between two news at least.
+_INTERVAL = 0.1
+#: Seconds in which a process takes the question; until news it may compute for twice as many.
+_TAKEN = 5.0
+
+
+@define(eq=False)
+class Watch:
+    """One vendor that tells when its devices' health changes. A thread asks it.
+
+    `health` says by UUID why nothing may be given of a device, as it was told last.
+    """
+
+    plugin: Plugin
+    starter: Starter
+    health: Mapping[str, str] = field(factory=dict, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)  # of the two below
+    _ended: threading.Event | None = field(default=None, init=False)  # None: not started
+    _process: VendorProcess | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        """Begin, unless it has begun. Nobody waits for the thread, at exit either."""
+        with self._lock:
+            if self._ended is None:
+                self._ended = threading.Event()
+                threading.Thread(target=self._ask, args=(self._ended,), daemon=True).start()
+
+    def close(self) -> None:
+        """End it; it can be started again."""
+        with self._lock:
+            if self._ended:
+                self._ended.set()
+                self._ended = None
+            if self._process:
+                self._process.stop()
+
+    def _ask(self, ended: threading.Event) -> None:
+        pause, fruitless = 0.0, 0
+        while not ended.wait(pause):
+            process = None
+            # Its end is no failure: the next one is started later.
+            with suppress(Ended, Overdue, BadInput, Failure, OSError):
+                process = self._started(ended)
+                while process and self._heard(process) and not ended.wait(_INTERVAL):
+                    fruitless = 0
+            self._bury(process)
+            pause = doubled(PAUSE, fruitless, most=LONGEST_PAUSE)
+            fruitless += 1
+
+    def _started(self, ended: threading.Event) -> VendorProcess | None:
+        with self._lock:
+            if ended.is_set():
+                return None
+            self._process = VendorProcess(self.plugin, self.starter)
+            self._process.leave_to_its_parent()
+            return self._process
+
+    def _heard(self, process: VendorProcess) -> bool:
+        """Ask, and note what comes of it, whenever that is; return whether it was news."""
+        process.send(Question(ask="watch", within=_TAKEN), time.monotonic() + _TAKEN)
+        answer = process.receive(None)
+        if answer.health is not None:
+            self.health = answer.health
+        return answer.health is not None
+
+    def _bury(self, process: VendorProcess | None) -> None:
+        with self._lock:
+            if self._process is process:
+                self._process = None
+        if process:
+            process.kill()
