@@ -492,7 +492,7 @@ def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], says: str) -> N
     ("document", "says"),
     [
         ("a: [", "--add {}: while parsing"),
-        ("kind: Pod\nspec: {}", "document 1 is not a manifest: KeyError('name')"),
+        ("kind: Pod\nspec: {}", "document 1 has no 'name'"),
         ("kind: Service\nmetadata: {name: x}", "no pod is in it (what makes pods here: Pod, Dep"),
         ("3", "document 1 is not a manifest"),
         (json.dumps(pod("p", {CARD: "two"})), "pod default/p: container main: nvidia.com/gpu"),
