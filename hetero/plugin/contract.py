@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -58,6 +58,7 @@ _LEAST_MEMORY = 16 * MiB
 _HOTTEST, _MOST_POWER = 150, 10_000
 #: A device that no machine has.
 _NOWHERE = "no-such-device"
+_TENTH = Ask(memory_percent=10, core=10)
 
 
 @frozen
@@ -228,31 +229,74 @@ class VendorContract:
 
     def test_slices_are_made_and_unmade(self, tmp_path: Path) -> None:
         """A card is filled with slices, emptied and filled again with as many."""
-        registry = self._registry()
-        for device in self._cut_devices(registry, tmp_path):
-            pieces = self._filled(registry, device, tmp_path)
-            standing = [Allocation(pieces=(piece,)) for piece in pieces]
-            assert registry.reconcile([device], standing, directory=tmp_path) == ()
-            again = _enforced(registry, device, pieces[0], tmp_path)
-            assert again.parts.get(device.uuid, pieces[0].part) == pieces[0].part
-            assert registry.reconcile([device], (), directory=tmp_path) == ()
-            assert registry.reconcile([device], (), directory=tmp_path) == ()
-            assert len(self._filled(registry, device, tmp_path)) == len(pieces)
-            assert registry.reconcile([device], (), directory=tmp_path) == ()
+        with self._cutting(tmp_path) as (registry, devices):
+            for device in devices:
+                pieces = _filled(registry, device, tmp_path)
+                assert registry.reconcile([device], _standing(pieces), directory=tmp_path) == ()
+                again = _enforced(registry, device, pieces[0], tmp_path)
+                assert again.parts.get(device.uuid, pieces[0].part) == pieces[0].part
+                assert registry.reconcile([device], (), directory=tmp_path) == ()
+                assert registry.reconcile([device], (), directory=tmp_path) == ()
+                assert len(_filled(registry, device, tmp_path)) == len(pieces)
+
+    def test_slices_that_grants_hold_keep_all_that_was_granted(self, tmp_path: Path) -> None:
+        """Of each size: when they fill a card and were reconciled, its driver refuses one more."""
+        with self._cutting(tmp_path) as (registry, devices):
+            for device in devices:
+                for ask in _sizes(device):
+                    pieces = _filled(registry, device, tmp_path, ask)
+                    assert registry.reconcile([device], _standing(pieces), directory=tmp_path) == ()
+                    _assert_full(registry, device, pieces, tmp_path)
+                    assert registry.reconcile([device], (), directory=tmp_path) == ()
+
+    def test_a_slice_that_is_gone_is_made_again(self, tmp_path: Path) -> None:
+        """After a reboot, a grant that names its slice gets it again, at its size."""
+        with self._cutting(tmp_path) as (registry, devices):
+            for device in devices:
+                *_, ask = _sizes(device)
+                pieces = _filled(registry, device, tmp_path, ask)
+                assert registry.reconcile([device], (), directory=tmp_path) == ()
+                for piece in pieces:
+                    _enforced(registry, device, piece, tmp_path)
+                _assert_full(registry, device, pieces, tmp_path)
+
+    def test_slices_of_another_ledger_are_left_alone(self, tmp_path: Path) -> None:
+        """What we reconcile with no grants standing are our own slices, and nobody else's."""
+        theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+        with self._cutting(theirs) as (registry, devices):
+            for device in devices:
+                *_, ask = _sizes(device)
+                pieces = _filled(registry, device, theirs, ask)
+                assert registry.reconcile([device], (), directory=ours) == ()
+                _assert_full(registry, device, pieces, theirs)
+
+    def test_what_confines_a_program_names_its_slice(self, tmp_path: Path) -> None:
+        """No two slices of a card confine alike, and none as the whole card does."""
+        with self._cutting(tmp_path) as (registry, devices):
+            for device in devices:
+                whole = evolve(_enforced(registry, device, _whole(device), tmp_path), parts={})
+                assert registry.reconcile([device], (), directory=tmp_path) == ()
+                seen = [whole]
+                for cut in _filling(device):
+                    edits = _enforced(registry, device, _piece(device, cut), tmp_path)
+                    seen.append(evolve(edits, parts={}))
+                    assert seen[-1] not in seen[:-1], (
+                        f"{device.model}: a program in a slice is confined as one in another slice "
+                        f"or on the whole card: {seen[-1]}"
+                    )
 
     def test_a_slice_whose_maker_is_killed_at_any_call_leaves_nothing(self, tmp_path: Path) -> None:
         """Killed before or after each call of its library, while it makes and while it unmakes."""
-        whole = self._registry()
-        for device in self._cut_devices(whole, tmp_path):
-            room = len(self._filled(whole, device, tmp_path))
-            assert whole.reconcile([device], (), directory=tmp_path) == ()
-            for unmade in (False, True):
-                step = 0
-                while self._killed(step := step + 1, device, tmp_path, unmade=unmade):
-                    assert whole.reconcile([device], (), directory=tmp_path) == ()
-            assert whole.reconcile([device], (), directory=tmp_path) == ()
-            assert len(self._filled(whole, device, tmp_path)) == room
-            assert whole.reconcile([device], (), directory=tmp_path) == ()
+        with self._cutting(tmp_path) as (whole, devices):
+            for device in devices:
+                room = len(_filled(whole, device, tmp_path))
+                assert whole.reconcile([device], (), directory=tmp_path) == ()
+                for unmade in (False, True):
+                    step = 0
+                    while self._killed(step := step + 1, device, tmp_path, unmade=unmade):
+                        assert whole.reconcile([device], (), directory=tmp_path) == ()
+                assert whole.reconcile([device], (), directory=tmp_path) == ()
+                assert len(_filled(whole, device, tmp_path)) == room
 
     # --- what its library may do ------------------------------------------------------------------
 
@@ -336,32 +380,25 @@ class VendorContract:
     def _usable(self, registry: Registry) -> tuple[Device, ...]:
         return tuple(device for device in self._devices(registry) if device.usable)
 
-    def _cut_devices(self, registry: Registry, directory: Path) -> tuple[Device, ...]:
-        """Return the devices of which slices are made: of a vendor that cuts, one at least."""
-        devices = self._usable(registry)
-        if not registry.cuts(self._vendor(registry).name):
-            return ()
-        found = []
-        for device in devices:
-            piece = next((_piece(device, cut) for cut in _filling(device)), None)
-            if piece is not None and _enforced(registry, device, piece, directory).parts:
-                found.append(device)
-            assert registry.reconcile([device], (), directory=directory) == ()
-        if not found:
-            raise LookupError("the contract needs a device that slices are made of")
-        return tuple(found)
+    @contextmanager
+    def _cutting(self, directory: Path) -> Iterator[tuple[Registry, tuple[Device, ...]]]:
+        """Give the devices of which slices are made, and destroy those that are left at the end.
 
-    def _filled(
-        self, registry: Registry, device: Device, directory: Path
-    ) -> list[DeviceAllocation]:
-        """Fill a device with slices, and return the grants that hold them."""
-        made: list[DeviceAllocation] = []
-        for cut in _filling(device):
-            piece = _piece(device, cut)
-            part = _enforced(registry, device, piece, directory).parts[device.uuid]
-            assert part not in [other.part for other in made]
-            made.append(evolve(piece, part=part))
-        return made
+        Of a vendor that cuts there is one at least. Raises `LookupError` where there is none.
+        """
+        registry = self._registry()
+        usable = self._usable(registry)
+        if not registry.cuts(self._vendor(registry).name):
+            yield registry, ()
+            return
+        try:
+            devices = tuple(d for d in usable if _is_cut(registry, d, directory))
+            if not devices:
+                raise LookupError("the contract needs a device that slices are made of")
+            yield registry, devices
+        finally:
+            faults = registry.reconcile(usable, (), directory=directory)
+        assert faults == ()
 
     def _killed(self, step: int, device: Device, directory: Path, *, unmade: bool) -> bool:
         """Make a slice, or unmake one, in a process killed at a step; False if it has fewer."""
@@ -383,15 +420,76 @@ def _cut(device: Device, percent: int, free: Any) -> Portion | None:
     return portion(device, Ask(memory_percent=percent, core=percent), count=1, free=free)
 
 
-def _filling(device: Device) -> Iterator[Portion]:
-    """Yield portions of a tenth of a device until it is full; all of one that is not shared."""
+def _filling(device: Device, ask: Ask = _TENTH) -> Iterator[Portion]:
+    """Yield portions of a device until it is full; all of one that is not shared."""
     free = dict(device.capacity)
-    while (cut := _cut(device, 10, free)) is not None:
+    while (cut := portion(device, ask, count=1, free=free)) is not None:
         if any(amount > free[name] for name, amount in cut.takes.items()):
             return
         yield cut
         for name, amount in cut.takes.items():
             free[name] -= amount
+
+
+def _sizes(device: Device) -> list[Ask]:
+    """Return asks for slices of which a device's core or memory, not its slots, holds no more.
+
+    For each template, or half of it. Raises `LookupError` where there is none.
+    """
+    match device.granularity:
+        case Templated(menu):
+            asks = [Ask(shape=name) for name in dict.fromkeys(one.name for one in menu)]
+        case _:
+            asks = [Ask(memory_percent=50, core=50)]
+    found = []
+    for ask in asks:
+        cuts = list(_filling(device, ask))
+        if cuts and not cuts[0].is_whole(device):
+            needs = {name: (len(cuts) + 1) * cuts[0].takes[name] for name in (CORE, MEMORY)}
+            found += [ask] if any(n > device.capacity[name] for name, n in needs.items()) else []
+    if not found:
+        raise LookupError(f"{device.model}: as many slices as its slots allow never fill it")
+    return found
+
+
+def _is_cut(registry: Registry, device: Device, directory: Path) -> bool:
+    """Return whether a share of a device is a slice, and leave none behind."""
+    piece = next((_piece(device, cut) for cut in _filling(device)), None)
+    parts = _enforced(registry, device, piece, directory).parts if piece else {}
+    assert registry.reconcile([device], (), directory=directory) == ()
+    return bool(parts)
+
+
+def _filled(
+    registry: Registry, device: Device, directory: Path, ask: Ask = _TENTH
+) -> list[DeviceAllocation]:
+    """Fill a device with slices, and return the grants that hold them."""
+    made: list[DeviceAllocation] = []
+    for cut in _filling(device, ask):
+        piece = _piece(device, cut)
+        part = _enforced(registry, device, piece, directory).parts[device.uuid]
+        assert part not in [other.part for other in made]
+        made.append(evolve(piece, part=part))
+    return made
+
+
+def _assert_full(
+    registry: Registry, device: Device, pieces: list[DeviceAllocation], directory: Path
+) -> None:
+    """See that a driver refuses one slice more than those that fill its device."""
+    try:
+        _enforced(registry, device, evolve(pieces[0], part=None), directory)
+    except Refused:
+        return
+    size = pieces[0].template or f"{pieces[0].takes[MEMORY] // MiB} MiB"
+    raise AssertionError(
+        f"{device.model}: filled with {len(pieces)} slices of {size}, it gave one more: "
+        "some were not made, made too small, or destroyed while a grant held them"
+    )
+
+
+def _standing(pieces: list[DeviceAllocation]) -> list[Allocation]:
+    return [Allocation(pieces=(piece,)) for piece in pieces]
 
 
 def _is_legal(device: Device, cut: Portion) -> bool:
