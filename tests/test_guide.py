@@ -32,8 +32,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def python(project: Path, *arguments: str, driver: bool = True, code: int = 0) -> str:
+def python(
+    project: Path, *arguments: str, driver: bool = True, code: int = 0, **environment: str
+) -> str:
     environ = {
+        **environment,
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(project / "site"),
         "HETERO_STATE": str(project / "state"),
@@ -63,6 +66,25 @@ def test_without_a_driver_the_contract_says_that_it_has_no_device_to_check(proje
 
     assert "no usable device to check (zephyr is absent: libzephyr.so not found" in told
     assert "19 failed, 3 passed" in told
+
+
+def test_the_guides_slices_keep_the_contract(project: Path, tmp_path: Path) -> None:
+    (example,) = re.findall(r"and add:\n\n```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    declared, hooks = example.split("\n\n\n", 1)
+    source = (project / "hetero_zephyr.py").read_text()
+    shared = "granularity=plugin.Fractional(memory=plugin.Step(64 * MiB)), slots=8"
+    assert shared in source
+    source = source.replace(shared, "core=8, slots=8, granularity=_MENU")
+    source = source.replace("VENDOR = plugin.Vendor(", f"{declared}\n\nVENDOR = plugin.Vendor(")
+    (tmp_path / "hetero_zephyr.py").write_text(f"{source}\n\n{hooks}")
+    fake = [project / "fake.c", Path(__file__).with_name("zephyr_slices.c")]
+    build = ["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", tmp_path / "libzephyr.so"]
+    subprocess.run([*build, *fake], check=True)
+    (tmp_path / "test_zephyr.py").write_text((project / "test_zephyr.py").read_text())
+
+    slices = tmp_path / "slices"
+    assert "22 passed" in python(tmp_path, *CONTRACT, ZEPHYR_SLICES=str(slices))
+    assert slices.stat().st_size, "none was made"
 
 
 def test_the_guides_vendor_is_listed_with_its_cards(project: Path) -> None:
