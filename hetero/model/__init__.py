@@ -8,6 +8,7 @@ Imports nothing else of ours. Start with `device` and `granularity`, then `round
 """
 
 from hetero.model.allocation import (
+    DEVICES,
     FITS,
     NO_DEVICE,
     NOT_CHOSEN,
@@ -48,6 +49,7 @@ from hetero.model.usage import Usage
 
 __all__ = [
     "CORE",
+    "DEVICES",
     "FITS",
     "MEMORY",
     "NOT_CHOSEN",

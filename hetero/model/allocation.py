@@ -51,6 +51,8 @@ class Allocation:
 #: What a device or a node says that would serve, in a refusal for want of more of them; that is
 #: not what was asked for; that has nothing to ask.
 FITS, NOT_CHOSEN, NO_DEVICE = "fits", "not chosen", "have no device"
+#: What is short of a node that would serve but for the number of its devices.
+DEVICES = "devices"
 #: Reasons that say nothing of what there is: they come last.
 _LEAST_TELLING = (NOT_CHOSEN, NO_DEVICE)
 
@@ -73,6 +75,8 @@ class Shortage:
         if self.counter == CORE:
             asked, free, unit = -(-self.asked * 100 // self.of), self.free * 100 // self.of, " %"
             return f"{asked}{unit} wanted, largest free {free}"
+        if self.counter == DEVICES:
+            return f"{self.asked} wanted, most on a node {self.free}"
         if self.counter != MEMORY:
             return f"{self.asked} wanted, largest free {self.free}"
         asked_text, free_text = format_memories(self.asked, self.free)

@@ -11,13 +11,20 @@ checked in one place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+)
 from heapq import heapify, heappop, heappush
-from itertools import combinations
-from math import comb
+from itertools import chain, islice
 from typing import Protocol
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve
 
 from hetero.model import (
     FITS,
@@ -29,6 +36,8 @@ from hetero.model import (
     Request,
     Shortage,
 )
+from hetero.placement.claims import NODES as CLAIMED
+from hetero.placement.claims import Claims
 from hetero.placement.cluster import DeviceUsage, Node, Placement, Pod
 from hetero.placement.demand import MOST_CLASSES, Demand, RequestClass
 from hetero.placement.match import allocate
@@ -37,30 +46,14 @@ from hetero.placement.place_pod import place_pod
 from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights
 from hetero.placement.price import NEVER, Lessons, Prices, Shape, Want
 from hetero.placement.state import Cluster
+from hetero.placement.victims import NO_GANGS, Gang, Victims, fewest
 
 #: What a device says that only those hold whom the pod may not share it with.
 _APART = "shared otherwise"
 #: Shapes whose costs are kept up to date, and changes that are remembered for them.
 _MOST_ROWS, _MOST_CHANGES = 1024, 100_000
-#: Sets of victims of one size that are tried before a set is taken with none to spare.
-_MOST_SETS = 300
 #: So many new states of cards, and it is time to forget those no card is in any more.
 _MOST_STATES = 20_000
-
-
-@frozen(kw_only=True)
-class Victims:
-    """Whom to evict from a node for a pod, by UID; `ending` are those that go by themselves."""
-
-    node: str
-    uids: tuple[str, ...]
-    ending: tuple[str, ...]
-    priorities: tuple[int, ...]
-
-    @property
-    def loss(self) -> tuple[int, tuple[int, ...]]:
-        """What is lost: how many, and then how important they are."""
-        return len(self.uids), self.priorities
 
 
 class Quotas(Protocol):
@@ -117,6 +110,7 @@ class SchedulerCache:
         self.standing: dict[str, Placement] = {}  # by the pod's UID
         self._on: dict[str, set[str]] = {}  # the UIDs of those on a node
         self._counted: set[str] = set()  # the UIDs of those that the demand counts
+        self._claims = Claims()
         self._cluster: Cluster | None = None
         self._kinds: dict[str, frozenset[int]] = {}  # of each node's cards
 
@@ -192,30 +186,69 @@ class SchedulerCache:
         if ran and uid in self.standing:
             self.demand.end()
         self._counted.discard(uid)
+        self._claims.drop(uid)
         self.release(uid)
 
     # --- what a scheduler asks ------------------------------------------------------------------
 
     def best(
-        self, pod: Pod, offered: Container[str], *, weights: Weights | None = None
+        self, pod: Pod, offered: Container[str], *, weights: Weights | None = None, uid: str = ""
     ) -> str | None:
-        """Return the cheapest of the offered nodes that serve the pod, the first among equals."""
+        """Return the cheapest of the offered nodes that serve the pod, the first among equals.
+
+        One that another pod than `uid` claims comes after all others.
+        """
         row, nodes = self._row(pod, weights), self.cluster().nodes
         over, heap, costs = self._over_quota(pod), row.heap, row.costs
         passed: list[tuple[int, int]] = []
-        found = None
+        found = claimed = None
         while heap and found is None:
             cost, number = heap[0]
             name = nodes[number].name
             if costs[number] == cost and name in offered and self._kinds[name] not in over:
-                found = name
-                break
+                if not self._claims.keeps_out(uid, name):
+                    found = name
+                    break
+                claimed = claimed or name
             heappop(heap)
             if costs[number] == cost:
                 passed.append((cost, number))
         for one in passed:
             heappush(heap, one)
-        return found
+        return found or claimed
+
+    def claim(self, uid: str, pod: Pod, offered: Iterable[str]) -> None:
+        """Have the nodes nearest to empty kept clear for a pod that wants a whole one and waits.
+
+        Those are the offered nodes with room on which the fewest pods stand. The claim ends when
+        the pod is placed or gone. While pods only arrive no node empties, and nothing is claimed.
+        """
+        cards = self._priced(None).shape(pod).want.wanted.cards
+        if cards < 2 or uid in self._claims or not self.demand.pods_end:
+            return
+        cluster, over = self.cluster(), self._over_quota(pod)
+        able: dict[object, bool] = {}  # by what nodes have when they are empty
+
+        def could_serve(node: Node) -> bool:
+            kind = self._kinds[node.name], len(node.devices), tuple(node.host.items())
+            if kind not in able:
+                everybody = self.on(node.name)
+                answer = self._place_pod(pod, node.name, without=[uid, *everybody])
+                able[kind] = isinstance(answer, Placement)
+            return able[kind]
+
+        near = sorted(
+            (len(self._on.get(name, ())), number)
+            for name in offered
+            if (number := cluster.number.get(name)) is not None
+            and len(cluster.cards[number]) == cards
+            and cluster.free_milli[number]
+            and not cluster.closed[number]
+            and self._kinds[name] not in over
+            and not self._claims.keeps_out(uid, name)
+        )
+        able_nodes = (node.name for _, number in near if could_serve(node := cluster.nodes[number]))
+        self._claims.add(uid, tuple(islice(able_nodes, CLAIMED)))
 
     def serving(self, pod: Pod, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
         """Return those of the nodes that can serve the pod, and what each of the others says."""
@@ -292,6 +325,7 @@ class SchedulerCache:
         self._stand(uid, placement)
 
     def _stand(self, uid: str, placement: Placement) -> None:
+        self._claims.drop(uid)
         self.standing[uid] = placement
         self._on.setdefault(placement.node, set()).add(uid)
         self._move(placement, times=1)
@@ -325,6 +359,11 @@ class SchedulerCache:
         """Return the UIDs of those that stand on a node."""
         return frozenset(self._on.get(node, ()))
 
+    def elsewhere(self, uids: Iterable[str], node: str) -> list[str]:
+        """Return those of the UIDs that stand on another node."""
+        standing = ((uid, self.standing.get(uid)) for uid in uids)
+        return [uid for uid, placement in standing if placement and placement.node != node]
+
     def preemptible(self, pod: Pod, names: Iterable[str]) -> list[str]:
         """Return the nodes with anybody less important than the pod, the best to look at first.
 
@@ -344,64 +383,50 @@ class SchedulerCache:
         pod: Pod,
         node: str,
         *,
-        given: Iterable[str] = (),
+        given: Collection[str] = (),
         ending: Iterable[str] = (),
         spared: Container[str] = (),
+        gangs: Mapping[str, Gang] = NO_GANGS,
+        may: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> Victims | None:
         """Return whom to evict so that the pod fits: the fewest, of these the least important.
 
         The `given` are evicted in any case, the `spared` never; the `ending` go by themselves.
-        None if the pod
-        would not fit even without every pod of lower priority, or may not for its namespace's
-        quota, which nobody's eviction mends.
+        `gangs` has, by each of its pods that holds something, those that are evicted together or
+        not at all. Those may go who `may`. None if the pod would not fit even without every pod of
+        lower priority, or may not for its namespace's quota, which nobody's eviction mends.
         """
         if self._kinds.get(node) in self._over_quota(pod):
             return None
-        going = dict.fromkeys((*given, *ending))
-        others = sorted(
-            (
-                uid
-                for uid in self._on.get(node, ())
-                if self.standing[uid].pod.priority < pod.priority
-                and uid not in going
-                and uid not in spared
-            ),
-            key=lambda uid: (self.standing[uid].pod.priority, uid),
-        )
 
-        def fits(some: Iterable[str]) -> bool:
+        def together(uid: str) -> Gang:
+            return gangs.get(uid) or frozenset({uid})
+
+        def spares(gang: Iterable[str]) -> bool:
+            standing = self.standing
+            return any(uid in spared or standing[uid].pod.priority >= pod.priority for uid in gang)
+
+        certain = dict.fromkeys(chain(given, *map(together, given)))
+        if spares(certain.keys() - given):
+            return None
+        going = {*certain, *ending}
+        # The same one for each of a gang's pods.
+        others = {together(uid) for uid in self._on.get(node, ()) if uid not in going}
+        others = {gang for gang in others if not spares(gang)}
+        priorities = {uid: self.standing[uid].pod.priority for gang in others for uid in gang}
+
+        def fits(some: Collection[str]) -> bool:
             return isinstance(self._place_pod(pod, node, without=[*going, *some]), Placement)
 
-        if not fits(others):
+        chosen = fewest(others, priorities, fits=fits, may=may)
+        if chosen is None:
             return None
-        chosen = self._fewest(others, fits)
         return Victims(
             node=node,
-            uids=(*given, *chosen),
+            uids=(*certain, *chosen),
             ending=tuple(ending),
-            priorities=tuple(self._priorities(chosen)),
+            priorities=tuple(sorted((priorities[uid] for uid in chosen), reverse=True)),
         )
-
-    def _fewest(
-        self, others: Sequence[str], fits: Callable[[Iterable[str]], bool]
-    ) -> tuple[str, ...]:
-        """Return the fewest of the others, least important first, without whom the pod fits."""
-        for size in range(len(others) + 1):
-            if comb(len(others), size) > _MOST_SETS:
-                break
-            # In this order the first set that does has the least important of all of its size.
-            for some in sorted(combinations(others, size), key=self._priorities):
-                if fits(some):
-                    return some
-        remaining = list(others)  # too many sets: spare the most important that it can do without
-        for uid in reversed(others):
-            rest = [one for one in remaining if one != uid]
-            if fits(rest):
-                remaining = rest
-        return tuple(remaining)
-
-    def _priorities(self, uids: Iterable[str]) -> list[int]:
-        return sorted((self.standing[uid].pod.priority for uid in uids), reverse=True)
 
     # --- from a node to a placement -------------------------------------------------------------
 

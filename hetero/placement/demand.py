@@ -14,6 +14,9 @@ from hetero.placement.mix import GRAIN
 
 #: The first lesson is drawn after this many pods, the next when as many came as were counted then.
 FIRST_LESSON = 16
+#: Seconds after which what arrived counts half, where nobody says otherwise: seven days. Users run
+#: by the week, and a mix that is a month old counts a sixteenth.
+HALF_LIFE = 7 * 86_400.0
 #: What a pod takes of each of the host's counters, by their names.
 Needs = tuple[tuple[str, int], ...]
 #: Classes that are kept.
@@ -141,11 +144,11 @@ class _Joins:
 class Demand:
     """How often each class of pod came and went, and how much of the host all pods asked for.
 
-    A pod that came `half_life` seconds ago counts half of one that comes now; None: all count
-    alike. Weights are kept in units of a pod that came at `_origin`.
+    A pod that came `half_life` seconds ago counts half of one that comes now. Weights are kept in
+    units of a pod that came at `_origin`.
     """
 
-    half_life: float | None = None
+    half_life: float = HALF_LIFE
     weights: dict[PodClass, float] = field(factory=dict)
     host: dict[str, float] = field(factory=dict)
     _arrived: float = 0.0  # the weight of all pods
@@ -182,8 +185,6 @@ class Demand:
 
     def _weight(self) -> float:
         """Return what a pod of now weighs; numbers that grew too large are made smaller."""
-        if self.half_life is None:
-            return 1.0
         weight: float = pow(2.0, min((self._now - self._origin) / self.half_life, 1000.0))
         if weight <= _LARGEST:
             return weight
@@ -245,7 +246,7 @@ class Demand:
 
     def at(self, now: float) -> tuple[dict[PodClass, float], dict[str, float], float, float]:
         """Return classes, host counters, all pods and those that ended, in pods of `now`."""
-        age = 0.0 if self.half_life is None else (now - self._origin) / self.half_life
+        age = (now - self._origin) / self.half_life
         fade = 2.0 ** -max(min(age, 1000.0), -1000.0)
         return (
             {pod: weight * fade for pod, weight in self.weights.items()},

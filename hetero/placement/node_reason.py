@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hetero.model import FITS, NO_DEVICE, NOT_CHOSEN, Shortage
+from hetero.model import DEVICES, FITS, NO_DEVICE, NOT_CHOSEN, Shortage
 from hetero.placement.offer import NOT_EMPTY
 
 _TOO_FEW = "have too few devices"
@@ -25,7 +25,9 @@ def node_reason(said: Iterable[Said], *, wanted: int) -> Said:
     if fitting >= wanted:
         return FITS, None
     if not counts:
-        return (_TOO_FEW if heard else NO_DEVICE), None
+        if not heard:
+            return NO_DEVICE, None
+        return _TOO_FEW, Shortage(counter=DEVICES, asked=wanted, free=fitting, of=fitting)
     reason = min(counts, key=lambda one: (_class(one), -counts[one], one != "lack memory", one))
     numbers = [lacking for one, lacking in heard if one == reason and lacking is not None]
     numbers.sort(key=lambda one: -one.free / one.asked)

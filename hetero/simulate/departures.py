@@ -49,7 +49,7 @@ class Size:
     cards: int
     arrived: int
     refused: int  # loss: not placed at once; queue: not placed by the end
-    waited: float  # seconds, mean over those that were placed
+    waited: float  # seconds, mean; those that wait at the end count with what they have waited
     waited_p99: float
 
 
@@ -68,17 +68,19 @@ class Life:
 @define(eq=False)
 class _Sizes:
     arrived: dict[int, int] = field(factory=dict)
-    waits: dict[int, list[float]] = field(factory=dict)
+    placed: dict[int, list[float]] = field(factory=dict)  # how long each waited
+    left: dict[int, list[float]] = field(factory=dict)
 
     def result(self) -> tuple[Size, ...]:
         made = []
         for cards, arrived in sorted(self.arrived.items()):
-            waits = sorted(self.waits.get(cards, ()))
+            placed, left = self.placed.get(cards, []), self.left.get(cards, [])
+            waits = sorted([*placed, *left])
             made.append(
                 Size(
                     cards=cards,
                     arrived=arrived,
-                    refused=arrived - len(waits),
+                    refused=arrived - len(placed),
                     waited=sum(waits) / max(len(waits), 1),
                     waited_p99=waits[len(waits) * 99 // 100] if waits else 0.0,
                 )
@@ -122,13 +124,15 @@ class _Replay:
             self._arrive(order, self.rng.randrange(len(self.trace.pods)))
         self.measuring = False
         self._finish()
+        for _, order, number, since in self.waiting:
+            if self._measured(order):
+                self.sizes.left.setdefault(self._cards(number), []).append(self.now - since)
 
     def _finish(self) -> None:
         """Let the measured pods that wait be placed while others go on arriving."""
-        order, first = self.protocol.warm_up + self.protocol.measured, self.protocol.warm_up
-        last = order
+        order = self.protocol.warm_up + self.protocol.measured
         for number in range(order, order + self.protocol.measured):
-            if not any(first <= one[1] < last for one in self.waiting):
+            if not any(self._measured(one[1]) for one in self.waiting):
                 return
             self._pass(self.now + self.rng.expovariate(1 / self.gap))
             self._arrive(number, self.rng.randrange(len(self.trace.pods)))
@@ -179,10 +183,12 @@ class _Replay:
         if self.protocol.lifetimes == "exponential":
             life = random.Random(f"{self.player.seed}/{order}").expovariate(1 / life)
         heappush(self.ends, (self.now + life, uid))
-        first = self.protocol.warm_up
-        if first <= order < first + self.protocol.measured:
-            self.sizes.waits.setdefault(self._cards(number), []).append(self.now - since)
+        if self._measured(order):
+            self.sizes.placed.setdefault(self._cards(number), []).append(self.now - since)
         return True
+
+    def _measured(self, order: int) -> bool:
+        return 0 <= order - self.protocol.warm_up < self.protocol.measured
 
     def _cards(self, number: int) -> int:
         """Return the whole cards a pod asks for, 0 for a share or none."""

@@ -41,7 +41,9 @@ class Player:
         policy = None
         if self._baseline is None:
             self.cache.arrive(uid, pod, now)
-            node = self.cache.best(pod, self._names)
+            node = self.cache.best(pod, self._names, uid=uid)
+            if node is None:
+                self.cache.claim(uid, pod, self._names)
         else:
             chosen = self._baseline.choose(pod)
             node, policy = chosen or (None, None)

@@ -14,6 +14,7 @@ from hetero.kube.api.client import ApiError
 
 Plain = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"
+BUDGETS = tuple(f"/apis/policy/{version}/poddisruptionbudgets" for version in ("v1", "v1beta1"))
 
 
 @define(eq=False)
@@ -26,6 +27,7 @@ class FakeApi:
     calls: list[str] = field(factory=list)
     protected: set[str] = field(factory=set)  # names of pods that may not be evicted
     evicted: list[str] = field(factory=list)
+    budgets: list[Plain] = field(factory=list)
     _watchers: list[tuple[str, Callable[[str, Plain], None]]] = field(factory=list)
     _numbers: Any = field(factory=count)
 
@@ -33,6 +35,8 @@ class FakeApi:
         self._note("GET", path)
         if path == "/api/v1":
             return {"resources": [{"name": "pods/eviction", "version": "v1"}]}
+        if path in BUDGETS:
+            return {"items": copy.deepcopy(self.budgets)}
         if path not in self.objects:
             raise ApiError(f"GET {path}", 404, "not found")
         return copy.deepcopy(self.objects[path])
@@ -99,6 +103,14 @@ class FakeApi:
         """Do what the API does with an Eviction: a pod has its grace period, and may be spared."""
         if path.rpartition("/")[2] in self.protected:
             raise ApiError(f"POST {path}/eviction", 429, "would violate a disruption budget")
+        labels = (self.objects[path]["metadata"].get("labels") or {}).items()
+        for budget in self.budgets:
+            if budget["spec"]["selector"]["matchLabels"].items() <= labels:
+                if budget["status"]["disruptionsAllowed"] < 1:
+                    raise ApiError(
+                        f"POST {path}/eviction", 429, "would violate a disruption budget"
+                    )
+                budget["status"]["disruptionsAllowed"] -= not body["deleteOptions"].get("dryRun")
         if body["deleteOptions"].get("dryRun"):
             return
         self.evicted.append(path.rpartition("/")[2])

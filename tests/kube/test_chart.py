@@ -80,6 +80,14 @@ def test_a_former_schedulers_pods_are_ours_before_and_after_they_meet_the_webhoo
     assert "--adopt-scheduler=hami-scheduler" in webhook["args"]
 
 
+@pytest.mark.parametrize("kubernetes", ["1.20", "1.24", render.NEWEST])
+def test_kube_scheduler_offers_all_nodes_of_a_large_cluster(kubernetes: str) -> None:
+    made = {(m["kind"], m["metadata"]["name"]): m for m in chart(kubernetes=kubernetes)}
+    config = yaml.safe_load(made["ConfigMap", "hetero"]["data"]["scheduler.yaml"])
+
+    assert 100 == config["percentageOfNodesToScore"]  # left alone it stops at 40 % of a thousand
+
+
 def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> None:
     config = yaml.safe_load(of("ConfigMap", "hetero")["data"]["scheduler.yaml"])
     (extender,) = config["extenders"]

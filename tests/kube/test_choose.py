@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from tests.kube.conftest import card
+from tests.kube.fake_api import PODS
 from tests.kube.test_scheduler import Running, scenario
+
+WHOLE, PAIR = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}
 
 
 def test_filter_answers_the_first_choice_alone_and_bind_takes_it() -> None:
@@ -20,3 +23,26 @@ def test_filter_answers_the_first_choice_alone_and_bind_takes_it() -> None:
         assert {"NodeNames": [], "FailedNodes": {"n3": "have no device"}} == answer
 
     scenario(play, "one", n1=(card("GPU-1"),), n2=(card("GPU-2"),))
+
+
+def test_others_are_kept_off_the_nodes_that_a_waiting_pod_wants_whole() -> None:
+    async def play(it: Running) -> None:
+        async def node_of(name: str, *offered: str, limits: dict[str, str] = WHOLE) -> str | None:
+            answer = await it.call("filter", Pod=it.pod(name, limits), NodeNames=offered)
+            if answer["NodeNames"]:
+                assert {} == await it.bind(name, answer["NodeNames"][0])
+            found: str | None = next(iter(answer["NodeNames"]), None)
+            return found
+
+        for number in range(8):  # a cluster where pods end
+            assert "n1" == await node_of(f"before{number}", "n1")
+            it.api.delete(f"{PODS}/before{number}")
+        assert ["n1", "n2"] == [await node_of(f"on-{node}", node) for node in ("n1", "n2")]
+        assert None is await node_of("pair", "n1", "n2", "n3", limits=PAIR)
+        assert "n3" == await node_of("first", "n1", "n2", "n3")
+        it.api.delete(f"{PODS}/first")
+        it.api.delete(f"{PODS}/pair")
+        assert "n1" == await node_of("second", "n1", "n2", "n3")
+
+    cards = [card(f"GPU-{number}") for number in range(5)]
+    scenario(play, "one", n1=tuple(cards[:2]), n2=tuple(cards[2:4]), n3=tuple(cards[4:]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.scheduler import expected_mix
+from hetero.kube.scheduler import extender
 from hetero.kube.scheduler.expected_mix import MOST_BYTES, restore, written
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
@@ -89,7 +89,8 @@ async def place(it: Running, name: str, limits: dict[str, str], created: str) ->
 
 
 def test_a_restart_in_mid_run_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expected_mix, "time", lambda: 1_795_000_000.0)
+    clock = [1_794_996_000.0]  # 2026-11-18 10:00:00
+    monkeypatch.setattr(extender, "time", lambda: clock[0])
     large = {"nvidia.com/gpu": "8"}
 
     async def play() -> None:
@@ -104,6 +105,7 @@ def test_a_restart_in_mid_run_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> 
             mix = first.scheduler.mix
             assert mix is not None
             await mix.write(1_795_000_000.0)  # 2026-11-18 11:06:40
+            clock[0] = 1_795_082_400.0  # 2026-11-19 10:00:00
             for number in range(4):
                 await place(first, f"b{number}", {"nvidia.com/gpu": "1"}, "2026-11-19T10:00:00Z")
             before = first.scheduler.cache

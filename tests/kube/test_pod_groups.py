@@ -144,6 +144,28 @@ def test_no_pod_is_bound_before_the_last_came_and_the_room_is_given_back_in_time
     grouped(play, a=3)
 
 
+def test_who_was_refused_for_the_room_of_a_group_that_never_came_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pod_groups, "HELD", 0.3)
+
+    async def play(it: Running) -> None:
+        for name in ("a1", "a2", "a3", "b1", "b2"):
+            member(it, name, name[0])
+        assert [1] == [len((await ask(it, "a1"))["NodeNames"])]
+        assert [] == (await ask(it, "b1"))["NodeNames"]
+
+        def tried_again() -> list[str]:
+            notes = [it.api.objects[f"{PODS}/{b}"]["metadata"]["annotations"] for b in ("b1", "b2")]
+            return [one[extender.AGAIN] for one in notes if extender.AGAIN in one]
+
+        assert [] == tried_again()
+        await until(tried_again)
+        assert [{}, {}] == await schedule(it, "b1", "b2")
+
+    grouped(play, a=3, b=2)
+
+
 def test_a_held_node_that_kube_scheduler_rules_out_is_not_held_for_that_pod_again() -> None:
     async def play(it: Running) -> None:
         for name in ("a1", "a2"):
@@ -255,6 +277,94 @@ def test_a_place_that_filter_took_and_nobody_bound_is_a_groups_in_time(
         assert [{}, {}, {}] == await schedule(it, "a1", "a2", "a3")
 
     grouped(play, "one", a=3)
+
+
+async def gang(it: Running, of: str, *priorities: int, limits: Any = WHOLE) -> None:
+    """Place a group's pods, which end at once when they are evicted, by their priorities."""
+    names = [f"{of}{number}" for number in range(1, len(priorities) + 1)]
+    for name, priority in zip(names, priorities, strict=True):
+        member(it, name, of, limits)
+        pod = it.api.objects[f"{PODS}/{name}"]
+        pod["spec"] |= {"priority": priority, "terminationGracePeriodSeconds": 0}
+        it.api.put_now(f"{PODS}/{name}", pod)
+    assert [{}] * len(names) == await schedule(it, *names)
+
+
+async def single(it: Running, name: str, priority: int) -> str:
+    """Bind a pod to the node that is left for it, and return that."""
+    pod = it.pod(name, WHOLE, priority=priority, terminationGracePeriodSeconds=0)
+    (node,) = (await it.call("filter", Pod=pod, NodeNames=NODES))["NodeNames"]
+    assert {} == await it.bind(name, node)
+    return str(node)
+
+
+def test_a_gang_is_one_victim_with_all_of_its_pods() -> None:
+    async def play(it: Running) -> None:
+        await gang(it, "a", 1, 1)
+        await single(it, "c", 5)
+        for name, evicted in (("high", ["c"]), ("higher", ["c", "a1", "a2"])):
+            it.pod(name, WHOLE, priority=10)
+            assert [] == (await ask(it, name))["NodeNames"]
+            await until(lambda: len(it.api.evicted) >= len(evicted))  # noqa: B023
+            await asyncio.sleep(0.1)
+            assert evicted == it.api.evicted
+            (node,) = (await ask(it, name))["NodeNames"]
+            assert {} == await it.bind(name, node)
+
+    grouped(play, a=2)
+
+
+def test_a_gang_stays_whole_if_one_of_its_pods_may_not_be_evicted() -> None:
+    async def play(it: Running) -> None:
+        await gang(it, "a", 1, 1, 1)
+        it.api.protected = {"a2"}
+        it.pod("high", WHOLE, priority=10)
+        await ask(it, "high")
+        told = "preemption: PodDisruptionBudgets protect 1 pods"
+        await until(lambda: told in it.api.events)
+
+        assert [] == it.api.evicted
+
+    grouped(play, a=3)
+
+
+def test_a_gang_with_a_pod_as_important_as_the_one_that_wants_room_stays() -> None:
+    async def play(it: Running) -> None:
+        await gang(it, "a", 1, 1, 10)
+        it.pod("high", WHOLE, priority=10)
+        assert [] == (await ask(it, "high"))["NodeNames"]
+        await asyncio.sleep(0.2)
+
+        assert [] == it.api.evicted
+        assert not [call for call in it.api.calls if "eviction" in call]
+
+    grouped(play, a=3)
+
+
+def test_the_preempt_verb_names_a_gang_whole_and_none_that_stands_on_other_nodes_too() -> None:
+    async def play(it: Running) -> None:
+        await gang(it, "a", 1, 1)
+        await gang(it, "b", 1, 1, limits=SHARE)
+        pod = it.pod("high", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9000"}, priority=10)
+        offered = {name: {"pods": [], "numPDBViolations": 0} for name in NODES}
+        answer = await it.call("preempt", Pod=pod, NodeNameToMetaVictims=offered)
+        (third,), (elsewhere, _) = set(filter(None, bound(it, "b1", "b2"))), bound(it, "a1", "a2")
+        named = {
+            node: [one["UID"] for one in said["Pods"]]
+            for node, said in answer["NodeNameToMetaVictims"].items()
+        }
+        assert {third: ["uid-b1", "uid-b2"]} == named
+        # kube-scheduler's own victim takes its gang along, or its node is not named.
+        offered = {
+            str(node): {"pods": [{"uid": uid}], "numPDBViolations": 0}
+            for node, uid in ((third, "uid-b2"), (elsewhere, "uid-a1"))
+        }
+        answer = await it.call("preempt", Pod=pod, NodeNameToMetaVictims=offered)
+        assert [third] == list(answer["NodeNameToMetaVictims"])
+        both = answer["NodeNameToMetaVictims"][third]["Pods"]
+        assert {"uid-b1", "uid-b2"} == {one["UID"] for one in both}
+
+    grouped(play, a=2, b=2)
 
 
 @pytest.mark.parametrize(

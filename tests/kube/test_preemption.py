@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hetero.kube.scheduler import preemption
+from hetero.kube.scheduler.disruption_budgets import DisruptionBudgets
 from hetero.model.units import GiB
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
@@ -165,6 +166,89 @@ def test_a_disruption_budget_sends_the_pod_to_the_next_best_node_or_nowhere() ->
         assert ["c"] == it.api.evicted
 
     scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
+
+
+def budget(it: Running, allowed: int, *names: str) -> None:
+    """Have a PodDisruptionBudget let so many of these pods go, which are ready."""
+    for name in names:
+        pod = it.api.objects[f"{PODS}/{name}"]
+        pod["metadata"]["labels"] = {"app": "served"}
+        pod["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+        it.api.put_now(f"{PODS}/{name}", pod)
+    it.api.budgets = [
+        {
+            "metadata": {"name": "served", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "served"}}},
+            "status": {"disruptionsAllowed": allowed},
+        }
+    ]
+
+
+def test_nobody_is_evicted_in_vain_where_a_budget_lets_one_of_two_go() -> None:
+    async def play(it: Running) -> None:
+        await standing(it, "n1", a=1, b=1)
+        budget(it, 1, "a", "b")
+        high = it.pod("high", WHOLE, priority=10)
+        await it.call("filter", Pod=high, NodeNames=["n1"])
+        await until(lambda: "preemption: PodDisruptionBudgets protect 2 pods" in it.api.events)
+        assert [] == it.api.evicted
+        assert nominated(it, "high") is None
+        await standing(it, "n2", c=5, d=5)
+        await ask(it, "high")
+        await until(lambda: len(it.api.evicted) == 2)
+
+        assert ["c", "d"] == it.api.evicted
+
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
+
+
+def test_where_a_budget_lets_one_of_two_go_another_goes_in_the_place_of_the_second() -> None:
+    async def play(it: Running) -> None:
+        await standing(it, "n1", a=1, b=2, c=5, d=6)
+        cards = [it.given(name).containers[0][1].pieces[0].device for name in "abcd"]  # type: ignore[union-attr]
+        assert (cards[0], cards[2]) == (cards[1], cards[3])
+        budget(it, 1, "a", "c")
+        two = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "50"}
+        await ask(it, "high", two, priority=10)
+        await until(lambda: len(it.api.evicted) == 2)
+
+        assert ["b", "c"] == it.api.evicted
+
+    scenario(play, n1=(card("GPU-1"), card("GPU-2")))
+
+
+@pytest.mark.parametrize(
+    ("selector", "status", "protected"),
+    [
+        ({"matchLabels": {"app": "x"}}, {"disruptionsAllowed": 1}, "ab"),
+        ({"matchLabels": {"app": "x"}}, {"disruptionsAllowed": 2}, ""),
+        ({"matchLabels": {"app": "x", "tier": "1"}}, {}, "a"),
+        ({"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}, {}, "b"),
+        ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["y"]}]}, {}, ""),
+        ({}, {"disruptionsAllowed": 0}, "ab"),
+        (None, {"disruptionsAllowed": 0}, ""),
+    ],
+)
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_budget_counts_the_ready_pods_of_its_namespace_that_its_selector_chooses(
+    selector: Any, status: Any, protected: str, version: str
+) -> None:
+    def pod(name: str, namespace: str = "default", ready: str = "True", **labels: str) -> Any:
+        metadata = {"name": name, "namespace": namespace, "uid": name, "labels": labels}
+        return {
+            "metadata": metadata,
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }
+
+    pods = [pod("a", app="x", tier="1"), pod("b", app="x")]
+    pods += [pod("c", "other", app="x"), pod("d", ready="False", app="x")]
+    metadata = {"name": "one", "namespace": "default"}
+    api = FakeApi(
+        budgets=[{"metadata": metadata, "spec": {"selector": selector}, "status": status}]
+    )
+    found = asyncio.run(DisruptionBudgets.read(api, version)).protected(pods)
+
+    assert set(protected if selector != {} or version == "v1" else "") == found
 
 
 def test_an_eviction_that_fails_gives_the_room_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
 import sys
 import time
 import urllib.error
@@ -151,16 +153,33 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
 
 
 @everywhere
-def test_a_refusal_has_the_numbers_of_what_lacks(scheduled: ControlPlane) -> None:
+def test_a_refusal_has_the_numbers_of_what_lacks_and_what_if_says_the_same(
+    scheduled: ControlPlane,
+) -> None:
     share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "12288"}
     for number in (1, 2):
-        scheduled.add_node(f"n{number}", {INVENTORY: inventory_text((card(f"GPU-{number}"),))})
+        notes = {INVENTORY: inventory_text((card(f"GPU-{number}"),))}
+        scheduled.add_node(f"n{number}", notes, **{"nvidia.com/gpu": "20"})
         scheduled.add_pod(f"p{number}", share)
     wait_for(lambda: node_of(scheduled, "p1") and node_of(scheduled, "p2"))
     scheduled.add_pod("late", share)
 
     told = "0 of 2 nodes: 2 lack memory on one device (12 GiB wanted, largest free 4)"
     assert wait_for(lambda: told in scheduled.events("late"))
+
+    words = ("--cluster", "--replicas", "1", "--memory", "2Gi", "--core", "30", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "hetero.cli", "simulate", *words],
+        env={"PATH": os.environ["PATH"], "KUBECONFIG": str(scheduled.kubeconfig)},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    late, added = json.loads(done.stdout)["items"]
+    assert ("late", "waiting", told) == (late["pod"], late["origin"], late["refusal"])
+    like = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "30"}
+    scheduled.add_pod("added", like)
+    assert added["node"] == wait_for(lambda: node_of(scheduled, "added"))
 
 
 def important(plane: ControlPlane, name: str, value: int) -> None:
@@ -179,6 +198,14 @@ def protect(plane: ControlPlane, app: str, *, allowed: int) -> None:
     plane.call("PUT", f"{path}/{app}/status", {**made, "status": status})
 
 
+def make_ready(plane: ControlPlane, *names: str) -> None:
+    """Have pods run: until one is ready it may be evicted whatever a budget says."""
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for name in names:
+        path = f"/api/v1/namespaces/default/pods/{name}/status"
+        plane.call("PATCH", path, {"status": ready}, kind="application/merge-patch+json")
+
+
 @everywhere
 def test_the_least_important_that_no_budget_protects_is_evicted_and_its_room_is_kept(
     scheduled: ControlPlane,
@@ -193,17 +220,26 @@ def test_the_least_important_that_no_budget_protects_is_evicted_and_its_room_is_
         spec = {"priorityClassName": priority, **at_once}
         scheduled.add_pod(app, whole, spec=spec, metadata={"labels": {"app": app}})
     wait_for(lambda: node_of(scheduled, "kept") and node_of(scheduled, "spare"))
-    # Kubernetes lets a pod be evicted whatever a budget says until it is ready.
-    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    for app in ("kept", "spare"):
-        path = f"/api/v1/namespaces/default/pods/{app}/status"
-        merge = "application/merge-patch+json"
-        scheduled.call("PATCH", path, {"status": ready}, kind=merge)
+    make_ready(scheduled, "kept", "spare")
     scheduled.add_pod("urgent", whole, spec={"priorityClassName": "high"})
 
     assert "n1" == wait_for(lambda: node_of(scheduled, "urgent"))
     assert {"kept", "urgent"} == {pod["metadata"]["name"] for pod in scheduled.pods()}
     assert "preempted by pod default/urgent on node n1" in scheduled.events("spare")
+
+    # A budget that lets one of two go: the API would evict the first, and the pod not fit.
+    scheduled.add_node("n2", {INVENTORY: inventory_text((card("GPU-3"), card("GPU-4")))})
+    protect(scheduled, "pair", allowed=1)
+    for name in ("pair1", "pair2"):
+        spec = {"priorityClassName": "low", **at_once}
+        scheduled.add_pod(name, whole, spec=spec, metadata={"labels": {"app": "pair"}})
+    wait_for(lambda: node_of(scheduled, "pair1") and node_of(scheduled, "pair2"))
+    make_ready(scheduled, "pair1", "pair2")
+    scheduled.add_pod("wide", {"nvidia.com/gpu": "2"}, spec={"priorityClassName": "high"})
+
+    told = "preemption: PodDisruptionBudgets protect 2 pods"
+    assert wait_for(lambda: told in scheduled.events("wide"))
+    assert {"pair1", "pair2"} <= {pod["metadata"]["name"] for pod in scheduled.pods()}
 
 
 _CRD = {

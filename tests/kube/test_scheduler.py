@@ -123,7 +123,7 @@ def test_a_pod_that_fits_nowhere_is_told_once_in_one_sentence() -> None:
         await asyncio.sleep(0)
 
     api = scenario(play, n1=(card("GPU-1"),))
-    assert ["0 of 1 node: 1 have too few devices"] == api.events
+    assert ["0 of 1 node: 1 have too few devices (2 wanted, most on a node 1)"] == api.events
 
 
 def test_bind_signs_the_allocation_and_binds_the_pod() -> None:

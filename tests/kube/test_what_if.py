@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from time import time
 from typing import Any
 
 import jsonschema
@@ -21,10 +23,14 @@ from click.testing import CliRunner, Result
 from hetero.cli import hetero
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, KEY_FILE, inventory_text
 from hetero.kube.api.client import IMPATIENT, Access, Api, ApiError
+from hetero.kube.scheduler.expected_mix import written
 from hetero.kube.what_if.node_filters import NodeFilters
-from hetero.model import Device, Refusal
+from hetero.kube.what_if.snapshot import read_file
+from hetero.model import Ask, Device, Refusal, Request
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.units import GiB
+from hetero.placement.cache import SchedulerCache
+from hetero.placement.cluster import Container, Node, Pod
 from tests.kube.api_server import FakeApi, Plain
 from tests.kube.conftest import ROOT, card
 from tests.kube.fake_api import PODS
@@ -324,6 +330,28 @@ def test_the_settings_of_the_cluster_hold(tmp_path: Path) -> None:
     assert "ConfigMap hetero-system/hetero: choose '1' is none of" in str(wrong.exception)
 
 
+def test_the_expected_mix_of_the_cluster_counts(tmp_path: Path) -> None:
+    """A card of a pair costs more where pairs are asked for; else the first node does."""
+    learned, now = SchedulerCache(), time()
+    learned.update_node(Node(name="a", devices=(card("A"), card("B"))))
+    pair = Pod(containers=(Container(request=Request(asks=(Ask(),) * 2)),))
+    for number in range(100):
+        learned.arrive(str(number), pair, now)
+    mix = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "hetero-mix", "namespace": "hetero-system"},
+        "data": {"mix": written(learned, now)},
+    }
+    cluster = [node("a", card("a0"), card("a1")), node("b", card("b0"))]
+    without, with_it = (
+        nodes_of(answered(save(tmp_path, *items), "--replicas", "1"))
+        for items in (cluster, [*cluster, mix])
+    )
+
+    assert ({"what-if-0": "a"}, {"what-if-0": "b"}) == (without, with_it)
+
+
 # --- what stands ----------------------------------------------------------------------------------
 
 
@@ -438,7 +466,7 @@ def test_the_tables_show_the_pods_and_the_cluster_before_and_after() -> None:
         (("--cluster", "@", "--seeds", "2"), "--seeds needs --trace"),
         (("--trace", "@", "--without", "n1"), "--without needs --cluster"),
         (("--cluster", "nothing.json"), "--cluster nothing.json: No such file or directory"),
-        (("--cluster", str(ROOT / "README.md")), "README.md: not a list that `kubectl get nodes,"),
+        (("--cluster", str(ROOT / "README.md")), "README.md: not JSON: save it with `kubectl"),
         (("--cluster", "@", "--without", "n11"), "--without n11: no such node: did you mean n1?"),
         (("--cluster", "@", "--memory", "3Gi"), "need --replicas"),
         (("--cluster", "@", "--replicas", "1"), "say which are asked for by --vendor"),
@@ -464,7 +492,7 @@ def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], says: str) -> N
     ("document", "says"),
     [
         ("a: [", "--add {}: while parsing"),
-        ("kind: Pod\nspec: {}", "document 1 is not a manifest: KeyError('name')"),
+        ("kind: Pod\nspec: {}", "document 1 has no 'name'"),
         ("kind: Service\nmetadata: {name: x}", "no pod is in it (what makes pods here: Pod, Dep"),
         ("3", "document 1 is not a manifest"),
         (json.dumps(pod("p", {CARD: "two"})), "pod default/p: container main: nvidia.com/gpu"),
@@ -484,12 +512,62 @@ def test_a_manifest_that_the_api_would_not_take_is_one_line(
     assert says.format(path) in str(done.exception)
 
 
-@pytest.mark.parametrize("item", [{}, {"kind": "Pod"}, pod("p") | {"spec": {}}, 3])
-def test_a_file_that_kubectl_did_not_write_is_one_line(tmp_path: Path, item: Any) -> None:
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        ({}, "items[0]: object missing required field apiVersion"),
+        ({"kind": "Pod", "apiVersion": "v1"}, "items[0]: object missing required field metadata"),
+        (pod("p") | {"spec": {}}, "items[0] (Pod default/p): spec: object missing required field"),
+        (pod("p", priority="high"), "(Pod default/p): spec.priority: expected a whole number or "),
+        (3, "items[0]: expected an object, got a whole number"),
+    ],
+)
+def test_a_file_that_kubectl_did_not_write_is_one_line(
+    tmp_path: Path, item: Any, says: str
+) -> None:
     done = called("--cluster", save(tmp_path, item))
 
     assert isinstance(done.exception, BadInput)
-    assert "saved.json: not a list that `kubectl get nodes," in str(done.exception)
+    line = str(done.exception)
+    assert line.startswith(f"--cluster {tmp_path / 'saved.json'}: items[0]")
+    assert says in line
+    assert ": save it with `kubectl get nodes," in line
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    yield path
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
+        yield from places(inner, (*path, key))
+
+
+def test_a_saved_value_of_a_wrong_type_is_one_line_that_names_its_place(tmp_path: Path) -> None:
+    file, whole = tmp_path / "saved.json", json.loads(SAVED.read_text())
+    for at, path in enumerate(places(whole)):
+        document = json.loads(SAVED.read_text())
+        outer: Any = {"document": document}
+        for key in ("document", *path)[:-1]:
+            outer = outer[key]
+        last = ("document", *path)[-1]
+        wrong = [one for one in (3.5, [3.5], {"a": 3.5}) if type(one) is not type(outer[last])]
+        outer[last] = wrong[at % len(wrong)]
+        file.write_text(json.dumps(outer["document"] if not path else document))
+        with pytest.raises(BadInput) as found:
+            read_file(file)
+        line = str(found.value)
+        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path[2:])
+        by_name = re.search(r"\.(labels|annotations|allocatable|limits|requests|data|"
+                            r"nodeSelector|matchLabels)\.", where)  # fmt: skip
+
+        assert (2, 1) == (found.value.code, len(line.splitlines()))
+        assert line.startswith(f"--cluster {file}: {f'items[{path[1]}]' if path[1:] else ''}")
+        assert (where[: by_name.end() - 1] if by_name else where).removeprefix(".") in line
+        assert not re.search(r"\b(str|int|float|dict|list object|NoneType|\w+Error)\b", line), line
 
 
 def test_a_live_cluster_is_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

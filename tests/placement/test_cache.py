@@ -210,6 +210,8 @@ def test_a_refusal_counts_the_nodes_by_what_they_lack() -> None:
         "1 unhealthy (fell off the bus), 1 have no device"
     ) == refused(asked, demand)
     assert "have too few devices" in refused(asked, pod(3, memory=GiB))
+    refusal = asked.cache.refusal(pod(3, memory=GiB), [node.name for node in nodes])
+    assert "3 have too few devices (3 wanted, most on a node 2), " in refusal.sentence
 
 
 def test_a_cluster_that_makes_no_sense_is_refused_in_one_line() -> None:

@@ -70,9 +70,8 @@ def test_what_has_not_come_for_ages_is_forgotten() -> None:
     assert [(LARGE, 16)] == demand.times()
 
 
-@pytest.mark.parametrize("half_life", [None, 1000.0])
-def test_lessons_are_due_at_every_doubling_of_what_still_counts(half_life: float | None) -> None:
-    demand = Demand(half_life=half_life)
+def test_lessons_are_due_at_every_doubling_of_what_still_counts() -> None:
+    demand = Demand()
     due = [n for n in range(1, 400) if demand.arrive(SMALL, {}, 0.0)]
 
     assert [FIRST_LESSON * 2**n for n in range(5)] == due

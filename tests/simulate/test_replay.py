@@ -7,8 +7,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
+from attrs import evolve
 
+from hetero.kube.api.settings import Settings
+from hetero.kube.scheduler.extender import Scheduler
 from hetero.model import Ask, Request, Selector, codec
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
@@ -249,6 +253,20 @@ def test_pods_come_and_go_and_the_same_seed_gives_the_same(
         assert all(size.refused == 0 for size in life.sizes)
 
 
+def test_pods_that_wait_at_the_end_count_with_what_they_have_waited(trace: Trace) -> None:
+    huge = Pod(containers=(Container(request=Request(asks=(Ask(),) * 8)),))  # the largest node: 8
+    unfit = evolve(huge, containers=(evolve(huge.containers[0], host={"cpu": 97_000}),))
+    added = evolve(trace, pods=(*trace.pods, *(unfit,) * 9), lives=())
+    (size,) = (
+        size
+        for size in live(added, "fragmentation", 42, short(mode="queue")).sizes
+        if size.cards == 8
+    )
+
+    assert size.arrived == size.refused > 0
+    assert 0 < size.waited <= size.waited_p99
+
+
 def test_a_load_is_what_is_allocated_while_nothing_is_refused(trace: Trace) -> None:
     life = live(trace, "fragmentation", 42, short(load=30, warm_up=400, measured=1000))
 
@@ -295,3 +313,11 @@ def test_in_the_order_of_the_file_every_pod_comes_once_and_nothing_is_drawn(trac
     player = Player("fragmentation", trace.nodes, trace.pods, 0)
     placed = [player.place(pod.name, pod, 0.0) for pod in trace.pods]
     assert run.placed == sum(placed)
+
+
+def test_what_is_measured_forgets_as_fast_as_what_a_cluster_runs(trace: Trace) -> None:
+    player = Player("fragmentation", trace.nodes, trace.pods, 0)
+    half_life = player.cache.demand.half_life
+
+    assert half_life == Settings().half_life_days * 86_400
+    assert half_life == attrs.fields(Scheduler).half_life.default

@@ -18,6 +18,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import parse_memory, parse_percent
 from hetero.node.settings import Settings as NodeSettings
 from hetero.node.settings import load_settings, read_settings
+from hetero.placement.demand import HALF_LIFE
 from hetero.plugin.registry import Registry
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
@@ -34,7 +35,7 @@ _NODE_PLACEMENTS = ("fragmentation", "binpack", "spread")
 _DEVICE_PLACEMENTS = ("fragmentation", "binpack", "spread")
 #: Whether filter answers the first choice alone, or every node that serves, to be scored.
 _CHOICES = ("one", "score")
-_MOST_DAYS = 3650
+_MOST_DAYS, _DAY = 3650, 86_400
 _TABLES = ("defaults", "resources", "runtime-classes", "vendors", "nodes")
 
 
@@ -72,7 +73,7 @@ class Settings:
     node_placement: str = "fragmentation"
     device_placement: str = "fragmentation"
     choose: str = "one"
-    half_life_days: float = 7
+    half_life_days: float = HALF_LIFE / _DAY
     defaults: Defaults = field(default=Defaults())
     resources: Mapping[str, str] = field(factory=dict)
     runtime_classes: Mapping[str, str] = field(factory=dict)
@@ -191,7 +192,7 @@ def _settings(document: dict[str, Any]) -> Settings:
     count = said.get("count", 1)
     if not isinstance(count, int) or count < 1:
         raise BadInput(f"defaults.count {count!r} is not a positive whole number")
-    days = document.get("half-life-days", 7)
+    days = document.get("half-life-days", HALF_LIFE / _DAY)
     if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 < days <= _MOST_DAYS:
         raise BadInput(f"half-life-days {days!r} is not a number above 0 and up to {_MOST_DAYS}")
     return Settings(

@@ -18,13 +18,13 @@ import logging
 from collections import ChainMap, Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime
 from time import monotonic, time
 from typing import Any
 
 from aiohttp import web
 from attrs import define, evolve, field
-from msgspec import Raw, json
+from msgspec import Raw, convert, json
 
 from hetero.kube.api.annotations import (
     ALLOCATION,
@@ -52,7 +52,7 @@ from hetero.model import Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import Container, Node, Placement, Pod
-from hetero.placement.demand import Demand
+from hetero.placement.demand import HALF_LIFE, Demand
 from hetero.placement.place_pod import standing
 from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weights
 from hetero.placement.state import UNLIMITED
@@ -117,7 +117,7 @@ class Scheduler:
     node_placement: str = "fragmentation"
     device_placement: str = "fragmentation"
     choose: str = "one"  # "score": answer all nodes that serve
-    half_life: float | None = None  # seconds, of what arrived
+    half_life: float = HALF_LIFE  # seconds, of what arrived
     mix_in: str | None = None  # the ConfigMap of the expected mix, as namespace/name
     mix: ExpectedMix | None = field(init=False, default=None)
     quotas: Quotas = field(init=False)
@@ -148,18 +148,19 @@ class Scheduler:
         def again(pod: Plain) -> None:
             self._later(self._touch(_path(pod), pod["metadata"]["uid"]))
 
-        self.preemption = Preemption(
-            api=self.api,
-            cache=self.cache,
-            events=self.events,
-            pods=ChainMap(self._pods, self._hami_pods),
-            again=again,
-        )
         self.groups = PodGroups(
             api=self.api,
             vocabulary=self.vocabulary,
             cache=self.cache,
             choose=self._choose,
+            again=again,
+        )
+        self.preemption = Preemption(
+            api=self.api,
+            cache=self.cache,
+            events=self.events,
+            pods=ChainMap(self._pods, self._hami_pods),
+            gang=self.groups.gang,
             again=again,
         )
 
@@ -435,6 +436,8 @@ class Scheduler:
         if not fits:
             refusal = self.cache.refusal(pod_request.pod, names.each)
             self._later(self.events.tell(plain, "Unfit", refusal.sentence))
+            if group_of(plain) is None:
+                self.cache.claim(plain["metadata"]["uid"], pod_request.pod, names.each)
             if self.preemption.wanted(plain) and group_of(plain) is None:
                 self._later(self.preemption.make_room(plain, pod_request.pod, names.each))
         if failed:
@@ -463,7 +466,7 @@ class Scheduler:
     def _take(self, uid: str, pod_request: PodRequest, names: NodeNames) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""
         self._release_taken(uid)
-        node = self.cache.best(pod_request.pod, names, weights=self._weights(pod_request))
+        node = self.cache.best(pod_request.pod, names, weights=self._weights(pod_request), uid=uid)
         if node is None:
             return None
         place = self._reserve(uid, pod_request, node)
@@ -647,7 +650,9 @@ class Scheduler:
             said = {name.lower(): value for name, value in kind.items()}
             given = [next(iter(one.values())) for one in said.get("pods") or ()]
             victims = self.preemption.victims(uid, pod_request.pod, node, given=given)
-            if victims and victims.uids:  # a node without victims is an error to kube-scheduler
+            # A node without victims is an error to kube-scheduler, and so is a victim on another
+            # node: a gang on several is evicted by us alone.
+            if victims and victims.uids and not self.cache.elsewhere(victims.uids, node):
                 answer[node] = {
                     "Pods": [{"UID": uid} for uid in victims.uids],
                     "NumPDBViolations": said.get("numpdbviolations", 0),
@@ -677,7 +682,7 @@ def _created(pod: Plain) -> float:
     said = pod["metadata"].get("creationTimestamp")
     if said is None:
         return time()
-    return datetime.strptime(said, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+    return convert(said, datetime).timestamp()
 
 
 def _without_host(pod: Pod) -> Pod:

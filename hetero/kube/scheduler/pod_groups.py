@@ -260,6 +260,21 @@ class PodGroups:
         others = [one for one in self._rows if one != group and mine & self._devices(one)]
         return None if any(row.overlaps(self._rows[one]) for one in others) else row
 
+    def gang(self, pod: Plain) -> frozenset[str]:
+        """Return the UIDs of all that hold something and go with a pod, if one of them has to go.
+
+        A group that is no more than a name is no gang; one that is not known here may be.
+        """
+        group, uid = group_of(pod), pod["metadata"]["uid"]
+        if group is None or self._least.get(group, 2) < 2:
+            return frozenset({uid})
+        members = self._members.get(group, {})
+        return frozenset(
+            one
+            for one, member in members.items()
+            if one in self.cache.standing and "deletionTimestamp" not in member["metadata"]
+        ) | {uid}
+
     # --- what follows from it -------------------------------------------------------------------
 
     def _settled(self, pod: Plain) -> bool:

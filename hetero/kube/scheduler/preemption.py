@@ -14,8 +14,10 @@ from attrs import define, field, frozen
 from hetero.kube.api.client import ApiCalls, ApiError, Plain
 from hetero.kube.api.events import Events
 from hetero.kube.api.pod import full_name
-from hetero.placement.cache import SchedulerCache, Victims
+from hetero.kube.scheduler.disruption_budgets import DisruptionBudgets
+from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import Placement, Pod
+from hetero.placement.victims import Victims
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +45,15 @@ class _Room:
 class Preemption:
     """One scheduler's evictions: for each pod at most one set of victims, on one node, at a time.
 
-    `pods` are those that hold something, by UID, as the API has them. `again` has kube-scheduler
-    try a pod anew.
+    `pods` are those that hold something, by UID, as the API has them. `gang` returns those that go
+    with one of them, by UID, itself too. `again` has kube-scheduler try a pod anew.
     """
 
     api: ApiCalls
     cache: SchedulerCache
     events: Events
     pods: Mapping[str, Plain]
+    gang: Callable[[Plain], frozenset[str]]
     again: Callable[[Plain], Any]
     _rooms: dict[str, _Room | None] = field(factory=dict)  # by UID; None: still being chosen
     _version: str = ""
@@ -73,17 +76,27 @@ class Preemption:
         *,
         given: Sequence[str] = (),
         spared: Collection[str] = (),
+        may: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> Victims | None:
-        """Return whom to evict from a node so that the pod fits, None if nobody's end is enough.
+        """Return whom to evict so that the pod fits on a node, None if nobody's end is enough.
 
-        `given` are evicted in any case, `spared` never. Pods that end already are not counted as
-        victims. Room that is held for the pod itself is its own, for others it is theirs.
+        `given` are evicted in any case, `spared` never, and those alone who `may`. Of a gang all go
+        or none. Pods that end already are not counted as victims. Room that is held for the pod
+        itself is its own, for others it is theirs.
         """
         here = self.cache.on(node)
         ending = [one for one in sorted(here) if one == uid or self._ends(one)]
-        unbound = here.difference(self.pods)
+        known = here & self.pods.keys()
+        gangs = {one: self.gang(self.pods[one]) for one in known.difference(ending)}
+        unbound = here.union(*gangs.values()).difference(self.pods)
         return self.cache.victims(
-            pod, node, given=given, ending=ending, spared=unbound.union(spared)
+            pod,
+            node,
+            given=given,
+            ending=ending,
+            spared=unbound.union(spared),
+            gangs=gangs,
+            may=may,
         )
 
     def wanted(self, plain: Plain) -> bool:
@@ -107,24 +120,33 @@ class Preemption:
                 await self._nominate(plain, plan.held.node)
                 await self._evict(plain, plan)
                 await self._wait(plain, plan)
-            except ApiError as error:
-                await self.events.tell(plain, "PreemptionRefused", f"preemption: {error}")
             finally:
                 if self.cache.standing.get(uid) is plan.held:  # nobody came for it
                     self.cache.release(uid)
                     with suppress(ApiError):  # the pod is gone
                         await self._nominate(plain, None)
+        except ApiError as error:
+            await self.events.tell(plain, "PreemptionRefused", f"preemption: {error}")
         finally:
             del self._rooms[uid]
 
     async def _choose(self, plain: Plain, pod: Pod, nodes: Iterable[str]) -> _Room | None:
-        """Return the room to be made, already held, None if there is none to be had."""
-        uid, choices, spared = plain["metadata"]["uid"], list[Victims](), set[str]()
-        for node in self.cache.preemptible(pod, nodes)[:_MOST_NODES]:
-            victims = self.victims(uid, pod, node)
-            if victims is not None:
-                choices.append(victims)
-            await asyncio.sleep(0)  # others are scheduled meanwhile
+        """Return the room to be made, already held, None if there is none to be had.
+
+        Raises `ApiError` if the API does not say who may be evicted.
+        """
+        uid, spared, protected = plain["metadata"]["uid"], set[str](), set[str]()
+        found = await self._on_each(uid, pod, self.cache.preemptible(pod, nodes)[:_MOST_NODES])
+        if not found:
+            return None
+        budgets = await DisruptionBudgets.read(self.api, await self._policy_version())
+
+        def may(some: Collection[str]) -> bool:
+            over = budgets.protected(self.pods[one] for one in some if one in self.pods)
+            protected.update(over)
+            return not over
+
+        choices = await self._on_each(uid, pod, [one.node for one in found], may)
         for _ in range(_MOST_TRIED):
             choice = min(choices, key=lambda one: one.loss, default=None)
             if choice is None:
@@ -132,7 +154,7 @@ class Preemption:
             choices.remove(choice)
             refused = await self._refused(choice.uids)
             spared.update(refused)
-            now = self.victims(uid, pod, choice.node, spared=spared)
+            now = self.victims(uid, pod, choice.node, spared=spared, may=may)
             if now is not None and (refused or now.uids != choice.uids):
                 choices.append(now)  # the node has others, or changed while we asked
             elif now is not None:
@@ -140,10 +162,27 @@ class Preemption:
                 held = self.cache.hold(uid, pod, choice.node, without=going)
                 if isinstance(held, Placement):
                     return _Room(now, held)
-        if spared:
-            told = f"preemption: PodDisruptionBudgets protect {len(spared)} pods"
+        protected |= spared
+        if protected:
+            told = f"preemption: PodDisruptionBudgets protect {len(protected)} pods"
             await self.events.tell(plain, "PreemptionRefused", told)
         return None
+
+    async def _on_each(
+        self,
+        uid: str,
+        pod: Pod,
+        nodes: Iterable[str],
+        may: Callable[[Collection[str]], bool] = lambda _: True,
+    ) -> list[Victims]:
+        """Return the victims on those of the nodes where there are any."""
+        found = []
+        for node in nodes:
+            victims = self.victims(uid, pod, node, may=may)
+            if victims is not None:
+                found.append(victims)
+            await asyncio.sleep(0)  # others are scheduled meanwhile
+        return found
 
     async def _refused(self, uids: Iterable[str]) -> list[str]:
         """Return the first that the API would not let be evicted now, none if it would all."""
@@ -170,8 +209,12 @@ class Preemption:
             await self.events.tell(plain, "Preempting", told)
 
     async def _wait(self, plain: Plain, plan: _Room) -> None:
-        """Wait until the victims are gone, and then until the pod is bound or its time is over."""
-        going = (*plan.victims.uids, *plan.victims.ending)
+        """Wait until the victims are gone, and then until the pod is bound or its time is over.
+
+        Those of a gang that are on other nodes are not waited for.
+        """
+        here = self.cache.on(plan.held.node)
+        going = here.intersection((*plan.victims.uids, *plan.victims.ending))
         grace = max((self._grace(victim) for victim in going), default=0)
         gone = await self._until(
             lambda: self.cache.standing.keys().isdisjoint(going), plain, plan, grace + _LATE

@@ -53,8 +53,12 @@ def pods_of_file(path: Path) -> list[Plain]:
     for number, document in enumerate(documents, 1):
         try:
             found += _pods(document)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise BadInput(f"{where}: document {number} is not a manifest: {error!r}") from None
+        except KeyError as error:
+            raise BadInput(f"{where}: document {number} has no {error.args[0]!r}") from None
+        except (TypeError, AttributeError):
+            raise BadInput(f"{where}: document {number} is not a manifest") from None
+        except BadInput as error:
+            raise BadInput(f"{where}: document {number}: {error}") from None
     if not found:
         kinds = ", ".join(("Pod", *_TEMPLATES))
         raise BadInput(f"{where}: no pod is in it (what makes pods here: {kinds})")
@@ -80,7 +84,7 @@ def _pods(document: Any) -> Iterator[Plain]:
 
 def _replicas(times: int) -> int:
     if not 0 <= times <= _MOST:
-        raise ValueError(f"{times} pods: at most {_MOST}")
+        raise BadInput(f"{times} pods: at most {_MOST}")
     return times
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from attrs import define, field
 
 from hetero.kube.api.client import Plain
 from hetero.kube.api.host import amounts, pod_host
+from hetero.kube.api.label_selector import meets
 from hetero.model import Refusal, Shortage
 from hetero.placement.cluster import CPU, HOST_MEMORY
 
@@ -136,24 +137,4 @@ def _meets(term: Plain, labels: Mapping[str, str], fields: Mapping[str, str]) ->
         *((one, labels) for one in term.get("matchExpressions") or ()),
         *((one, fields) for one in term.get("matchFields") or ()),
     ]
-    return bool(said) and all(
-        _OPERATORS[one["operator"]](of.get(one["key"]), one.get("values") or ()) for one, of in said
-    )
-
-
-def _compared(value: str | None, values: Collection[str], larger: bool) -> bool:
-    try:
-        mine, its = int(value or ""), int(next(iter(values)))
-    except (ValueError, StopIteration):
-        return False
-    return mine > its if larger else mine < its
-
-
-_OPERATORS: Mapping[str, Callable[[str | None, Collection[str]], bool]] = {
-    "In": lambda value, values: value in values,
-    "NotIn": lambda value, values: value not in values,
-    "Exists": lambda value, _: value is not None,
-    "DoesNotExist": lambda value, _: value is None,
-    "Gt": lambda value, values: _compared(value, values, True),
-    "Lt": lambda value, values: _compared(value, values, False),
-}
+    return bool(said) and all(meets(one, of) for one, of in said)

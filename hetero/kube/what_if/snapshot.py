@@ -11,6 +11,7 @@ from attrs import define, field
 
 from hetero.kube.api.client import IMPATIENT, Access, Api, ApiError, Plain
 from hetero.kube.scheduler.pod_groups import APIS as GROUP_APIS
+from hetero.kube.what_if.saved_objects import expect_list
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -137,28 +138,19 @@ def read_file(path: Path) -> Snapshot:
     """Return what `kubectl get nodes,pods -A -o json` wrote. Raises `BadInput`."""
     try:
         document = json.loads(path.read_bytes())
-        items = document["items"]
-        listed = [(_list_of(plain), _full_name(plain), plain) for plain in items]
-        for kind, _, plain in listed:
-            if kind == PODS:
-                _expect_pod(plain)
+        expect_list(document)
     except OSError as error:
         raise BadInput(f"--cluster {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadInput(f"--cluster {path}: not a list that `{SAVE}` writes") from None
+    except ValueError:
+        raise BadInput(f"--cluster {path}: not JSON: save it with `{SAVE}`") from None
+    except BadInput as error:
+        raise BadInput(f"--cluster {path}: {error}: save it with `{SAVE}`") from None
     made = Snapshot({one: {} for one, _ in _READ})
-    for kind, name, plain in listed:
-        made.objects.setdefault(kind, {})[name] = plain
+    for plain in document["items"]:
+        made.objects.setdefault(_list_of(plain), {})[_full_name(plain)] = plain
     if not made.objects[NODES]:
         raise BadInput(f"--cluster {path}: no node is in it: save it with `{SAVE}`")
     return made
-
-
-def _expect_pod(plain: Plain) -> None:
-    """Raise `KeyError` for what is said to be a pod and has not what the API always writes."""
-    named = [container["name"] for container in plain["spec"]["containers"]]
-    if not (plain["metadata"]["uid"] and named):
-        raise KeyError("uid")
 
 
 def _list_of(plain: Plain) -> str:

@@ -1,0 +1,38 @@
+"""What label selectors choose: those of nodes, and those of pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from hetero.kube.api.client import Plain
+
+
+def meets(requirement: Plain, labels: Mapping[str, str]) -> bool:
+    """Return whether labels meet one of a selector's `matchExpressions`."""
+    of, values = labels.get(requirement["key"]), requirement.get("values") or ()
+    return _OPERATORS[requirement["operator"]](of, values)
+
+
+def selects(selector: Plain, labels: Mapping[str, str]) -> bool:
+    """Return whether a selector chooses what has these labels; one that says nothing does."""
+    return (selector.get("matchLabels") or {}).items() <= labels.items() and all(
+        meets(one, labels) for one in selector.get("matchExpressions") or ()
+    )
+
+
+def _compared(value: str | None, values: Collection[str], larger: bool) -> bool:
+    try:
+        mine, its = int(value or ""), int(next(iter(values)))
+    except (ValueError, StopIteration):
+        return False
+    return mine > its if larger else mine < its
+
+
+_OPERATORS: Mapping[str, Callable[[str | None, Collection[str]], bool]] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+    "Gt": lambda value, values: _compared(value, values, True),
+    "Lt": lambda value, values: _compared(value, values, False),
+}

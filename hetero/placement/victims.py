@@ -1,0 +1,94 @@
+"""Chooses whom to evict from a node: the fewest, of these the least important, gangs whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import chain
+from types import MappingProxyType
+
+from attrs import frozen
+
+#: Pods that go together: one, or all of a gang.
+Gang = frozenset[str]
+NO_GANGS: Mapping[str, Gang] = MappingProxyType({})
+#: Sets of victims that are tried, the least loss first, before one is taken with none to spare.
+_MOST_SETS = 300
+
+
+@frozen(kw_only=True)
+class Victims:
+    """Whom to evict for a pod on a node, by UID; `ending` are those that go by themselves.
+
+    Of a gang all are evicted, those on other nodes, too.
+    """
+
+    node: str
+    uids: tuple[str, ...]
+    ending: tuple[str, ...]
+    priorities: tuple[int, ...]
+
+    @property
+    def loss(self) -> tuple[int, tuple[int, ...]]:
+        """What is lost: how many, and then how important they are."""
+        return len(self.uids), self.priorities
+
+
+def fewest(
+    gangs: Iterable[Gang],
+    priorities: Mapping[str, int],
+    *,
+    fits: Callable[[Collection[str]], bool],
+    may: Callable[[Collection[str]], bool],
+) -> tuple[str, ...] | None:
+    """Return the fewest pods without whom it fits and who may go, None if there are none.
+
+    Of all sets as small it is the one with the lowest `priorities`. What fits without some fits
+    without more; of those that may go, fewer may. Over 300 sets nobody is named needlessly.
+    """
+    ranked = sorted(gangs, key=lambda gang: (_loss(gang, priorities), sorted(gang)))
+    if not fits(_pods(ranked)):
+        return None
+    heap = [(_loss((), priorities), tuple[int, ...]())]
+    for _ in range(_MOST_SETS):
+        if not heap:
+            return None
+        _, chosen = heappop(heap)
+        pods = _pods([ranked[at] for at in chosen])
+        allowed = may(pods)
+        if allowed and fits(pods):
+            return pods
+        # Each set is reached once, from one with less loss: a gang more, or another for its last.
+        after = chosen[-1] + 1 if chosen else 0
+        if after < len(ranked):
+            for one in [(*chosen, after)] * allowed + [(*chosen[:-1], after)] * bool(chosen):
+                heappush(heap, (_loss(_pods([ranked[at] for at in one]), priorities), one))
+    return _spared(ranked, fits=fits, may=may)
+
+
+def _spared(
+    ranked: Sequence[Gang],
+    *,
+    fits: Callable[[Collection[str]], bool],
+    may: Callable[[Collection[str]], bool],
+) -> tuple[str, ...] | None:
+    """Return those that may go, without the largest loss that it can do without."""
+    going: list[Gang] = []
+    for gang in ranked:
+        if may(_pods([*going, gang])):
+            going.append(gang)
+    if not fits(_pods(going)):
+        return None
+    for gang in reversed(ranked):
+        rest = [one for one in going if one != gang]
+        if fits(_pods(rest)):
+            going = rest
+    return _pods(going)
+
+
+def _pods(gangs: Iterable[Gang]) -> tuple[str, ...]:
+    return tuple(chain.from_iterable(map(sorted, gangs)))
+
+
+def _loss(pods: Collection[str], priorities: Mapping[str, int]) -> tuple[int, list[int]]:
+    return len(pods), sorted((priorities[uid] for uid in pods), reverse=True)

@@ -1,0 +1,97 @@
+"""A pod that waits for a whole node gets one: others are kept off the nodes nearest to empty."""
+
+from __future__ import annotations
+
+from hetero.model import Refusal
+from hetero.model.units import GiB
+from hetero.placement.cache import SchedulerCache
+from hetero.placement.claims import NODES as CLAIMED
+from hetero.placement.cluster import Pod
+from tests.placement.conftest import cards, node, pod
+
+LARGE, SMALL = pod(4), pod(memory=80 * GiB)
+
+
+def waiting(*standing: int, ends: bool = True) -> tuple[SchedulerCache, list[str]]:
+    """Return nodes of four cards with so many pods of one card, and their names.
+
+    A pod that wants a whole node has been refused. `ends` says whether pods have ended.
+    """
+    cache, names = SchedulerCache(), [f"n{number}" for number in range(len(standing))]
+    for name in names:
+        cache.update_node(node(name, cards("free", 4, node=name)))
+    for number in range(8 * ends):
+        take(cache, f"before{number}", SMALL, names[0])
+        cache.forget(f"before{number}")
+    for name, many in zip(names, standing, strict=True):
+        for number in range(many):
+            take(cache, f"{name}/{number}", SMALL, name)
+    cache.arrive("large", LARGE, 0.0)
+    assert cache.best(LARGE, frozenset(names), uid="large") is None
+    cache.claim("large", LARGE, names)
+    return cache, names
+
+
+def take(cache: SchedulerCache, uid: str, one: Pod, where: str) -> None:
+    cache.arrive(uid, one, 0.0)
+    assert not isinstance(cache.reserve(uid, one, where), Refusal)
+
+
+def arriving(cache: SchedulerCache, names: list[str], most: int) -> list[str]:
+    """Return the nodes of pods of one card that come, one after the other."""
+    nodes = []
+    for number in range(most):
+        found = cache.best(SMALL, frozenset(names), uid=f"new{number}")
+        if found is None:
+            break
+        take(cache, f"new{number}", SMALL, found)
+        nodes.append(found)
+    return nodes
+
+
+def test_others_go_to_claimed_nodes_only_where_no_other_serves_them() -> None:
+    cache, names = waiting(3, 1, 2, 3, 1, 3, 3)
+    nodes = arriving(cache, names, 99)
+
+    # n0, n3, n5 and n6 have one card left each; one of them is claimed with n1, n2 and n4.
+    assert 3 == CLAIMED
+    assert {"n0", "n3", "n5", "n6"} == set(nodes[:4])
+    assert sorted(["n1"] * 3 + ["n2"] * 2 + ["n4"] * 3) == sorted(nodes[4:])
+
+
+def test_a_claimed_node_that_empties_is_the_waiting_pods_and_the_claim_ends_with_it() -> None:
+    cache, names = waiting(3, 1, 2, 3, 1, 3, 3)
+    cache.forget("n1/0")
+    assert "n1" not in arriving(cache, names, 4)
+    assert "n1" == cache.best(LARGE, frozenset(names), uid="large")
+    take(cache, "large", LARGE, "n1")
+
+    assert not any(cache._claims.keeps_out("new", name) for name in names)
+
+
+def test_a_pod_that_is_gone_claims_nothing() -> None:
+    cache, names = waiting(3, 1, 2)
+    assert any(cache._claims.keeps_out("new", name) for name in names)
+    cache.forget("large")
+
+    assert not any(cache._claims.keeps_out("new", name) for name in names)
+
+
+def test_nothing_is_claimed_while_pods_only_arrive_or_for_less_than_a_node() -> None:
+    cache, names = waiting(3, 1, 2, ends=False)
+    assert not any(cache._claims.keeps_out("new", name) for name in names)
+
+    cache, names = waiting(4, 4, 4)
+    cache.claim("two", pod(2), names)
+    cache.claim("one", SMALL, names)
+    assert not any(cache._claims.keeps_out("new", name) for name in names)
+
+
+def test_two_that_wait_claim_different_nodes_and_none_where_they_could_never_run() -> None:
+    cache, names = waiting(1, 1, 1, 1, 1, 1, 1)
+    cache.claim("other", pod(4, cpu=4000), names)
+    cache.claim("huge", pod(4, cpu=65_000), names)
+    mine = [[name for name in names if not cache._claims.keeps_out(uid, name)] for uid in
+            ("large", "other", "huge")]  # fmt: skip
+
+    assert (["n0", "n1", "n2", "n6"], ["n3", "n4", "n5", "n6"], ["n6"]) == tuple(mine)
