@@ -3,6 +3,8 @@
  */
 #include "abi.h"
 
+#include <string.h>
+
 #define EXPORT __attribute__((visibility("default")))
 
 /* Of the last call, by whoever looks; nothing here is for threads. */
@@ -19,7 +21,14 @@ static CUresult echo(const char *name, const uint64_t *words, unsigned count)
     return (CUresult)(30000 + count);
 }
 
-#define WORD(argument)                                     (uint64_t)(uintptr_t)(argument)
+static uint64_t word_of(const void *argument, size_t size)
+{
+    uint64_t word = 0;
+    memcpy(&word, argument, size < sizeof word ? size : sizeof word);
+    return word;
+}
+
+#define WORD(argument)                                     word_of(&argument, sizeof argument)
 #define WORDS_1(a)                                         WORD(a)
 #define WORDS_2(a, ...)                                    WORD(a), WORDS_1(__VA_ARGS__)
 #define WORDS_3(a, ...)                                    WORD(a), WORDS_2(__VA_ARGS__)
