@@ -79,7 +79,7 @@ def test_the_guides_slices_keep_the_contract(project: Path, tmp_path: Path) -> N
     (tmp_path / "hetero_zephyr.py").write_text(f"{source}\n\n{hooks}")
     fake = [project / "fake.c", Path(__file__).with_name("zephyr_slices.c")]
     build = ["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", tmp_path / "libzephyr.so"]
-    subprocess.run([*build, *fake], check=True)
+    subprocess.run(list(map(str, (*build, *fake))), check=True)
     (tmp_path / "test_zephyr.py").write_text((project / "test_zephyr.py").read_text())
 
     slices = tmp_path / "slices"
