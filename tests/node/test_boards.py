@@ -76,6 +76,20 @@ def test_the_board_has_each_grant_and_the_inode_of_its_page(node: Node) -> None:
     assert not page(node, first).exists()
 
 
+def test_a_device_that_no_grant_holds_has_no_board(node: Node) -> None:
+    handle = admit(node, request(memory=GiB, core=30))
+    with (node.ledger.boards / "memory-0/board").open("rb") as reader:
+        (node.ledger.boards / "slice-of-one-killed-here").mkdir()
+        drop(handle)
+        node.snapshot()
+        (count,) = struct.unpack_from("<I", reader.read(), 12)
+
+    assert [] == list(node.ledger.boards.iterdir())
+    assert 0 == count, "who reads the old one finds no rows"
+    again = admit(node, request(memory=GiB, core=30))
+    assert [again.grant.id] == [name for name, _, _ in rows(node)]
+
+
 def test_a_look_that_changes_nothing_writes_nothing(node: Node) -> None:
     handle = admit(node, request(memory=GiB, core=30))
     path = node.ledger.boards / "memory-0/board"

@@ -107,6 +107,18 @@ def _inode(page: Path) -> int:
         return 0
 
 
+def remove_board(directory: Path) -> None:
+    """Remove the directory of a device that no grant has a page in; who reads it finds no rows.
+
+    A slice is a device of its own here, and most slices have a name that no other ever has.
+    """
+    if (directory / BOARD).exists():
+        write_board(directory, ())
+    if all(path.name == BOARD for path in directory.iterdir()):
+        (directory / BOARD).unlink(missing_ok=True)
+        directory.rmdir()
+
+
 def sweep_pages(boards: Path, standing: Collection[str]) -> None:
     """Remove the pages of grants that do not stand, and bring the others back to their size."""
     for page in _pages(boards):

@@ -39,7 +39,7 @@ from hetero.model import Allocation, Edits, Mount, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.ledger import grant_file, usage_region
-from hetero.node.ledger.board import Row, remove_pages, sweep_pages, write_board
+from hetero.node.ledger.board import Row, remove_board, remove_pages, sweep_pages, write_board
 from hetero.node.ledger.grant_dir import (
     GRANT,
     USAGE,
@@ -437,7 +437,7 @@ class Ledger:
             with suppress(OSError, ValueError):
                 if path.read_bytes() != right:
                     grant_file.store_limits(path, limits, policy=terms.policy)
-        rows: dict[str, list[Row]] = {board.name: [] for board in self.boards.glob("*")}
+        rows: dict[str, list[Row]] = {}
         for entry in grants:
             for limit in held[entry.id]:
                 row = Row(
@@ -449,6 +449,9 @@ class Ledger:
                 rows.setdefault(board_of(self.boards, limit.name).name, []).append(row)
         for name, found in rows.items():
             write_board(self.boards / name, found)
+        for board in self.boards.glob("*"):
+            if board.name not in rows:
+                remove_board(board)
 
     def _expect_this_boot(self) -> None:
         """Start afresh in a state directory that outlived a boot: whoever held its grants is gone.
