@@ -408,13 +408,13 @@ void pages_say(struct pages *pages, enum page_state state)
 {
     if (pages->own == NULL)
         return;
-    if (pages->said == PAGE_IDLE && state != PAGE_IDLE) {
-        show_alive(pages, true);
-        if (pages_siblings(pages) == 0)
-            atomic_store(&pages->own->busy, pages->busy); /* some may have been killed */
-    }
+    if (pages->said == PAGE_IDLE && state != PAGE_IDLE && pages_siblings(pages) == 0)
+        atomic_store(&pages->own->busy, pages->busy); /* some may have been killed */
     if (atomic_load_explicit(&pages->own->state, memory_order_relaxed) != (uint32_t)state)
         atomic_store(&pages->own->state, state);
+    /* After that: what one said who was killed is not to look alive. */
+    if (pages->said == PAGE_IDLE && state != PAGE_IDLE)
+        show_alive(pages, true);
     if (state == PAGE_IDLE)
         pages_hush(pages);
     pages->said = state;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,6 +47,7 @@ static pid_t tenant(unsigned victim, unsigned seed)
     pid_t child = fork();
     if (child != 0)
         return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* should a requirement end this program */
     struct region *region = calloc(1, sizeof *region);
     struct time_slice time_slice = {0};
     if (!region_open(region, path))
