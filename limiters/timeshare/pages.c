@@ -412,7 +412,7 @@ void pages_say(struct pages *pages, enum page_state state)
         atomic_store(&pages->own->busy, pages->busy); /* some may have been killed */
     if (atomic_load_explicit(&pages->own->state, memory_order_relaxed) != (uint32_t)state)
         atomic_store(&pages->own->state, state);
-    /* After that: what one said who was killed is not to look alive. */
+    /* Last: the lock would make what a killed process of the grant left in `state` look alive. */
     if (pages->said == PAGE_IDLE && state != PAGE_IDLE)
         show_alive(pages, true);
     if (state == PAGE_IDLE)

@@ -96,8 +96,8 @@ static void kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing(void
     }
 }
 
-/* Two of high priority, one of which has waited for the other's kernels in vain, so that it runs without a time slice:
- * what it does not say that it wants is not lent to a third. */
+/* Two of high priority: one has waited for the other's kernels in vain, runs without a time slice and does not say that
+ * it wants one. The device is not lent to a third meanwhile. */
 static void beside_one_that_waits_no_more_nothing_is_lent(void)
 {
     begin();

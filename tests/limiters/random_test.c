@@ -236,8 +236,8 @@ static void of_short_kernels(void)
     of_honest(kernels_us, 4, 5, 1);
 }
 
-/* Kernels that a time slice ends in the middle of: those of one run beside another's, where work that is shorter than
- * the driver's turns gets more of the clock than its part, and high priority waits for nobody's. */
+/* Kernels longer than a time slice go on beside the next tenant's. Beside them, work that is shorter than the driver's
+ * turns gets more of the clock than its part. High priority does not wait for them. */
 static void of_long_kernels(void)
 {
     static const uint64_t kernels_us[] = {1000, 4000, 13000, 60000, 250000};

@@ -136,7 +136,7 @@ static void a_tenant_that_never_gives_its_time_slice_up_costs_its_neighbour_its_
         }
 }
 
-/* What it says lowers the charge of another, which is in with it. */
+/* `busy` lowers the charge of all co-tenants, and one of them is an accomplice. */
 static void a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share(void)
 {
     begin();
