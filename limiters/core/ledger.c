@@ -50,6 +50,14 @@ void ledger_release(struct region *region, unsigned device, uint64_t bytes)
     region_unlock(region);
 }
 
+uint64_t ledger_own(struct region *region, unsigned device)
+{
+    pthread_mutex_lock(&region->mine);
+    uint64_t bytes = region->own[device];
+    pthread_mutex_unlock(&region->mine);
+    return bytes;
+}
+
 uint64_t ledger_used(struct region *region, unsigned device)
 {
     /* Whoever only looks takes no slot: there are as many as there are processes that allocate, not that look. */

@@ -15,6 +15,9 @@ enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64
 /* Give back `bytes` that this process reserved. */
 void ledger_release(struct region *region, unsigned device, uint64_t bytes);
 
+/* Bytes that this process reserved and did not give back. */
+uint64_t ledger_own(struct region *region, unsigned device);
+
 /* Bytes held by the live processes of the grant. */
 uint64_t ledger_used(struct region *region, unsigned device);
 

@@ -341,7 +341,21 @@ typedef struct CUlaunchAttribute_st CUlaunchAttribute;
 typedef struct CUmemcpyAttributes_st CUmemcpyAttributes;
 typedef struct CUDA_MEMCPY3D_BATCH_OP_st CUDA_MEMCPY3D_BATCH_OP;
 typedef struct CUmemDecompressParams_st CUmemDecompressParams;
-typedef struct CUarrayMapInfo_st CUarrayMapInfo;
+typedef enum {
+    CU_MEM_OPERATION_TYPE_MAP = 1,
+    CU_MEM_OPERATION_TYPE_UNMAP = 2,
+} CUmemOperationType;
+typedef struct CUarrayMapInfo_st { /* tiles of a sparse array; what they are is for the driver */
+    int resourceType;
+    void *array; /* or mipmapped array */
+    int subresourceType;
+    unsigned long long subresource[4];
+    CUmemOperationType memOperationType;
+    int memHandleType;
+    CUmemGenericAllocationHandle memHandle;
+    unsigned long long offset;
+    unsigned deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo;
 typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
 typedef struct CUgraphicsResource_st *CUgraphicsResource;
 typedef union CUstreamBatchMemOpParams_union CUstreamBatchMemOpParams;

@@ -42,6 +42,12 @@ CUresult map_block(CUresult (*)(CUdeviceptr, size_t, size_t, CUmemGenericAllocat
                    CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
 CUresult unmap_blocks(CUresult (*)(CUdeviceptr, size_t), CUdeviceptr, size_t);
 
+CUresult export_block(CUresult (*)(void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long),
+                      void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long);
+CUresult import_block(CUresult (*)(CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType),
+                      CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType);
+CUresult map_tiles(CUresult (*)(CUarrayMapInfo *, unsigned, CUstream), CUstream, CUarrayMapInfo *, unsigned, CUstream);
+
 CUresult instantiate_logged(CUresult (*)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t), CUgraphExec *, CUgraph,
                             CUgraphNode *, char *, size_t);
 CUresult instantiate_flags(CUresult (*)(CUgraphExec *, CUgraph, unsigned long long), CUgraphExec *, CUgraph,
@@ -49,6 +55,7 @@ CUresult instantiate_flags(CUresult (*)(CUgraphExec *, CUgraph, unsigned long lo
 CUresult instantiate_with(CUresult (*)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *), CUstream,
                           CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
 CUresult destroy_exec(CUresult (*)(CUgraphExec), CUgraphExec);
+CUresult launch_graph(CUresult (*)(CUgraphExec, CUstream), CUstream, CUgraphExec, CUstream);
 
 CUresult retain_primary(CUresult (*)(CUcontext *, CUdevice), CUcontext *, CUdevice);
 CUresult release_primary(CUresult (*)(CUdevice), CUdevice);
@@ -59,7 +66,31 @@ CUresult create_context_affine(CUresult (*)(CUcontext *, CUexecAffinityParam *, 
 CUresult create_context_with(CUresult (*)(CUcontext *, CUctxCreateParams *, unsigned, CUdevice), CUcontext *,
                              CUctxCreateParams *, unsigned, CUdevice);
 CUresult destroy_context(CUresult (*)(CUcontext), CUcontext);
+CUresult create_stream(CUresult (*)(CUstream *, unsigned), CUstream *, unsigned);
+CUresult create_stream_priority(CUresult (*)(CUstream *, unsigned, int), CUstream *, unsigned, int);
 CUresult destroy_stream(CUresult (*)(CUstream), CUstream);
+
+CUresult set_limit(CUresult (*)(CUlimit, size_t), CUlimit, size_t);
+
+CUresult load_module(CUresult (*)(CUmodule *, const char *), CUmodule *, const char *);
+CUresult load_image(CUresult (*)(CUmodule *, const void *), CUmodule *, const void *);
+CUresult load_image_with(CUresult (*)(CUmodule *, const void *, unsigned, CUjit_option *, void **), CUmodule *,
+                         const void *, unsigned, CUjit_option *, void **);
+CUresult unload_module(CUresult (*)(CUmodule), CUmodule);
+CUresult load_library(CUresult (*)(CUlibrary *, const void *, CUjit_option *, void **, unsigned, CUlibraryOption *,
+                                   void **, unsigned),
+                      CUlibrary *, const void *, CUjit_option *, void **, unsigned, CUlibraryOption *, void **,
+                      unsigned);
+CUresult load_library_file(CUresult (*)(CUlibrary *, const char *, CUjit_option *, void **, unsigned, CUlibraryOption *,
+                                        void **, unsigned),
+                           CUlibrary *, const char *, CUjit_option *, void **, unsigned, CUlibraryOption *, void **,
+                           unsigned);
+CUresult unload_library(CUresult (*)(CUlibrary), CUlibrary);
+CUresult module_of_library(CUresult (*)(CUmodule *, CUlibrary), CUmodule *, CUlibrary);
+CUresult global_of_library(CUresult (*)(CUdeviceptr *, size_t *, CUlibrary, const char *), CUdeviceptr *, size_t *,
+                           CUlibrary, const char *);
+CUresult function_of_kernel(CUresult (*)(CUfunction *, CUkernel), CUfunction *, CUkernel);
+CUresult load_function(CUresult (*)(CUfunction), CUfunction);
 
 CUresult begin_capture(CUresult (*)(CUstream), CUstream, CUstream);
 CUresult begin_capture_mode(CUresult (*)(CUstream, CUstreamCaptureMode), CUstream, CUstream, CUstreamCaptureMode);

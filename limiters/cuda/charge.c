@@ -1,9 +1,11 @@
 /* Charging memory to the grant (charge.h). */
 #include "charge.h"
 
+#include "array.h"
+#include "blocks.h"
 #include "device.h"
 #include "driver.h"
-#include "pools.h"
+#include "room.h"
 
 #include "../core/ledger.h"
 #include "../core/log.h"
@@ -34,16 +36,49 @@ CUresult charge(int device, uint64_t bytes)
     if (!counted(device))
         return CUDA_SUCCESS;
     struct region *region = tenant_region();
-    if (region == NULL)
-        return CUDA_ERROR_NOT_PERMITTED;
+    if (region == NULL || bytes == 0)
+        return region == NULL ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
     uint64_t limit = terms_memory(tenant_terms(device));
-    if (pools_known() && (bytes > limit || ledger_used(region, (unsigned)device) > limit - bytes))
-        pools_trim(device); /* what they keep of freed memory is better used than refused */
+    if (!charge_fits(device, bytes))
+        make_room(device, bytes); /* what is kept of freed memory is better used than refused */
     enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit);
     if (answer == LEDGER_GRANTED)
         return CUDA_SUCCESS;
     log_refusal(answer, device, bytes, ledger_used(region, (unsigned)device), limit);
     return answer == LEDGER_OVER ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_PERMITTED;
+}
+
+bool charge_fits(int device, uint64_t bytes)
+{
+    struct region *region = tenant_region();
+    uint64_t limit = terms_memory(tenant_terms(device));
+    return region != NULL && bytes <= limit && ledger_used(region, (unsigned)device) <= limit - bytes;
+}
+
+bool charge_within(int device, uint64_t slack)
+{
+    return ledger_used(tenant_region(), (unsigned)device) <= terms_memory(tenant_terms(device)) + slack;
+}
+
+bool charge_held(int device, uint64_t bytes)
+{
+    struct region *region = tenant_region();
+    if (region == NULL || ledger_reserve(region, (unsigned)device, bytes, UINT64_MAX) != LEDGER_GRANTED)
+        return false;
+    return charge_within(device, 0);
+}
+
+void give_back(const struct entry *entry)
+{
+    if (entry->kind == HELD_POINTER && is_piece(entry))
+        piece_freed(entry);
+    else if (entry->kind == HELD_ARRAY)
+        array_gone(entry);
+    else if (entry->kind == HELD_POINTER || entry->kind == HELD_MODULE ||
+             (entry->kind >= CONTEXT_LIMIT && entry->kind < HELD_MODULE))
+        refund(entry->device, entry->bytes);
+    else if (entry->kind == HELD_BLOCK)
+        block_over(entry);
 }
 
 CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link)
@@ -64,7 +99,7 @@ CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64
     if (!table_put(&entry, &previous))
         log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged"); /* never too little */
     else if (previous.kind != 0)
-        refund(previous.device, previous.bytes); /* what was there is gone, or the driver would not reuse its name */
+        give_back(&previous); /* what was there is gone, or the driver would not reuse its name */
     return answer;
 }
 
@@ -87,16 +122,16 @@ bool spills(CUresult answer, int device)
            (terms_flags(tenant_terms(device)) & HETERO_FLAG_SPILL) != 0;
 }
 
-CUresult settle_spill(CUdeviceptr *pointer, int device, uint64_t bytes)
+CUresult settle_spill(CUdeviceptr *pointer, int device, uint64_t bytes, uint64_t charged)
 {
     CUresult answer = REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL);
-    return settle_pointer(answer, pointer, device, bytes, &spilled);
+    return settle_pointer(answer, pointer, device, charged, &spilled);
 }
 
 CUresult allocate_spilled(CUdeviceptr *pointer, int device, uint64_t bytes)
 {
     CUresult refused = charge(device, bytes);
-    return refused != CUDA_SUCCESS ? refused : settle_spill(pointer, device, bytes);
+    return refused != CUDA_SUCCESS ? refused : settle_spill(pointer, device, bytes, bytes);
 }
 
 static bool lives_in(const struct entry *entry, const void *context)
@@ -107,7 +142,7 @@ static bool lives_in(const struct entry *entry, const void *context)
 void refund_context(CUcontext context)
 {
     struct entry entry;
+    room_context_over(context);
     while (context != NULL && table_take_match(lives_in, context, &entry))
-        if (entry.kind == HELD_POINTER || entry.kind == HELD_ARRAY)
-            refund(entry.device, entry.bytes);
+        give_back(&entry);
 }

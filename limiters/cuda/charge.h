@@ -6,8 +6,18 @@
 #include "counted.h"
 #include "held.h"
 
-/* Charge `bytes` to a device before the driver is asked: CUDA_SUCCESS, out of memory, or not permitted. */
+/* Charge `bytes` to a device before the driver is asked: CUDA_SUCCESS, out of memory, or not permitted. 0 only tells
+ * whether anything may be charged at all. */
 CUresult charge(int device, uint64_t bytes);
+
+/* Whether `bytes` would fit now; nothing is charged and nothing is counted as refused. */
+bool charge_fits(int device, uint64_t bytes);
+
+/* Whether what is charged is within the limit and `slack` bytes. */
+bool charge_within(int device, uint64_t slack);
+
+/* Charge what is held already, whether it fits or not. False: it does not. */
+bool charge_held(int device, uint64_t bytes);
 
 /* The driver answered: keep the charge under (kind, key), or give it back. */
 CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link);
@@ -21,17 +31,21 @@ CUresult settle_pointer(CUresult answer, const CUdeviceptr *pointer, int device,
         bool ours = table_take(kind, (uint64_t)(uintptr_t)(key), &entry);                                              \
         CUresult answer = call;                                                                                        \
         if (ours && answer == CUDA_SUCCESS)                                                                            \
-            refund(entry.device, entry.bytes);                                                                         \
+            give_back(&entry);                                                                                         \
         else if (ours)                                                                                                 \
             table_put(&entry, &previous);                                                                              \
         return answer;                                                                                                 \
     } while (0)
 
+/* Give back what is charged for an entry that is out of the table. */
+void give_back(const struct entry *entry);
+
 /* Whether this answer of the driver means that the host is to hold what was asked of the device. */
 bool spills(CUresult answer, int device);
 
-/* Managed memory, which may exceed the card, for `bytes` that were charged and that the driver refused. */
-CUresult settle_spill(CUdeviceptr *pointer, int device, uint64_t bytes);
+/* Managed memory, which may exceed the card, for `bytes` that the driver refused and for which `charged` are charged.
+ */
+CUresult settle_spill(CUdeviceptr *pointer, int device, uint64_t bytes, uint64_t charged);
 
 /* The same for bytes that are not charged yet. */
 CUresult allocate_spilled(CUdeviceptr *pointer, int device, uint64_t bytes);

@@ -7,6 +7,8 @@
 #include "device.h"
 #include "driver.h"
 #include "governors.h"
+#include "pools.h"
+#include "uncounted.h"
 
 #include "../core/log.h"
 #include "../nvml/shim.h"
@@ -72,11 +74,14 @@ static void after_context_ended(CUcontext context)
         ;
     captures_over(context);
     refund_context(context);
+    context_over(context);
 }
 
 CUresult retain_primary(CUresult (*real)(CUcontext *, CUdevice), CUcontext *context, CUdevice device)
 {
+    struct measured measured = context_begins(device_of(device));
     CUresult answer = real(context, device);
+    context_made(&measured, answer == CUDA_SUCCESS ? *context : NULL);
     if (answer != CUDA_SUCCESS)
         return answer;
     answer = charge_context(device);
@@ -89,7 +94,9 @@ CUresult retain_primary(CUresult (*real)(CUcontext *, CUdevice), CUcontext *cont
 
 #define CREATE(call)                                                                                                   \
     do {                                                                                                               \
+        struct measured measured = context_begins(device_of(device));                                                  \
         CUresult answer = call;                                                                                        \
+        context_made(&measured, answer == CUDA_SUCCESS ? *context : NULL);                                             \
         if (answer != CUDA_SUCCESS)                                                                                    \
             return answer;                                                                                             \
         answer = charge_context(device);                                                                               \
@@ -150,6 +157,28 @@ CUresult destroy_context(CUresult (*real)(CUcontext), CUcontext context)
     return answer;
 }
 
+/* Streams take memory by the handful; what they take beyond the limit goes back. */
+#define CREATE_STREAM(call)                                                                                            \
+    do {                                                                                                               \
+        CUresult answer = call;                                                                                        \
+        if (answer != CUDA_SUCCESS || uncounted_settle(device_current()))                                              \
+            return answer;                                                                                             \
+        REAL(cuStreamDestroy_v2)(*stream);                                                                             \
+        uncounted_settle(device_current());                                                                            \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
+    } while (0)
+
+CUresult create_stream(CUresult (*real)(CUstream *, unsigned), CUstream *stream, unsigned flags)
+{
+    CREATE_STREAM(real(stream, flags));
+}
+
+CUresult create_stream_priority(CUresult (*real)(CUstream *, unsigned, int), CUstream *stream, unsigned flags,
+                                int priority)
+{
+    CREATE_STREAM(real(stream, flags, priority));
+}
+
 CUresult destroy_stream(CUresult (*real)(CUstream), CUstream stream)
 {
     struct stream_key key = {.stream = stream};
@@ -160,6 +189,7 @@ CUresult destroy_stream(CUresult (*real)(CUstream), CUstream stream)
             gate_before_stream_ends(&governor->gate, &key);
     }
     table_take(STREAM_DEVICE, (uintptr_t)stream, &entry);
+    pools_stream_over(stream);
     CUresult answer = real(stream);
     if (answer == CUDA_SUCCESS)
         capture_over((uintptr_t)stream); /* abandoned */

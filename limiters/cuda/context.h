@@ -3,5 +3,6 @@
 #define HETERO_CUDA_CONTEXT_H
 
 void context_after_fork(void);
+void limits_after_fork(void);
 
 #endif

@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* The limiter's own calls must not disturb a capture that any thread has begun: relaxed for their duration. */
-static CUstreamCaptureMode relax(void)
+CUstreamCaptureMode relax_captures(void)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     typeof(&cuThreadExchangeStreamCaptureMode) exchange = REAL(cuThreadExchangeStreamCaptureMode);
@@ -20,7 +19,7 @@ static CUstreamCaptureMode relax(void)
     return mode;
 }
 
-static void restore(CUstreamCaptureMode mode)
+void restore_captures(CUstreamCaptureMode mode)
 {
     typeof(&cuThreadExchangeStreamCaptureMode) exchange = REAL(cuThreadExchangeStreamCaptureMode);
     if (exchange != NULL)
@@ -50,16 +49,16 @@ static void pause_ns(uint64_t ns)
 
 static void begin(void)
 {
-    relax();
+    relax_captures();
 }
 
 static void *stream_context(void *stream)
 {
     CUcontext context = NULL;
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = relax_captures();
     if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
         context = context_current();
-    restore(mode);
+    restore_captures(mode);
     return context;
 }
 
@@ -74,14 +73,14 @@ static bool enter(CUcontext context, CUstreamCaptureMode *mode)
 {
     if (context == NULL || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
         return false;
-    *mode = relax();
+    *mode = relax_captures();
     return true;
 }
 
 static void leave(CUstreamCaptureMode mode)
 {
     CUcontext context;
-    restore(mode);
+    restore_captures(mode);
     REAL(cuCtxPopCurrent_v2)(&context);
 }
 

@@ -48,8 +48,8 @@ CUdevice ordinal_of(int device)
     return ordinal;
 }
 
-/* With one device there is nothing to ask: its number in the grant, or DEVICE_NONE with several. */
-static int only_device(void)
+/* With one device there is nothing to ask. */
+int device_only(void)
 {
     int seen = atomic_load_explicit(&only, memory_order_relaxed), count;
     if (__builtin_expect(seen != NOT_ASKED, 1))
@@ -87,7 +87,7 @@ int device_current(void)
 
 int device_of_stream(CUstream stream)
 {
-    int device = only_device();
+    int device = device_only();
     if (device != DEVICE_NONE)
         return device;
     if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)

@@ -12,6 +12,9 @@ int device_of(CUdevice device);
 int device_current(void);
 int device_of_stream(CUstream stream);
 
+/* The device that every call means; DEVICE_NONE where there are several. */
+int device_only(void);
+
 /* The driver's number of one of the grant's devices that device_of() has met. */
 CUdevice ordinal_of(int device);
 

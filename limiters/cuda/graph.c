@@ -1,11 +1,13 @@
-/* Graphs: the memory their allocation nodes will take is charged when they are instantiated, because no launch can
- * be refused for memory, and given back after the executable graph is destroyed, as far as the device has it again.
+/* Graphs: the memory that their allocation nodes take of the pool of graphs is charged when they are instantiated, for
+ * the first launch, and when they are launched again. What they allocated and did not free outlives them.
  */
 #include "bodies.h"
+#include "capturing.h"
+#include "charge.h"
 #include "device.h"
 #include "driver.h"
-#include "held.h"
-#include "pool.h"
+#include "launch.h"
+#include "pools.h"
 
 #include <stdlib.h>
 
@@ -49,11 +51,15 @@ struct bill {
     uint64_t bytes[HETERO_MAX_DEVICES];
 };
 
+/* What an entry links to whose first launch is charged already. */
+static char prepaid;
+
+static _Atomic unsigned with_memory; /* executable graphs, one for each device that they take memory of */
+
 static void refund_bill(const struct bill *bill)
 {
     for (int d = 0; d < (int)HETERO_MAX_DEVICES; d++)
-        if (bill->bytes[d] > 0)
-            refund_graphs(d, bill->bytes[d]);
+        refund(d, counted(d) ? pool_chunks(bill->bytes[d]) : 0);
 }
 
 static CUresult charge_graph(CUgraph graph, struct bill *bill)
@@ -67,9 +73,10 @@ static CUresult charge_graph(CUgraph graph, struct bill *bill)
         return CUDA_SUCCESS;
     CUresult answer = foreign ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
     for (int d = 0; answer == CUDA_SUCCESS && d < (int)HETERO_MAX_DEVICES; d++) {
-        if (wanted.bytes[d] == 0)
+        if (wanted.bytes[d] == 0 || !counted(d))
             continue;
-        answer = charge_graphs(d, wanted.bytes[d]);
+        answer = pool_remember(POOL_OF_GRAPHS(d), d) == NULL ? CUDA_ERROR_NOT_SUPPORTED
+                                                             : charge(d, pool_chunks(wanted.bytes[d]));
         if (answer == CUDA_SUCCESS)
             bill->bytes[d] = wanted.bytes[d];
     }
@@ -78,15 +85,28 @@ static CUresult charge_graph(CUgraph graph, struct bill *bill)
     return answer;
 }
 
+static void forget_exec(const struct entry *entry)
+{
+    int device = (int)(entry->kind - HELD_EXEC);
+    atomic_fetch_sub(&with_memory, 1);
+    if (entry->link == &prepaid)
+        refund(device, pool_chunks(entry->bytes));
+    pools_trim(device);
+}
+
 static CUresult settle_graph(CUresult answer, const CUgraphExec *exec, const struct bill *bill)
 {
     struct entry previous;
     if (answer != CUDA_SUCCESS)
         refund_bill(bill);
     for (int d = 0; answer == CUDA_SUCCESS && d < (int)HETERO_MAX_DEVICES; d++) {
-        struct entry entry = {.kind = HELD_EXEC + (uint32_t)d, .key = (uintptr_t)*exec, .bytes = bill->bytes[d]};
-        if (entry.bytes > 0 && table_put(&entry, &previous) && previous.kind != 0)
-            refund_graphs(d, previous.bytes);
+        struct entry entry = {
+            .kind = HELD_EXEC + (uint32_t)d, .key = (uintptr_t)*exec, .bytes = bill->bytes[d], .link = &prepaid};
+        if (entry.bytes == 0 || !table_put(&entry, &previous))
+            continue;
+        atomic_fetch_add(&with_memory, 1);
+        if (previous.kind != 0)
+            forget_exec(&previous);
     }
     return answer;
 }
@@ -125,11 +145,78 @@ CUresult destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)
         ours[d] = table_take(HELD_EXEC + d, (uintptr_t)exec, &held[d]);
     CUresult answer = real(exec);
     for (uint32_t d = 0; d < HETERO_MAX_DEVICES; d++) {
-        if (ours[d] && answer == CUDA_SUCCESS) {
-            refund_graphs((int)d, held[d].bytes);
-        } else if (ours[d]) {
+        if (ours[d] && answer == CUDA_SUCCESS)
+            forget_exec(&held[d]);
+        else if (ours[d])
             table_put(&held[d], &previous);
-        }
     }
+    return answer;
+}
+
+/* ------------------------------------------------------------------------------------------------- launches of graphs
+ */
+
+/* What the pools of graphs add while this graph is launched. */
+struct growths {
+    struct growth of[HETERO_MAX_DEVICES];
+};
+
+static void grown(struct growths *growths, CUstream stream)
+{
+    for (int d = (int)HETERO_MAX_DEVICES - 1; d >= 0; d--)
+        if (growths->of[d].pool != NULL) {
+            pools_used(d, stream);
+            pool_grown(&growths->of[d]);
+        }
+}
+
+static CUresult grow(struct growths *growths, CUgraphExec exec, CUstream stream)
+{
+    CUresult answer = CUDA_SUCCESS;
+    struct entry entry, previous;
+    *growths = (struct growths){0};
+    for (int d = 0; answer == CUDA_SUCCESS && d < (int)HETERO_MAX_DEVICES; d++) {
+        struct pool *pool;
+        if (!table_get(HELD_EXEC + (uint32_t)d, (uintptr_t)exec, &entry) ||
+            (pool = pool_remember(POOL_OF_GRAPHS(d), d)) == NULL)
+            continue;
+        uint64_t paid = entry.link == &prepaid ? pool_chunks(entry.bytes) : 0;
+        answer = pool_grow(&growths->of[d], pool, entry.bytes, paid, stream);
+        if (answer != CUDA_SUCCESS)
+            growths->of[d].pool = NULL;
+        entry.link = NULL;
+        if (answer == CUDA_SUCCESS && paid > 0)
+            table_put(&entry, &previous);
+    }
+    if (answer != CUDA_SUCCESS)
+        grown(growths, stream);
+    return answer;
+}
+
+/* A launch takes what the graph's allocations need, unless its pool has it idle. In a capture it is a node. */
+static CUresult launch_with_memory(typeof(&cuGraphLaunch) real, CUgraphExec exec, CUstream meant, CUstream stream)
+{
+    struct growths growths;
+    if (atomic_load_explicit(&with_memory, memory_order_relaxed) == 0 || stream_capturing(meant))
+        return real(exec, stream);
+    CUresult answer = grow(&growths, exec, meant);
+    if (answer != CUDA_SUCCESS)
+        return answer;
+    answer = real(exec, stream);
+    grown(&growths, meant);
+    return answer;
+}
+
+CUresult launch_graph(CUresult (*real)(CUgraphExec, CUstream), CUstream none, CUgraphExec exec, CUstream stream)
+{
+    CUstream meant = stream == NULL ? none : stream;
+    struct launch_ticket ticket;
+    if (launch_is_free() || launch_look())
+        return launch_with_memory(real, exec, meant, stream);
+    CUresult answer = launch_enter(&ticket, meant);
+    if (answer != CUDA_SUCCESS)
+        return answer;
+    answer = launch_with_memory(real, exec, meant, stream);
+    launch_leave(&ticket);
     return answer;
 }

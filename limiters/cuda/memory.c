@@ -1,10 +1,12 @@
 /* Memory: what there is of it, and memory that is got by pointer. */
+#include "blocks.h"
 #include "bodies.h"
 #include "capturing.h"
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
 #include "pools.h"
+#include "room.h"
 
 #include "../core/ledger.h"
 
@@ -20,6 +22,7 @@ CUresult memory_info(CUresult (*real)(size_t *, size_t *), size_t *free, size_t 
         return answer;
     uint64_t limit = 0, used = 0;
     if (device != DEVICE_FOREIGN && tenant_region() != NULL) {
+        room_settle();
         pools_settle(device);
         limit = terms_memory(tenant_terms(device));
         used = ledger_used(tenant_region(), (unsigned)device);
@@ -47,13 +50,17 @@ CUresult total_memory(CUresult (*real)(size_t *, CUdevice), size_t *bytes, CUdev
 CUresult allocate(CUresult (*real)(CUdeviceptr *, size_t), CUdeviceptr *pointer, size_t bytes)
 {
     int device = device_current();
-    CUresult refused = charge(device, bytes);
+    uint64_t held = blocks_for(bytes);
+    CUresult refused = charge(device, held);
     if (refused != CUDA_SUCCESS)
         return refused;
     CUresult answer = real(pointer, bytes);
+    if (held == 0)
+        return spills(answer, device) ? allocate_spilled(pointer, device, bytes)
+                                      : settle_piece(answer, pointer, device);
     if (spills(answer, device))
-        return settle_spill(pointer, device, bytes);
-    return settle_pointer(answer, pointer, device, bytes, NULL);
+        return settle_spill(pointer, device, bytes, held);
+    return settle_pointer(answer, pointer, device, held, NULL);
 }
 
 CUresult allocate_managed(CUresult (*real)(CUdeviceptr *, size_t, unsigned), CUdeviceptr *pointer, size_t bytes,
@@ -88,45 +95,69 @@ static uint64_t pitched(size_t width, size_t height)
     return bytes;
 }
 
+/* A pitch tells what was taken only afterwards. */
+static CUresult settle_pitched(CUdeviceptr *pointer, int device, uint64_t charged, uint64_t bytes)
+{
+    uint64_t held = blocks_for(bytes);
+    if (!counted(device))
+        return CUDA_SUCCESS;
+    if (!recharge(device, charged, held)) {
+        REAL(cuMemFree_v2)(*pointer);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return held == 0 ? settle_piece(CUDA_SUCCESS, pointer, device)
+                     : settle_pointer(CUDA_SUCCESS, pointer, device, held, NULL);
+}
+
 CUresult allocate_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned), CUdeviceptr *pointer,
                         size_t *pitch, size_t width, size_t height, unsigned element)
 {
     int device = device_current();
-    uint64_t bytes = pitched(width, height);
-    CUresult refused = charge(device, bytes);
+    uint64_t bytes = pitched(width, height), held = blocks_for(bytes);
+    CUresult refused = charge(device, held);
     if (refused != CUDA_SUCCESS)
         return refused;
     CUresult answer = real(pointer, pitch, width, height, element);
+    if (answer == CUDA_SUCCESS)
+        return settle_pitched(pointer, device, held, *pitch * height);
     if (spills(answer, device)) {
         *pitch = pitched(width, 1);
-        return settle_spill(pointer, device, bytes);
+        return held == 0 ? allocate_spilled(pointer, device, bytes) : settle_spill(pointer, device, bytes, held);
     }
-    if (answer == CUDA_SUCCESS && counted(device)) {
-        if (!recharge(device, bytes, *pitch * height)) {
-            REAL(cuMemFree_v2)(*pointer);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        bytes = *pitch * height;
-    }
-    return settle_pointer(answer, pointer, device, bytes, NULL);
+    refund(device, counted(device) ? held : 0);
+    return answer;
 }
 
+/* What is in no table is of a pool, or not the driver's. */
 CUresult release(CUresult (*real)(CUdeviceptr), CUdeviceptr pointer)
 {
-    struct entry pooled;
-    if (table_take(HELD_POOLED, pointer, &pooled))
-        return settle_freed(real(pointer), &pooled);
-    FREE(HELD_POINTER, pointer, real(pointer));
+    struct entry entry, previous;
+    bool ours = table_take(HELD_POINTER, pointer, &entry); /* before the driver can hand the name out again */
+    CUresult answer = real(pointer);
+    if (ours && answer == CUDA_SUCCESS)
+        give_back(&entry);
+    else if (ours)
+        table_put(&entry, &previous);
+    else if (pools_known() && device_current() >= 0)
+        pools_settle(device_current());
+    return answer;
 }
 
 CUresult release_async(CUresult (*real)(CUdeviceptr, CUstream), CUstream none, CUdeviceptr pointer, CUstream stream)
 {
-    struct entry known;
-    if (stream_capturing(stream == NULL ? none : stream))
+    CUstream meant = stream == NULL ? none : stream;
+    struct entry entry, previous;
+    if (stream_capturing(meant))
         return real(pointer, stream); /* freed when the graph is launched: charged until its name is used again */
-    if (table_take(HELD_POOLED, pointer, &known))
-        return settle_freed(real(pointer, stream), &known);
-    if (table_get(HELD_POINTER, pointer, &known) && is_spilled(&known))
+    if (table_get(HELD_POINTER, pointer, &entry) && is_spilled(&entry))
         return release(REAL(cuMemFree_v2), pointer); /* it never was of a pool; this waits for its last use */
-    FREE(HELD_POINTER, pointer, real(pointer, stream));
+    bool ours = table_take(HELD_POINTER, pointer, &entry);
+    CUresult answer = real(pointer, stream);
+    if (ours && answer == CUDA_SUCCESS)
+        free_in_order(&entry, meant);
+    else if (ours)
+        table_put(&entry, &previous);
+    else if (answer == CUDA_SUCCESS && pools_known() && device_of_stream(meant) >= 0)
+        pools_used(device_of_stream(meant), meant);
+    return answer;
 }

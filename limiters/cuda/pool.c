@@ -1,12 +1,11 @@
-/* Stream-ordered memory, and that of graphs, is of pools: what is idle in them is used before anything is charged. */
-#include "pool.h"
-
+/* Stream-ordered memory: pools are charged by what they reserve (pools.h). */
 #include "bodies.h"
 #include "capturing.h"
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
 #include "pools.h"
+#include "room.h"
 
 /* A pool made by the program is known; any other is the default pool of some device. */
 static int device_of_pool(CUmemoryPool handle)
@@ -23,43 +22,16 @@ static int device_of_pool(CUmemoryPool handle)
     return device_current();
 }
 
-static CUresult charge_pooled(struct pool *pool, uint64_t bytes)
+/* The driver answered. What a pool took beyond the limit in doing so goes back, as does the allocation. */
+static CUresult settle_pooled(CUresult answer, struct growth *growth, const CUdeviceptr *pointer, CUstream stream,
+                              int device)
 {
-    uint64_t idle = pool_take_idle(pool, bytes);
-    CUresult refused = charge(pool_device(pool), bytes - idle);
-    if (refused == CUDA_SUCCESS)
-        pool_count_live(pool, bytes - idle);
-    else
-        pool_count_idle(pool, idle);
-    return refused;
-}
-
-static CUresult settle_pooled(CUresult answer, struct pool *pool, CUdeviceptr *pointer, uint64_t bytes)
-{
-    struct entry previous, entry = {.kind = HELD_POOLED, .device = pool_device(pool), .bytes = bytes, .link = pool};
-    if (answer != CUDA_SUCCESS) {
-        pool_count_freed(pool, bytes);
-        pools_settle(pool_device(pool));
+    if (pool_grown(growth) || answer != CUDA_SUCCESS)
         return answer;
-    }
-    entry.key = *pointer;
-    if (table_put(&entry, &previous) && previous.kind != 0)
-        pool_count_freed(previous.link, previous.bytes); /* it is gone, or the driver would not reuse its name */
-    return answer;
-}
-
-CUresult charge_graphs(int device, uint64_t bytes)
-{
-    struct pool *pool = counted(device) ? pool_remember(POOL_OF_GRAPHS(device), device) : NULL;
-    return pool == NULL ? charge(device, bytes) : charge_pooled(pool, bytes);
-}
-
-void refund_graphs(int device, uint64_t bytes)
-{
-    struct pool *pool = counted(device) ? pool_remember(POOL_OF_GRAPHS(device), device) : NULL;
-    if (pool != NULL)
-        pool_count_freed(pool, bytes);
-    pools_empty(device);
+    REAL(cuMemFreeAsync)(*pointer, stream);
+    pools_used(device, stream);
+    make_room(device, 0);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* A capture only notes the allocation; the graph is charged when it is instantiated. */
@@ -68,15 +40,17 @@ void refund_graphs(int device, uint64_t bytes)
         if (stream_capturing(stream))                                                                                  \
             return call;                                                                                               \
         int device = device_;                                                                                          \
-        if (!counted(device)) {                                                                                        \
-            CUresult refused = charge(device, bytes);                                                                  \
+        CUresult refused = charge(device, 0);                                                                          \
+        if (refused != CUDA_SUCCESS || !counted(device))                                                               \
             return refused != CUDA_SUCCESS ? refused : call;                                                           \
-        }                                                                                                              \
         struct pool *of = pool_remember(handle, device);                                                               \
-        CUresult refused = of == NULL ? CUDA_ERROR_OUT_OF_MEMORY : charge_pooled(of, bytes);                           \
+        struct growth growth;                                                                                          \
+        if (of == NULL)                                                                                                \
+            return CUDA_ERROR_NOT_SUPPORTED;                                                                           \
+        refused = pool_grow(&growth, of, bytes, 0, stream);                                                            \
         if (refused != CUDA_SUCCESS)                                                                                   \
             return refused;                                                                                            \
-        CUresult answer = settle_pooled(call, of, pointer, bytes);                                                     \
+        CUresult answer = settle_pooled(call, &growth, pointer, stream, device);                                       \
         return spills(answer, device) ? allocate_spilled(pointer, device, bytes) : answer;                             \
     } while (0)
 
@@ -101,24 +75,34 @@ CUresult allocate_from_pool(CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool
     ALLOCATE_ORDERED(device_of_pool(pool), pool, meant, real(pointer, bytes, pool, stream));
 }
 
+/* Managed memory has no place of its own: it is counted where the program works. */
 CUresult create_pool(CUresult (*real)(CUmemoryPool *, const CUmemPoolProps *), CUmemoryPool *pool,
                      const CUmemPoolProps *properties)
 {
     CUresult answer = real(pool, properties);
-    if (answer == CUDA_SUCCESS)
-        pool_remember(*pool, properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
-                                 ? device_of(properties->location.id)
-                                 : DEVICE_NONE);
+    if (answer != CUDA_SUCCESS)
+        return answer;
+    int device = DEVICE_NONE;
+    if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        device = device_of(properties->location.id);
+    else if (properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED)
+        device = device_current();
+    if (counted(device))
+        pool_remember(*pool, device);
     return answer;
 }
 
+/* Destroyed, a pool would not say any more what it holds, and what lives in it lives on. So it is destroyed when that
+ * is gone; the program cannot tell. */
 CUresult destroy_pool(CUresult (*real)(CUmemoryPool), CUmemoryPool handle)
 {
-    struct pool *pool = pool_forget(handle);
-    CUresult answer = real(handle);
-    if (pool != NULL && answer == CUDA_SUCCESS)
-        pool_destroyed(pool);
-    else if (pool != NULL)
-        pool_stands(pool, handle);
-    return answer;
+    int device;
+    CUmemoryPool fallback;
+    if (!pool_known(handle, &device))
+        return real(handle);
+    if (current_pool(device) == handle &&
+        REAL(cuDeviceGetDefaultMemPool)(&fallback, ordinal_of(device)) == CUDA_SUCCESS)
+        REAL(cuDeviceSetMemPool)(ordinal_of(device), fallback);
+    pool_destroy(pool_remember(handle, device));
+    return CUDA_SUCCESS;
 }

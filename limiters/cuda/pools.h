@@ -1,58 +1,60 @@
-/* The memory pools that were allocated from, and what each holds for the program and keeps of what it freed.
+/* The memory pools of this process, charged by what the driver says that they reserve.
  *
- * What a pool keeps of freed memory still occupies the device, so it stays charged: the program's next allocations from
- * the pool are made of it, and it is given back when the pool gives it back.
+ * A pool takes chunks of the device and keeps them after a free: until it is trimmed, and until the stream in whose
+ * order the free lies has come there. The driver's `reserved` tells both, so it is what is charged: after each call
+ * that can change it. Before such a call, what it may add is charged.
  */
 #ifndef HETERO_CUDA_POOLS_H
 #define HETERO_CUDA_POOLS_H
 
 #include "abi.h"
 
-#include "../core/table.h"
-
 #include <stdbool.h>
 
 struct pool;
 
+/* What a pool takes of the device at a time: measured on an NVIDIA H100, driver 580.159.04. */
+#define POOL_CHUNK (UINT64_C(32) << 20)
+
 /* Stands for the pool that a device has for its graphs, for which the driver has no name. */
 #define POOL_OF_GRAPHS(device) ((CUmemoryPool)(uintptr_t)((device) + 1))
 
-/* Whether any pool was ever allocated from. */
-bool pools_known(void);
-
-/* The pool of this name, which allocates on `device`; NULL: no memory to remember it with. */
+/* The pool of this name, which allocates on `device`; NULL: it cannot be counted, as there is no memory to remember it
+ * with, or the driver (before 11.3) does not say what it reserves. */
 struct pool *pool_remember(CUmemoryPool handle, int device);
 
-/* The device that a pool allocates on; and the same by name. False: no pool of that name is known. */
-int pool_device(const struct pool *pool);
+/* Whether any pool was ever allocated from; the device of a pool that is known by name. */
+bool pools_known(void);
 bool pool_known(CUmemoryPool handle, int *device);
 
-/* Give back what the pools of a device do not keep any more; after asking them to keep nothing; and after waiting for
- * what was freed in the order of a stream that has not come there yet, too. */
+/* One call that may make a pool grow: charge what it may add for `bytes` in the order of `stream`, of which `prepaid`
+ * are charged already; then make it; then keep what it added. Out of memory: nothing is charged but what was prepaid,
+ * and no call may be made. Growing is one call at a time on each device. */
+struct growth {
+    struct pool *pool;
+    uint64_t charged;
+};
+CUresult pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uint64_t prepaid, CUstream stream);
+
+/* False: the pool took more than was charged, and more than the limit leaves. It is charged all the same. */
+bool pool_grown(struct growth *growth);
+
+/* Something of a device's pools was freed, or will be used, in the order of this stream; a stream that ends. */
+void pools_used(int device, CUstream stream);
+void pools_stream_over(CUstream stream);
+
+/* Give back what the pools of a device do not reserve any more: as they are, or after asking them to keep nothing. */
 void pools_settle(int device);
-void pools_empty(int device);
 void pools_trim(int device);
 
-/* ------------------------- counts of one pool: live bytes are the program's, idle ones were freed; both are charged */
+/* Whether more may come back when a stream that freed something gets there. */
+bool pools_pending(int device);
 
-/* Make up to `bytes` idle bytes live again; returns how many. */
-uint64_t pool_take_idle(struct pool *pool, uint64_t bytes);
+/* The program destroys a pool. It goes when what it holds does. */
+void pool_destroy(struct pool *pool);
 
-/* So many bytes were charged and are live; or so many that were taken are idle again. */
-void pool_count_live(struct pool *pool, uint64_t bytes);
-void pool_count_idle(struct pool *pool, uint64_t bytes);
-
-/* The program freed so many bytes. */
-void pool_count_freed(struct pool *pool, uint64_t bytes);
-
-/* The driver answered to the freeing of what `entry` was taken out of the table for. */
-CUresult settle_freed(CUresult answer, const struct entry *entry);
-
-/* Forget a pool that is about to be destroyed, before the driver can hand its name out again; NULL: it was not known.
- * Then what the driver said: it is destroyed, or it stands as before. */
-struct pool *pool_forget(CUmemoryPool handle);
-void pool_destroyed(struct pool *pool);
-void pool_stands(struct pool *pool, CUmemoryPool handle);
+/* What a pool of this many bytes reserves at most. */
+uint64_t pool_chunks(uint64_t bytes);
 
 void pools_after_fork(void);
 

@@ -1,4 +1,5 @@
 /* Getting in: the exported functions, one per line of api.def, the driver's own lookup functions, and fork. */
+#include "blocks.h"
 #include "bodies.h"
 #include "capturing.h"
 #include "context.h"
@@ -7,6 +8,8 @@
 #include "governors.h"
 #include "launch.h"
 #include "pools.h"
+#include "room.h"
+#include "uncounted.h"
 
 #include "../core/log.h"
 #include "../core/table.h"
@@ -95,6 +98,10 @@ static void forget_parent(void)
     device_after_fork();
     context_after_fork();
     pools_after_fork();
+    blocks_after_fork();
+    room_after_fork();
+    uncounted_after_fork();
+    limits_after_fork();
     capture_after_fork();
 }
 

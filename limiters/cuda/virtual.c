@@ -1,10 +1,19 @@
-/* Virtual memory management: a block of physical memory lives while a handle or a mapping refers to it, so it is
- * charged when it is created and given back with the last of either.
+/* Virtual memory management: a block of physical memory lives while a handle, a mapping or a sparse array refers to it,
+ * so it is charged when it is created and given back with the last of them.
+ *
+ * One that was exported may live on in a descriptor or in who imported it, and the driver counts it for no process while
+ * only descriptors have it. So it is given back when the card is seen to have it again, and stays charged otherwise.
  */
+#include "array.h"
 #include "bodies.h"
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
+#include "launch.h"
+#include "uncounted.h"
+
+#include "../core/log.h"
+#include "../nvml/shim.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,17 +21,43 @@
 struct block {
     int device;
     uint64_t bytes;
-    _Atomic unsigned references; /* one for every reference of a handle, one for every mapping */
+    _Atomic unsigned references; /* one for every reference of a handle, one for every mapping, and sparse array */
+    _Atomic bool exported;
 };
 
 /* Keeps a handle's count in the table and its block's references in step; never held across a driver call. */
 static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
 
-static void unlock_run(struct block *block)
+/* What is used of a block's card, before the driver is asked to let go of it; 0 where that tells nothing. */
+static uint64_t used_before(const struct block *block)
+{
+    uint64_t bytes = 0;
+    if (block != NULL && atomic_load(&block->exported) && !nvml_card_memory(tenant_terms(block->device)->uuid, &bytes))
+        bytes = 0;
+    return bytes;
+}
+
+/* Whether the card has an exported block again. A co-tenant that takes as much in this moment hides that: then it stays
+ * charged, which is never too little. */
+static bool came_back(const struct block *block, uint64_t before)
+{
+    uint64_t after;
+    return nvml_card_memory(tenant_terms(block->device)->uuid, &after) && after <= before &&
+           before - after >= block->bytes;
+}
+
+/* One reference is gone. */
+static void drop(struct block *block, uint64_t before)
 {
     if (block == NULL || atomic_fetch_sub(&block->references, 1) > 1)
         return;
-    refund(block->device, block->bytes);
+    if (!atomic_load(&block->exported) || came_back(block, before)) {
+        refund(block->device, block->bytes);
+    } else {
+        unseen_add(block->device, (int64_t)block->bytes);
+        log_line(LOG_INFO, "device %d: %llu bytes were exported and are not back: they stay charged", block->device,
+                 (unsigned long long)block->bytes);
+    }
     free(block);
 }
 
@@ -97,9 +132,10 @@ CUresult create_block(CUresult (*real)(CUmemGenericAllocationHandle *, size_t, c
 CUresult release_block(CUresult (*real)(CUmemGenericAllocationHandle), CUmemGenericAllocationHandle handle)
 {
     struct block *block = count_handle(handle, -1); /* before the driver can hand the value out again */
+    uint64_t before = used_before(block);
     CUresult answer = real(handle);
     if (answer == CUDA_SUCCESS)
-        unlock_run(block);
+        drop(block, before);
     else if (block != NULL && count_handle(handle, 1) == NULL)
         remember(handle, block);
     return answer;
@@ -131,7 +167,7 @@ CUresult map_block(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAll
     struct block *block = block_of(handle);
     CUresult answer = real(address, bytes, offset, handle, flags);
     if (answer != CUDA_SUCCESS) {
-        unlock_run(block);
+        drop(block, 0);
     } else if (block != NULL) {
         struct entry previous, entry = {.key = address, .kind = HELD_MAPPING, .bytes = bytes, .link = block};
         table_put(&entry, &previous);
@@ -160,13 +196,80 @@ static size_t take_mappings(CUdeviceptr address, size_t bytes, struct entry **ta
 CUresult unmap_blocks(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address, size_t bytes)
 {
     struct entry *taken = NULL, previous;
+    uint64_t before = 0;
     size_t count = take_mappings(address, bytes, &taken); /* first: the addresses may be mapped again at once */
+    for (size_t i = 0; i < count && before == 0; i++)
+        before = used_before(taken[i].link);
     CUresult answer = real(address, bytes);
     for (size_t i = 0; i < count; i++)
         if (answer == CUDA_SUCCESS)
-            unlock_run(taken[i].link);
+            drop(taken[i].link, before);
         else
             table_put(&taken[i], &previous);
     free(taken);
     return answer;
+}
+
+/* ------------------------------------------------------------------------------------------- beyond this process */
+
+CUresult export_block(CUresult (*real)(void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
+                                       unsigned long long),
+                      void *shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                      unsigned long long flags)
+{
+    struct block *block = block_of(handle);
+    CUresult answer = real(shared, handle, type, flags);
+    if (block != NULL && answer == CUDA_SUCCESS)
+        atomic_store(&block->exported, true);
+    drop(block, 0);
+    return answer;
+}
+
+/* What is imported is charged where it was made. When that lets go of it, the driver counts it for who imported it. */
+CUresult import_block(CUresult (*real)(CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType),
+                      CUmemGenericAllocationHandle *handle, void *shared, CUmemAllocationHandleType type)
+{
+    CUresult answer = real(handle, shared, type);
+    if (answer == CUDA_SUCCESS)
+        uncounted_look(device_current());
+    return answer;
+}
+
+/* --------------------------------------------------------------------------------------------------- sparse arrays */
+
+static bool maps_array(const struct entry *entry, const void *array)
+{
+    return entry->kind == HELD_TILES && entry->owner == array;
+}
+
+/* The tiles that an array has of a block count as one reference, which ends with the array: tiles are unmapped in the
+ * order of a stream. */
+CUresult map_tiles(CUresult (*real)(CUarrayMapInfo *, unsigned, CUstream), CUstream none, CUarrayMapInfo *tiles,
+                   unsigned count, CUstream stream)
+{
+    struct entry previous;
+    struct launch_ticket ticket;
+    CUresult answer = launch_enter(&ticket, stream == NULL ? none : stream);
+    if (answer != CUDA_SUCCESS)
+        return answer;
+    for (unsigned i = 0; tiles != NULL && i < count; i++) {
+        struct block *block = tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP ? block_of(tiles[i].memHandle)
+                                                                                     : NULL;
+        struct entry entry = {.key = (uintptr_t)tiles[i].array ^ (uintptr_t)block,
+                              .kind = HELD_TILES,
+                              .owner = tiles[i].array,
+                              .link = block};
+        if (block != NULL && (!table_put(&entry, &previous) || previous.kind != 0))
+            drop(previous.kind != 0 ? previous.link : NULL, 0);
+    }
+    answer = real(tiles, count, stream);
+    launch_leave(&ticket);
+    return answer;
+}
+
+void tiles_gone(const void *array)
+{
+    struct entry entry;
+    while (table_take_match(maps_array, array, &entry))
+        drop(entry.link, used_before(entry.link));
 }

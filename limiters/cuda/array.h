@@ -1,0 +1,13 @@
+/* Arrays: memory without an address. */
+#ifndef HETERO_CUDA_ARRAY_H
+#define HETERO_CUDA_ARRAY_H
+
+#include "../core/table.h"
+
+/* Give back what is charged for an array that is gone. */
+void array_gone(const struct entry *entry);
+
+/* A sparse array is gone, and with it the tiles that were mapped into it (virtual.c). */
+void tiles_gone(const void *array);
+
+#endif

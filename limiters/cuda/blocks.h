@@ -1,0 +1,40 @@
+/* What the driver takes of a device for memory by pointer and for arrays: whole blocks of 2 MiB.
+ *
+ * Memory from 1 MiB on has blocks of its own. Smaller pieces share blocks, and a block is taken for as long as it has
+ * one piece. The first block that a context shares out is part of the context and costs nothing. Measured on an NVIDIA
+ * H100 (driver 580.159.04, 2026-11-23): 1, 512 and 65536 bytes in one block, 1 MiB takes 2, 2 MiB and a byte takes 4;
+ * of forty pieces of 1 MiB less 512 bytes, which took 21 blocks, every second was freed and all 21 stayed.
+ */
+#ifndef HETERO_CUDA_BLOCKS_H
+#define HETERO_CUDA_BLOCKS_H
+
+#include "abi.h"
+
+#include "../core/table.h"
+
+#include <stdbool.h>
+
+#define BLOCK       (UINT64_C(2) << 20)
+#define PIECE_BELOW (UINT64_C(1) << 20)
+
+/* What so many bytes take: whole blocks; 0 for a piece, of which only its address tells. */
+uint64_t blocks_for(uint64_t bytes);
+
+/* The driver placed a piece, or did not: it is charged by its block, or freed again and refused. */
+CUresult settle_piece(CUresult answer, const CUdeviceptr *pointer, int device);
+
+/* Whether an entry is a piece; and a piece was freed. */
+bool is_piece(const struct entry *entry);
+void piece_freed(const struct entry *entry);
+
+/* A block's context ended. */
+void block_over(const struct entry *entry);
+
+/* Small arrays have no address. What they take is charged by the most that they ever were together, until the last of
+ * a device is gone: blocks that are partly empty may still be taken. Charge before, and give back after. */
+CUresult charge_small_array(int device, uint64_t bytes);
+void refund_small_array(int device, uint64_t bytes);
+
+void blocks_after_fork(void);
+
+#endif

@@ -1,0 +1,88 @@
+/* Buffers of a context whose size the program sets: the stacks of its threads, the heap of device code, printf's queue.
+ *
+ * Measured on an NVIDIA H100 (driver 580.159.04, 2026-11-23): stacks are taken at once, for every thread that the device
+ * can hold (4096 bytes in place of 1024 took 132 x 2048 x 3072), the heap and 2 MiB with the first kernel that uses it,
+ * the queue with the first module that does. What a context has of them by itself is part of it.
+ */
+#include "blocks.h"
+#include "bodies.h"
+#include "charge.h"
+#include "device.h"
+#include "driver.h"
+
+#include <pthread.h>
+
+/* Held around a call, so that what is charged is what the driver has. */
+static pthread_mutex_t setting = PTHREAD_MUTEX_INITIALIZER;
+
+void limits_after_fork(void)
+{
+    setting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
+static uint64_t threads_of(int device)
+{
+    int processors = 0, threads = 0;
+    REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal_of(device));
+    REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal_of(device));
+    return (uint64_t)processors * (uint64_t)threads;
+}
+
+/* What a buffer takes beyond what the context had of it by itself. */
+static uint64_t taken(int device, CUlimit limit, uint64_t value, uint64_t first)
+{
+    uint64_t bytes;
+    if (value <= first)
+        return 0;
+    if (limit != CU_LIMIT_STACK_SIZE)
+        return value > UINT64_MAX - 2 * BLOCK ? UINT64_MAX : blocks_for(value) + BLOCK;
+    bool over = __builtin_mul_overflow(value - first, threads_of(device), &bytes);
+    return over ? UINT64_MAX : blocks_for(bytes);
+}
+
+static bool takes_memory(CUlimit limit)
+{
+    return limit == CU_LIMIT_STACK_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE;
+}
+
+/* With `setting` held: charge what is added, ask, and give back what is not held after that. */
+static CUresult set(CUresult (*real)(CUlimit, size_t), CUlimit limit, size_t value, struct entry *entry)
+{
+    uint64_t bytes = taken(entry->device, limit, value, (uint64_t)(uintptr_t)entry->link), had = entry->bytes;
+    CUresult answer = bytes > had ? charge(entry->device, bytes - had) : CUDA_SUCCESS;
+    if (answer != CUDA_SUCCESS)
+        return answer;
+    answer = real(limit, value);
+    if (answer == CUDA_SUCCESS)
+        entry->bytes = bytes;
+    else if (bytes > had)
+        refund(entry->device, bytes - had);
+    if (answer == CUDA_SUCCESS && bytes < had)
+        refund(entry->device, had - bytes);
+    return answer;
+}
+
+CUresult set_limit(CUresult (*real)(CUlimit, size_t), CUlimit limit, size_t value)
+{
+    int device = device_current();
+    size_t first = 0;
+    CUresult refused = charge(device, 0);
+    if (refused != CUDA_SUCCESS || !counted(device) || !takes_memory(limit))
+        return refused != CUDA_SUCCESS ? refused : real(limit, value);
+    CUcontext context = context_current();
+    pthread_mutex_lock(&setting);
+    struct entry previous, entry;
+    if (!table_get(CONTEXT_LIMIT + (uint32_t)limit, (uintptr_t)context, &entry)) {
+        REAL(cuCtxGetLimit)(&first, limit);
+        entry = (struct entry){.key = (uintptr_t)context,
+                               .kind = CONTEXT_LIMIT + (uint32_t)limit,
+                               .device = device,
+                               .owner = context,
+                               .link = (void *)(uintptr_t)first};
+    }
+    CUresult answer = set(real, limit, value, &entry);
+    if (answer == CUDA_SUCCESS)
+        table_put(&entry, &previous);
+    pthread_mutex_unlock(&setting);
+    return answer;
+}

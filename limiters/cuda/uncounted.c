@@ -1,0 +1,146 @@
+/* The driver's figure for this process against what is charged (uncounted.h). */
+#include "uncounted.h"
+
+#include "blocks.h"
+#include "charge.h"
+
+#include "../core/ledger.h"
+#include "../core/tenant.h"
+#include "../nvml/shim.h"
+
+#include <pthread.h>
+#include <time.h>
+
+/* Code takes no more on the device than this multiple of its image, which may be compressed, and no more in all than
+ * what PyTorch's libraries were seen to take with every kernel loaded. What is beyond is charged. */
+#define CODE_OF_IMAGE 8
+#define CODE_MOST     (UINT64_C(512) << 20)
+
+#define LOOK_MS 10
+
+/* Guards what follows. Never held across a charge. */
+static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t code;
+static struct {
+    uint64_t contexts;  /* bytes of all that stand, each with the block that is part of it */
+    unsigned count;     /* of them */
+    uint64_t uncounted; /* bytes that are charged for being beyond */
+    int64_t unseen;
+} devices[HETERO_MAX_DEVICES];
+
+/* Held from before a context is made until after. */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+void uncounted_after_fork(void)
+{
+    measuring = making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    code = 0;
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
+        devices[device].contexts = devices[device].uncounted = 0;
+        devices[device].count = 0;
+        devices[device].unseen = 0;
+    }
+}
+
+/* What the driver says beyond what is charged and seen; 0 where that is more. False: it does not say. */
+static bool beyond_charges(int device, uint64_t *bytes)
+{
+    uint64_t figure, charged;
+    if (!nvml_process_memory(tenant_terms(device)->uuid, &figure))
+        return false;
+    charged = ledger_own(tenant_region(), (unsigned)device) - devices[device].uncounted;
+    charged -= (uint64_t)devices[device].unseen;
+    *bytes = figure > charged ? figure - charged : 0;
+    return true;
+}
+
+struct measured context_begins(int device)
+{
+    struct measured measured = {.device = device};
+    pthread_mutex_lock(&making);
+    if (!counted(device) || tenant_region() == NULL)
+        return measured;
+    pthread_mutex_lock(&measuring);
+    measured.known = beyond_charges(device, &measured.before) || devices[device].count == 0;
+    pthread_mutex_unlock(&measuring);
+    return measured;
+}
+
+void context_made(const struct measured *measured, CUcontext context)
+{
+    int device = measured->device;
+    uint64_t after;
+    struct entry previous, entry = {
+                               .key = (uintptr_t)context, .kind = CONTEXT_BYTES, .device = device, .owner = context};
+    pthread_mutex_lock(&measuring);
+    if (context != NULL && measured->known && beyond_charges(device, &after) && after > measured->before) {
+        entry.bytes = after - measured->before + BLOCK;
+        if (table_put(&entry, &previous)) {
+            devices[device].contexts += entry.bytes - (previous.kind != 0 ? previous.bytes : 0);
+            devices[device].count += previous.kind == 0;
+        }
+    }
+    pthread_mutex_unlock(&measuring);
+    pthread_mutex_unlock(&making);
+}
+
+void context_over(CUcontext context)
+{
+    struct entry entry;
+    if (!table_take(CONTEXT_BYTES, (uintptr_t)context, &entry))
+        return;
+    pthread_mutex_lock(&measuring);
+    devices[entry.device].contexts -= entry.bytes;
+    devices[entry.device].count--;
+    pthread_mutex_unlock(&measuring);
+    uncounted_settle(entry.device);
+}
+
+void code_loaded(uint64_t bytes)
+{
+    pthread_mutex_lock(&measuring);
+    code = bytes > CODE_MOST / CODE_OF_IMAGE || code + bytes * CODE_OF_IMAGE > CODE_MOST
+               ? CODE_MOST
+               : code + bytes * CODE_OF_IMAGE;
+    pthread_mutex_unlock(&measuring);
+}
+
+void unseen_add(int device, int64_t bytes)
+{
+    pthread_mutex_lock(&measuring);
+    devices[device].unseen += bytes;
+    pthread_mutex_unlock(&measuring);
+}
+
+bool uncounted_settle(int device)
+{
+    uint64_t beyond, now = 0, old = 0, slack = 0;
+    if (!counted(device) || tenant_region() == NULL)
+        return true;
+    pthread_mutex_lock(&measuring);
+    bool known = devices[device].count > 0 && beyond_charges(device, &beyond);
+    if (known) {
+        uint64_t expected = devices[device].contexts + code;
+        old = devices[device].uncounted;
+        now = devices[device].uncounted = beyond > expected ? beyond - expected : 0;
+        slack = devices[device].count * BLOCK;
+    }
+    pthread_mutex_unlock(&measuring);
+    if (now < old)
+        refund(device, old - now);
+    if (now > old)
+        charge_held(device, now - old);
+    return now <= old || charge_within(device, slack);
+}
+
+bool uncounted_look(int device)
+{
+    static _Atomic uint64_t looked_ms;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    uint64_t now_ms = (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+    if (now_ms - atomic_load_explicit(&looked_ms, memory_order_relaxed) < LOOK_MS)
+        return true;
+    atomic_store_explicit(&looked_ms, now_ms, memory_order_relaxed);
+    return uncounted_settle(device);
+}

@@ -1,0 +1,43 @@
+/* Device memory of this process that no call told the size of: what the driver says that it holds, less what is known.
+ *
+ * NVML's figure for a process is exact on the hardware measured (an NVIDIA H100, driver 580.159.04, 2026-11-23): it
+ * grows with each call by what the card gives, and takes 26 us to ask for. Known are the process's contexts, what is
+ * charged, and code. What is beyond is charged when a call is looked at that can have taken it: streams, modules.
+ * Where NVML is not there, or does not tell of this process, nothing is known to be beyond.
+ */
+#ifndef HETERO_CUDA_UNCOUNTED_H
+#define HETERO_CUDA_UNCOUNTED_H
+
+#include "abi.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Around the making of a context: what the process holds without it, and the context it got. One at a time. */
+struct measured {
+    int device;
+    bool known;
+    uint64_t before;
+};
+struct measured context_begins(int device);
+void context_made(const struct measured *measured, CUcontext context);
+
+/* A context ended. */
+void context_over(CUcontext context);
+
+/* An image of so many bytes was loaded: its code may take a multiple of them on the device. */
+void code_loaded(uint64_t bytes);
+
+/* Charge what is beyond what is known, or give back what no longer is. False: the limit and 2 MiB for each context are
+ * passed. */
+bool uncounted_settle(int device);
+
+/* The same, where it was not looked at in the last 10 ms. */
+bool uncounted_look(int device);
+
+/* Bytes that are charged and that NVML's figure does not have: managed memory. */
+void unseen_add(int device, int64_t bytes);
+
+void uncounted_after_fork(void);
+
+#endif
