@@ -33,18 +33,20 @@ static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **r
     CHECK(capture_guard());
     size_t pitch = shape->Width * element;
     size_t size = pitch * (shape->Height ? shape->Height : 1) * (shape->Depth ? shape->Depth : 1);
-    uint64_t charged = shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) ? 0 : round_up(size, 512);
-    if (!engine_charge(context->device->account, charged))
+    struct piece piece = {0};
+    bool later = shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
+    if (!later && !piece_take(context, size, size <= MIB, &piece))
         return CUDA_ERROR_OUT_OF_MEMORY;
     char *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (bytes == MAP_FAILED) {
-        engine_release(context->device->account, charged);
+        if (piece.block)
+            piece_give(&piece);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct array *array = object_new(OBJECT_ARRAY);
-    array->device = context->device;
+    array->context = context;
     array->shape = *shape;
-    array->charged = charged;
+    array->piece = piece;
     array->pitch = pitch;
     array->size = size;
     array->bytes = bytes;
@@ -54,7 +56,8 @@ static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **r
 
 static void array_free(struct array *array)
 {
-    engine_release(array->device->account, array->charged);
+    if (array->piece.block)
+        piece_give(&array->piece);
     munmap(array->bytes, array->size);
     object_free(array);
 }
@@ -119,6 +122,16 @@ static void mipmap_free(struct mipmap *mipmap)
     for (unsigned i = 0; i < mipmap->levels; i++)
         array_free(mipmap->level[i]);
     object_free(mipmap);
+}
+
+void arrays_free_of(const struct context *context)
+{
+    for (struct mipmap *it = NULL; (it = object_next(it, OBJECT_MIPMAP));)
+        if (it->level[0]->context == context)
+            mipmap_free(it);
+    for (struct array *it = NULL; (it = object_next(it, OBJECT_ARRAY));)
+        if (it->context == context)
+            array_free(it);
 }
 
 static size_t halved(size_t extent, unsigned times)

@@ -76,6 +76,8 @@ static void context_free(struct context *context)
 {
     wait_for(context->device, context->legacy->last);
     memory_free_of(context);
+    arrays_free_of(context);
+    blocks_free(context);
     for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
         if (it->context == context)
             object_free(it);

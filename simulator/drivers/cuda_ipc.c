@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-struct ipc_handle {
-    uint64_t magic, offset, size, length;
+struct ipc_handle { /* the block, at offset in the owner's memory file, and the piece in it */
+    uint64_t magic, offset, length, start, size;
     int pid, fd;
     unsigned card;
 };
@@ -21,8 +21,11 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
     struct memory *memory = memory_find(pointer);
     if (!handle || !memory || memory->kind != MEMORY_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
+    const struct block *block = memory->piece.block;
     struct ipc_handle it = {
-        IPC_MAGIC, memory->offset, memory->size, memory->length, getpid(), memory_file(), memory->device->card_index};
+        IPC_MAGIC,    block->offset, block->size,   memory->start - block->start,
+        memory->size, getpid(),      memory_file(), memory->device->card_index,
+    };
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &it, sizeof it);
     return CUDA_SUCCESS;
@@ -47,19 +50,26 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handl
     int fd = owner ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0)
         return CUDA_ERROR_MAP_FAILED;
-    void *start = mmap(NULL, it.length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)it.offset);
+    char *start = mmap(NULL, it.length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)it.offset);
     close(fd);
     if (start == MAP_FAILED)
         return CUDA_ERROR_MAP_FAILED;
-    memory_insert(&(struct memory){.start = (uintptr_t)start,
+    memory_insert(&(struct memory){.start = (uintptr_t)start + it.start,
                                    .size = it.size,
-                                   .length = it.length,
+                                   .length = it.length - it.start,
+                                   .offset = it.start,
                                    .kind = MEMORY_IPC,
                                    .device = owner,
                                    .context = context,
                                    .live = true});
-    *pointer = (uintptr_t)start;
+    *pointer = (uintptr_t)start + it.start;
     return CUDA_SUCCESS;
+}
+
+void memory_close(struct memory *memory)
+{
+    munmap((void *)(memory->start - memory->offset), memory->length + memory->offset);
+    memory_remove(memory);
 }
 
 EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
@@ -73,7 +83,6 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
     struct memory *memory = memory_find(pointer);
     if (!memory || memory->kind != MEMORY_IPC || memory->start != pointer)
         return CUDA_ERROR_INVALID_VALUE;
-    munmap((void *)memory->start, memory->length);
-    memory_remove(memory);
+    memory_close(memory);
     return CUDA_SUCCESS;
 }

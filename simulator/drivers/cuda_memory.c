@@ -13,8 +13,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define GRAIN UINT64_C(512) /* what an address is aligned to, and a charge rounded up to */
-
 /* All under driver.lock. */
 static struct memory **ranges; /* by address */
 static size_t range_count, range_room;
@@ -111,6 +109,8 @@ static bool pooled(const struct memory *memory)
 
 static bool charge(struct memory *memory)
 {
+    if (memory->kind == MEMORY_DEVICE)
+        return piece_take(memory->context, memory->size, memory->size < MIB, &memory->piece);
     memory->charged = round_up(memory->size, GRAIN);
     if (pooled(memory))
         return pool_take(memory->pool, memory->charged);
@@ -124,7 +124,9 @@ static bool charge(struct memory *memory)
 
 static void discharge(struct memory *memory)
 {
-    if (pooled(memory))
+    if (memory->kind == MEMORY_DEVICE)
+        piece_give(&memory->piece);
+    else if (pooled(memory))
         memory->pool->used -= memory->charged;
     else
         engine_release(memory->device->account, memory->charged);
@@ -148,7 +150,10 @@ CUresult memory_new(struct context *context, size_t size, enum memory_kind kind,
     if (kind != MEMORY_GRAPH && !charge(&memory))
         return CUDA_ERROR_OUT_OF_MEMORY;
     memory.live = kind != MEMORY_GRAPH;
-    if (!memory_map(memory.length, &memory.offset, NULL, &start)) {
+    if (kind == MEMORY_DEVICE) {
+        start = (void *)memory.piece.start;
+        memory.length = memory.piece.length;
+    } else if (!memory_map(memory.length, &memory.offset, NULL, &start)) {
         if (memory.live)
             discharge(&memory);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -162,8 +167,10 @@ void memory_free(struct memory *memory)
 {
     if (memory->live)
         discharge(memory);
-    munmap((void *)memory->start, memory->length);
-    memory_discard(memory->offset, memory->length);
+    if (memory->kind != MEMORY_DEVICE) {
+        munmap((void *)memory->start, memory->length);
+        memory_discard(memory->offset, memory->length);
+    }
     memory_remove(memory);
 }
 
@@ -199,8 +206,7 @@ void memory_free_of(const struct context *context)
         if (memory->kind == MEMORY_HOST || memory->kind == MEMORY_REGISTERED) {
             memory_free_host(memory);
         } else if (memory->kind == MEMORY_IPC) {
-            munmap((void *)memory->start, memory->length);
-            memory_remove(memory);
+            memory_close(memory);
         } else if (memory->kind != MEMORY_MAPPED) { /* which stays until it is unmapped */
             memory_free(memory);
         }

@@ -9,8 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GRANULARITY (UINT64_C(2) << 20)
-
 struct physical {
     struct object object;
     struct device *device;
@@ -47,7 +45,7 @@ EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAl
     LOCKED;
     if (!granularity || !located(prop) || (unsigned)option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
         return CUDA_ERROR_INVALID_VALUE;
-    *granularity = GRANULARITY;
+    *granularity = BLOCK;
     return CUDA_SUCCESS;
 }
 
@@ -91,7 +89,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 {
     LOCKED;
     struct device *device = located(prop);
-    if (!handle || !device || !size || size % GRANULARITY || flags)
+    if (!handle || !device || !size || size % BLOCK || flags)
         return CUDA_ERROR_INVALID_VALUE;
     CHECK(device_join(device)); /* physical memory keeps the process on the card, context or not */
     uint64_t charged = with_host(prop) ? 0 : size;
@@ -191,19 +189,12 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t al
                                     unsigned long long flags)
 {
     LOCKED;
-    uint64_t grain = alignment > GRANULARITY ? alignment : GRANULARITY;
-    if (!pointer || !size || size % GRANULARITY || (alignment & (alignment - 1)) || flags)
+    uint64_t grain = alignment > BLOCK ? alignment : BLOCK;
+    if (!pointer || !size || size % BLOCK || (alignment & (alignment - 1)) || flags)
         return CUDA_ERROR_INVALID_VALUE;
-    /* Room to align in, given back on both sides. */
-    char *room = mmap((void *)(uintptr_t)wanted, size + grain, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      -1, 0);
-    if (room == MAP_FAILED)
+    uintptr_t start = (uintptr_t)address_room(size, grain, (void *)(uintptr_t)wanted);
+    if (!start)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uintptr_t start = round_up((uintptr_t)room, grain), end = start + size, limit = (uintptr_t)room + size + grain;
-    if (start > (uintptr_t)room)
-        munmap(room, start - (uintptr_t)room);
-    if (limit > end)
-        munmap((void *)end, limit - end);
     struct reservation *it = malloc(sizeof *it);
     *it = (struct reservation){start, size, reservations};
     reservations = it;
@@ -218,7 +209,7 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
         struct reservation *it = *link;
         if (it->start != pointer || it->size != size)
             continue;
-        for (uintptr_t at = it->start; at < it->start + size; at += GRANULARITY)
+        for (uintptr_t at = it->start; at < it->start + size; at += BLOCK)
             if (memory_find(at))
                 return CUDA_ERROR_INVALID_VALUE; /* still mapped into */
         munmap((void *)it->start, size);
@@ -236,9 +227,9 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
     bool reserved = false;
     for (const struct reservation *it = reservations; it; it = it->next)
         reserved |= it->start <= pointer && pointer + size <= it->start + it->size;
-    if (!reserved || !size || size % GRANULARITY || offset || size > physical->size || flags)
+    if (!reserved || !size || size % BLOCK || offset || size > physical->size || flags)
         return CUDA_ERROR_INVALID_VALUE; /* an offset is refused by the real driver too */
-    for (uintptr_t at = pointer; at < pointer + size; at += GRANULARITY)
+    for (uintptr_t at = pointer; at < pointer + size; at += BLOCK)
         if (memory_find(at))
             return CUDA_ERROR_INVALID_VALUE;
     void *start = mmap((void *)(uintptr_t)pointer, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,

@@ -68,6 +68,27 @@ struct context {
     unsigned flags, api;
     struct stream *legacy, *per_thread;
     size_t limits[CU_LIMIT_MAX];
+    struct block *blocks; /* that small pieces share */
+};
+
+#define MIB   (UINT64_C(1) << 20)
+#define BLOCK (2 * MIB)     /* what a card's memory comes in, and what its addresses are aligned to */
+#define GRAIN UINT64_C(512) /* what small pieces, pitches and managed memory are rounded up to */
+
+struct block { /* of a card's memory: BLOCK for small pieces, or a large one's own */
+    struct context *context;
+    uintptr_t start;
+    uint64_t size, offset; /* offset: in this process's device memory file */
+    unsigned live;         /* slots in use; a large block has one */
+    bool taken[BLOCK / GRAIN];
+    struct block *next; /* in context->blocks, the small ones */
+};
+
+struct piece { /* what an allocation takes of a card's blocks */
+    struct block *block;
+    unsigned first, count; /* slots of the block */
+    uintptr_t start;
+    size_t length;
 };
 
 struct position {   /* a point in the order of a device's work */
@@ -108,9 +129,9 @@ struct function {
 
 struct array {
     struct object object;
-    struct device *device;
+    struct context *context;
     CUDA_ARRAY3D_DESCRIPTOR shape;
-    uint64_t charged;
+    struct piece piece; /* without a block: takes nothing */
     size_t pitch, size;
     char *bytes;
     struct mipmap *parent; /* owns the memory, if any */
@@ -198,7 +219,8 @@ struct memory { /* an address range */
     struct context *context;
     struct pool *pool;
     struct physical *physical;
-    uint64_t charged, offset; /* offset: in this process's device memory file */
+    struct piece piece;       /* of device memory; the bytes of the rest are in `charged` */
+    uint64_t charged, offset; /* offset: in this process's device memory file; of another's: in the block */
     unsigned flags;
     bool live; /* of a graph's allocation: whether a launch has given it memory */
     uint64_t number;
@@ -301,6 +323,7 @@ CUresult memory_check(const void *pointer, size_t size);
 CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, struct pool *pool,
                     struct memory **memory);
 void memory_free(struct memory *memory);
+void memory_close(struct memory *memory); /* another process's */
 void memory_free_host(struct memory *memory);
 void memory_free_of(const struct context *context);
 void memory_free_from(const struct pool *pool);
@@ -314,6 +337,13 @@ void memory_remove(struct memory *memory);
 int memory_file(void);
 bool memory_map(size_t length, uint64_t *offset, void *fixed, void **start); /* fresh bytes of the memory file */
 void memory_discard(uint64_t offset, size_t length);                         /* and gone again */
+
+/* Blocks. */
+void *address_room(size_t size, uint64_t grain, void *wanted); /* addresses alone; NULL: none are left */
+bool piece_take(struct context *context, uint64_t size, bool small, struct piece *piece);
+void piece_give(const struct piece *piece);
+void blocks_free(struct context *context); /* whose pieces are all given back */
+void arrays_free_of(const struct context *context);
 
 /* Copies. */
 void copy_box(const struct copy *copy);
