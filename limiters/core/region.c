@@ -272,6 +272,24 @@ void region_sweep(struct region *region)
         recount(region->shared);
 }
 
+unsigned region_processes(const struct region *region, struct region_process processes[HETERO_REGION_SLOTS])
+{
+    unsigned found = 0;
+    int file = open_file(region);
+    for (unsigned s = 0, count = file < 0 ? 0 : reached(region->shared); s < count; s++) {
+        const struct hetero_region_slot *slot = &region->shared->slots[s];
+        struct region_process process = {.pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED)};
+        if (process.pid == 0 || !held(file, (int)s))
+            continue;
+        for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++)
+            process.used[d] = __atomic_load_n(&slot->used[d], __ATOMIC_RELAXED);
+        processes[found++] = process;
+    }
+    if (file >= 0)
+        close(file);
+    return found;
+}
+
 uint64_t region_sum(const struct region *region, unsigned device)
 {
     uint64_t sum = 0;

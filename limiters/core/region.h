@@ -97,6 +97,15 @@ struct hetero_region_slot *region_slot(struct region *region);
 /* With the lock held: give back what the slots of dead processes still hold. */
 void region_sweep(struct region *region);
 
+/* A live process of the grant, as its slot has it: anything that the tenant wrote there. */
+struct region_process {
+    uint32_t pid; /* in its own PID namespace */
+    uint64_t used[HETERO_MAX_DEVICES];
+};
+
+/* Without the lock, and without a slot: the live processes; how many. */
+unsigned region_processes(const struct region *region, struct region_process processes[HETERO_REGION_SLOTS]);
+
 /* Without the lock, and without a slot: the bytes that live processes hold on a device; UINT64_MAX where their sum is
  * garbage. */
 uint64_t region_sum(const struct region *region, unsigned device);

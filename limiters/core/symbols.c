@@ -39,37 +39,54 @@ static void *loaded(const struct library *library)
     return libc_dlopen(library->name, RTLD_LAZY | RTLD_NOLOAD);
 }
 
-/* Whether a program has these names from another vendor's library, because it was linked to that. */
-static bool is_anothers(const struct library *library)
-{
-    void *found = library->copied ? after_us(library->rows[0].name) : NULL;
-    return found != NULL && !object_is_called(object_of(found), library->name);
-}
-
 void library_resolve(struct library *library)
 {
-    if (atomic_load_explicit(&library->resolved, memory_order_acquire) != RESOLVED_NOT)
+    if (atomic_load_explicit(&library->resolved, memory_order_acquire))
         return;
     /* No lock of ours around the loader's: a second thread finds the same. The handle is kept for good. */
     void *handle = loaded(library);
-    bool anothers = handle == NULL && is_anothers(library);
-    if (handle == NULL && !anothers)
+    if (handle == NULL)
         handle = libc_dlopen(library->name, RTLD_LAZY);
-    if (handle == NULL && !anothers)
+    if (handle == NULL)
         return;
     for (struct symbol *row = library->rows; row < library->rows + library->count; row++) {
-        void *real = anothers ? after_us(row->name) : libc_dlsym(handle, row->name);
+        void *real = libc_dlsym(handle, row->name);
         if (is_of_this_library(real))
             real = NULL; /* the name is ours alone: never call ourselves */
         atomic_store_explicit(&row->real, real, memory_order_release);
     }
-    atomic_store_explicit(&library->resolved, anothers ? RESOLVED_ANOTHERS : RESOLVED_THERE, memory_order_release);
+    atomic_store_explicit(&library->resolved, true, memory_order_release);
 }
 
 void *library_named(const struct library *library, const char *name)
 {
     void *handle = loaded(library), *found = handle == NULL ? NULL : libc_dlsym(handle, name);
     return is_of_this_library(found) ? NULL : found;
+}
+
+/* Whether it is the driver's, or a copy's of the driver under another file name; and not of a library that has
+ * functions of the driver's names. */
+static bool is_the_drivers(struct library *library, struct symbol *row, const void *found)
+{
+    const struct link_map *object = object_of(found);
+    if (object == NULL || object_is_called(object, library->name))
+        return object != NULL;
+    return loaded(library) != NULL && object == object_of(symbol_real(library, row));
+}
+
+void *symbol_anothers(struct library *library, struct symbol *row, const void *caller)
+{
+    const struct link_map *object = object_of(caller);
+    /* The program itself has no file name. */
+    const char *file = object == NULL || *object->l_name == '\0' ? NULL : object->l_name;
+    void *handle = libc_dlopen(file, RTLD_LAZY | RTLD_NOLOAD), *found = NULL;
+    if (handle != NULL) {
+        found = libc_dlsym(handle, row->name);
+        dlclose(handle);
+    }
+    if (found == NULL || is_of_this_library(found))
+        found = after_us(row->name);
+    return found == NULL || is_the_drivers(library, row, found) ? NULL : found;
 }
 
 /* The library, the row and our answer of a name that we answer. */
@@ -105,7 +122,7 @@ static struct symbol loader_rows[ROWS] = {
 };
 static void *const loader_ours[ROWS] = {(void *)dlsym, (void *)dlvsym, (void *)dlopen};
 
-static struct library loader = {.name = "libc.so.6", .rows = loader_rows, .count = ROWS, .resolved = RESOLVED_THERE};
+static struct library loader = {.name = "libc.so.6", .rows = loader_rows, .count = ROWS, .resolved = true};
 SYMBOLS(loader, &loader, loader_ours);
 
 /* ------------------------------------------------------------------------------------------------- the entry points */
@@ -116,22 +133,11 @@ struct lookup {
     void *pass;
 };
 
-/* Whether it is the driver's, or a copy's of the driver under another file name; and not of a library that has
- * functions of the driver's names. */
-static bool is_the_drivers(const struct place *place, const void *found)
-{
-    const struct link_map *object = object_of(found);
-    if (object == NULL || object_is_called(object, place->library->name))
-        return object != NULL;
-    return loaded(place->library) != NULL && object == object_of(symbol_real(place->library, place->row));
-}
-
 /* Our functions are found wherever the whole program is looked through; the caller wants to know whether the driver is
  * loaded. */
 static void *found_everywhere(const struct place *place, bool next)
 {
-    bool there = loaded(place->library) != NULL && symbol_real(place->library, place->row) != NULL &&
-                 atomic_load(&place->library->resolved) != RESOLVED_ANOTHERS;
+    bool there = loaded(place->library) != NULL && symbol_real(place->library, place->row) != NULL;
     /* After a library in front of the driver comes the driver, and not that library again. */
     void *found = there && next ? NULL : after_us(place->row->name);
     return found == NULL && there ? symbol_known(place->row) : found;
@@ -153,10 +159,9 @@ __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *h
     void *found = place.ours;
     if (handle != RTLD_NEXT && handle != RTLD_DEFAULT)
         found = versioned ? ((dlvsym_function)pass)(handle, name, version) : ((dlsym_function)pass)(handle, name);
-    if (found == place.ours)
+    if (is_of_this_library(found))
         found = found_everywhere(&place, handle == RTLD_NEXT);
-    bool answered = is_the_drivers(&place, found) && atomic_load(&place.library->resolved) != RESOLVED_ANOTHERS;
-    return (struct lookup){answered ? place.ours : found, NULL};
+    return (struct lookup){is_the_drivers(place.library, place.row, found) ? place.ours : found, NULL};
 }
 
 /* What dlopen's stub does next: jump to `pass`, with the caller's flags but for those not in `flags`. */

@@ -20,14 +20,7 @@ struct library {
     const char *name; /* the driver library's file name, as programs open it and as it calls itself */
     struct symbol *rows;
     size_t count;
-    bool copied;          /* other vendors' libraries have functions of these names, which are not ours to answer */
-    _Atomic int resolved; /* enum resolved */
-};
-
-enum resolved {
-    RESOLVED_NOT = 0,  /* nobody has asked, or the library could not be opened */
-    RESOLVED_THERE,    /* each row has its function, or the library has none of that name */
-    RESOLVED_ANOTHERS, /* a linked program has these names from another vendor's library, and the rows are those */
+    _Atomic bool resolved; /* each row has its function, or the library has none of that name */
 };
 
 struct symbols {
@@ -49,6 +42,10 @@ void library_resolve(struct library *library);
 
 /* What a library has under a name that is in no row; NULL: nothing. */
 void *library_named(const struct library *library, const char *name);
+
+/* Another vendor's function that the code at `caller` was linked to under a row's name: other vendors give their
+ * libraries these names, too. NULL: it was linked to the driver's, or to none. */
+void *symbol_anothers(struct library *library, struct symbol *row, const void *caller);
 
 /* The real function if it was found; NULL otherwise. */
 static inline void *symbol_known(struct symbol *row)

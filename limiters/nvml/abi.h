@@ -9,9 +9,13 @@
 #include <stdint.h>
 
 typedef struct nvmlDevice_st *nvmlDevice_t;
+typedef struct nvmlUnit_st *nvmlUnit_t;
+typedef struct nvmlGpmSample_st *nvmlGpmSample_t;
 
 #define NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE    32
 #define NVML_DEVICE_PCI_BUS_ID_BUFFER_V2_SIZE 16
+#define NVML_DEVICE_UUID_ASCII_LEN            41
+#define NVML_DEVICE_UUID_BINARY_LEN           16
 #define NVML_NVLINK_MAX_LINKS                 36
 #define NVML_VALUE_NOT_AVAILABLE              (~0ULL) /* an unsigned long long that the driver cannot say */
 
@@ -119,6 +123,75 @@ typedef struct {
     unsigned smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
 
+typedef struct {
+    unsigned long long timeStamp; /* microseconds since 1970 */
+    unsigned pid;
+    unsigned smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil; /* percent */
+} nvmlProcessUtilizationInfo_v1_t;
+
+typedef struct {
+    unsigned version; /* nvmlProcessesUtilizationInfo_v1 */
+    unsigned processSamplesCount;
+    unsigned long long lastSeenTimeStamp;
+    nvmlProcessUtilizationInfo_v1_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_v1_t;
+
+#define nvmlProcessesUtilizationInfo_v1 NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1)
+
+typedef struct {
+    unsigned gpuUtilization, memoryUtilization; /* percent of the process's life */
+    unsigned long long maxMemoryUsage, time, startTime;
+    unsigned isRunning, reserved[5];
+} nvmlAccountingStats_t;
+
+typedef struct {
+    unsigned pid; /* of whom is asked */
+    unsigned isRunning, gpuUtilization, memoryUtilization;
+    unsigned long long maxMemoryUsage;
+    unsigned sampleCount;
+    unsigned long long sumGpuUtil, sumFbUtil, time, startTime;
+} nvmlAccountingStats_v2_t;
+
+typedef struct {
+    unsigned sessionId, pid, vgpuInstance;
+    int codecType;
+    unsigned hResolution, vResolution, averageFps, averageLatency;
+} nvmlEncoderSessionInfo_t;
+
+typedef struct {
+    unsigned sessionsCount, averageFPS, averageLatency;
+} nvmlFBCStats_t;
+
+typedef struct {
+    unsigned sessionId, pid, vgpuInstance, displayOrdinal;
+    int sessionType;
+    unsigned sessionFlags, hMaxResolution, vMaxResolution, hResolution, vResolution, averageFPS, averageLatency;
+} nvmlFBCSessionInfo_t;
+
+typedef enum { NVML_UUID_TYPE_NONE = 0, NVML_UUID_TYPE_ASCII = 1, NVML_UUID_TYPE_BINARY = 2 } nvmlUUIDType_t;
+
+typedef struct {
+    unsigned version; /* nvmlUUID_v1 */
+    unsigned type;    /* nvmlUUIDType_t */
+    union {
+        char str[NVML_DEVICE_UUID_ASCII_LEN];
+        unsigned char bytes[NVML_DEVICE_UUID_BINARY_LEN];
+    } value;
+} nvmlUUID_v1_t;
+
+#define nvmlUUID_v1 NVML_STRUCT_VERSION(nvmlUUID_v1_t, 1)
+
+typedef struct {
+    unsigned version; /* NVML_GPM_SUPPORT_VERSION */
+    unsigned isSupportedDevice;
+} nvmlGpmSupport_t;
+
+#define NVML_GPM_SUPPORT_VERSION 1
+
+/* Never looked into. */
+typedef struct nvmlPerfMetricsSamples_v1_st nvmlPerfMetricsSamples_v1_t;
+typedef struct nvmlExcludedDeviceInfo_st nvmlExcludedDeviceInfo_t;
+
 typedef struct { /* of a MIG instance */
     unsigned multiprocessorCount;
     unsigned sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
@@ -138,12 +211,20 @@ typedef enum { NVML_CLOCK_SM = 1 } nvmlClockType_t;
 
 enum { nvmlClocksEventReasonSwPowerCap = 4 };
 
-typedef enum { NVML_TOTAL_POWER_SAMPLES = 0 } nvmlSamplingType_t;
+typedef enum {
+    NVML_TOTAL_POWER_SAMPLES = 0,
+    NVML_GPU_UTILIZATION_SAMPLES = 1,
+    NVML_MEMORY_UTILIZATION_SAMPLES = 2,
+    NVML_ENC_UTILIZATION_SAMPLES = 3,
+    NVML_DEC_UTILIZATION_SAMPLES = 4,
+    NVML_JPG_UTILIZATION_SAMPLES = 8,
+    NVML_OFA_UTILIZATION_SAMPLES = 9,
+} nvmlSamplingType_t;
 typedef enum { NVML_VALUE_TYPE_DOUBLE = 0, NVML_VALUE_TYPE_UNSIGNED_INT = 1 } nvmlValueType_t;
 
 typedef struct {
     unsigned long long timeStamp; /* microseconds since 1970 */
-    nvmlValue_t sampleValue;      /* of power: uiVal, milliwatt */
+    nvmlValue_t sampleValue;      /* uiVal: of power milliwatt, of utilization percent */
 } nvmlSample_t;
 
 typedef struct { /* driver r615 on: the kernel's own memory limits */
@@ -173,7 +254,9 @@ nvmlReturn_t nvmlDeviceGetCount(unsigned *);
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *);
 nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned, nvmlDevice_t *);
+nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *, nvmlDevice_t *);
+nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_v1_t *, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t, char *, unsigned);
@@ -185,6 +268,9 @@ nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t, unsigned lo
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t, nvmlSamplingType_t, unsigned long long, nvmlValueType_t *, unsigned *,
                                   nvmlSample_t *);
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t, char *, unsigned);
+nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned *);
+nvmlReturn_t nvmlGetExcludedDeviceInfoByIndex(unsigned, nvmlExcludedDeviceInfo_t *);
+nvmlReturn_t nvmlDeviceQueryDrainState(nvmlPciInfo_t *, nvmlEnableState_t *);
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t, unsigned *);
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t, unsigned *);
 nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t, nvmlPciInfo_t *);
@@ -203,18 +289,41 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t, nvmlMemory_v2_t *);
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t, nvmlBAR1Memory_t *);
 nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t, nvmlGetMemoryLimits_v1_t *);
 nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t, nvmlSetMemoryLimits_v1_t *);
+nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t, nvmlMemory_t *);
+nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t, unsigned *, unsigned *);
+nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t, unsigned *, unsigned *);
+nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t, unsigned *, unsigned *);
+nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t, unsigned *, unsigned *);
+nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t, unsigned *, unsigned *, unsigned *);
+nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t, nvmlFBCStats_t *);
+nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t, nvmlGpmSupport_t *);
+nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t, nvmlGpmSample_t);
+nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t, unsigned, nvmlGpmSample_t);
+nvmlReturn_t nvmlDevicePerfMetricsGetSamples_v1(nvmlDevice_t, nvmlPerfMetricsSamples_v1_t *);
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t, nvmlUtilization_t *);
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t, nvmlProcessUtilizationSample_t *, unsigned *,
                                              unsigned long long);
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t, nvmlProcessesUtilizationInfo_v1_t *);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_t *);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_t *);
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_t *);
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
+nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t, unsigned *, unsigned *);
+nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t, unsigned, nvmlAccountingStats_t *);
+nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t, nvmlAccountingStats_v2_t *);
+nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t, unsigned *, nvmlEncoderSessionInfo_t *);
+nvmlReturn_t nvmlDeviceGetFBCSessions(nvmlDevice_t, unsigned *, nvmlFBCSessionInfo_t *);
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t, nvmlProcessDetailList_v1_t *);
 
 /* Links between devices. */
+nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t, nvmlGpuTopologyLevel_t, unsigned *, nvmlDevice_t *);
+nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned, unsigned *, nvmlDevice_t *);
+nvmlReturn_t nvmlUnitGetDevices(nvmlUnit_t, unsigned *, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t, nvmlDevice_t, nvmlGpuTopologyLevel_t *);
 nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t, nvmlDevice_t, nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t *);
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t, unsigned, nvmlEnableState_t *);

@@ -1,91 +1,57 @@
-/* What NVML says of memory, for programs that size themselves by it and for nvidia-smi: the grant. The rest of NVML is
- * untouched, and a grant that cannot be understood changes nothing: observation fails open. Also what we ask of NVML.
+/* Getting in: the exported functions, one per line of api.def. Also what the limiter itself asks of NVML (shim.h).
+ *
+ * A grant that cannot be understood changes nothing: observation fails open.
  */
-#include "abi.h"
 #include "shim.h"
 
-#include "../core/ledger.h"
-#include "../core/symbols.h"
+#include "bodies.h"
+#include "device.h"
+#include "driver.h"
+
 #include "../core/tenant.h"
 
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
-enum {
-#define OWN(name, ...) ROW_##name,
-#define USED(name)     ROW_##name,
-#include "api.def"
-    ROWS
-};
-
-static struct symbol rows[ROWS] = {
-#define OWN(name_, ...) [ROW_##name_] = {.name = #name_},
-#define USED(name_)     [ROW_##name_] = {.name = #name_},
-#include "api.def"
-};
-
-/* Other vendors give their management libraries NVML's names. */
-static struct library library = {.name = "libnvidia-ml.so.1", .rows = rows, .count = ROWS, .copied = true};
-
-#define REAL(name) ((typeof(&name))symbol_real(&library, &rows[ROW_##name]))
-
-/* Of the device's own library, if it was found when the program began to use the device: threads of ours ask no more.
+/* ------------------------------------------------------------------------------------------ two stubs for every line
  */
-#define KNOWN(name) ((typeof(&name))(library.resolved == RESOLVED_THERE ? symbol_known(&rows[ROW_##name]) : NULL))
+
+#define EXPORT      __attribute__((visibility("default")))
+#define UNWRAP(...) __VA_ARGS__
+
+/* What dlsym gives of this library's name, and what a program that was linked to it calls; one that was linked to
+ * another vendor's library of the same names calls that. */
+#define OWN(name, parameters, arguments, body)                                                                         \
+    static nvmlReturn_t own_##name parameters                                                                          \
+    {                                                                                                                  \
+        typeof(&name) real = REAL(name);                                                                               \
+        if (real == NULL)                                                                                              \
+            return NVML_ERROR_FUNCTION_NOT_FOUND;                                                                      \
+        if (__builtin_expect(tenancy() != TENANCY_HELD, 1))                                                            \
+            return real arguments;                                                                                     \
+        return body(real, UNWRAP arguments);                                                                           \
+    }                                                                                                                  \
+    EXPORT nvmlReturn_t name parameters                                                                                \
+    {                                                                                                                  \
+        typeof(&name) called = symbol_anothers(&nvml_library, &nvml_rows[ROW_##name], __builtin_return_address(0));    \
+        return called != NULL ? called arguments : own_##name arguments;                                               \
+    }
+#define USED(name)
+#include "api.def"
+
+static void *const ours[ROWS] = {
+#define OWN(name, ...) [ROW_##name] = (void *)own_##name,
+#define USED(name)
+#include "api.def"
+};
+
+SYMBOLS(nvml, &nvml_library, ours);
+
+/* ------------------------------------------------------------------------------------------- what the limiter asks */
 
 void nvml_prepare(void)
 {
-    library_resolve(&library);
-}
-
-/* The grant's view of a device: false where the driver's own answer stands. */
-static bool granted(nvmlDevice_t device, uint64_t *limit, uint64_t *used, bool *beyond)
-{
-    char uuid[96];
-    typeof(&nvmlDeviceGetUUID) get_uuid = REAL(nvmlDeviceGetUUID);
-    if (tenancy() != TENANCY_HELD || get_uuid == NULL || get_uuid(device, uuid, sizeof uuid) != NVML_SUCCESS)
-        return false;
-    int ours = tenant_device_named(uuid);
-    *limit = *used = 0;
-    *beyond = false;
-    if (ours == DEVICE_FOREIGN)
-        return true;
-    if (terms_policy(tenant_terms(ours)) == HETERO_POLICY_OFF || tenant_region() == NULL)
-        return false;
-    *limit = terms_memory(tenant_terms(ours));
-    *beyond = (terms_flags(tenant_terms(ours)) & HETERO_FLAG_SPILL) != 0;
-    *used = ledger_used(tenant_region(), (unsigned)ours);
-    return true;
-}
-
-/* For both versions of the struct. */
-#define SHOW_GRANT(memory)                                                                                             \
-    do {                                                                                                               \
-        uint64_t limit, used;                                                                                          \
-        bool beyond;                                                                                                   \
-        if (answer == NVML_SUCCESS && granted(device, &limit, &used, &beyond)) {                                       \
-            uint64_t left = used < limit ? limit - used : 0;                                                           \
-            (memory)->total = limit;                                                                                   \
-            (memory)->used = used;                                                                                     \
-            (memory)->free = (memory)->free < left && !beyond ? (memory)->free : left;                                 \
-        }                                                                                                              \
-    } while (0)
-
-static nvmlReturn_t memory_info(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory_t *), nvmlDevice_t device,
-                                nvmlMemory_t *memory)
-{
-    nvmlReturn_t answer = real(device, memory);
-    SHOW_GRANT(memory);
-    return answer;
-}
-
-static nvmlReturn_t memory_info_v2(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory_v2_t *), nvmlDevice_t device,
-                                   nvmlMemory_v2_t *memory)
-{
-    nvmlReturn_t answer = real(device, memory);
-    SHOW_GRANT(memory);
-    return answer;
+    library_resolve(&nvml_library);
 }
 
 /* The process that has NVML open for us, for good: opening takes it milliseconds. A child of fork opens its own. */
@@ -105,13 +71,6 @@ static bool find(const char *uuid, nvmlDevice_t *device)
     return by_uuid(uuid, device) == NVML_SUCCESS;
 }
 
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec time;
-    clock_gettime(clock, &time);
-    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
-}
-
 /* Not every driver keeps samples, and none are missed much (power.h). */
 static void read_samples(nvmlDevice_t device, struct power_reading *reading)
 {
@@ -122,7 +81,7 @@ static void read_samples(nvmlDevice_t device, struct power_reading *reading)
     if (real == NULL || real(device, NVML_TOTAL_POWER_SAMPLES, 0, &type, &reading->count, samples) != NVML_SUCCESS ||
         type != NVML_VALUE_TYPE_UNSIGNED_INT || reading->count > POWER_SAMPLES)
         reading->count = 0;
-    uint64_t behind_ns = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC);
+    uint64_t behind_ns = nvml_clock_ns(CLOCK_REALTIME) - nvml_clock_ns(CLOCK_MONOTONIC);
     for (unsigned i = 0; i < reading->count; i++) {
         reading->samples[i].at_ns = samples[i].timeStamp * 1000 - behind_ns;
         reading->samples[i].mw = samples[i].sampleValue.uiVal;
@@ -174,25 +133,3 @@ bool nvml_process_memory(const char *uuid, uint64_t *bytes)
     free(processes);
     return found;
 }
-
-#define UNWRAP(...) __VA_ARGS__
-#define OWN(name, parameters, arguments, body)                                                                         \
-    __attribute__((visibility("default"))) nvmlReturn_t name parameters                                                \
-    {                                                                                                                  \
-        typeof(&name) real = REAL(name);                                                                               \
-        if (real == NULL)                                                                                              \
-            return NVML_ERROR_FUNCTION_NOT_FOUND;                                                                      \
-        if (__builtin_expect(tenancy() == TENANCY_FREE || library.resolved == RESOLVED_ANOTHERS, 1))                   \
-            return real arguments;                                                                                     \
-        return body(real, UNWRAP arguments);                                                                           \
-    }
-#define USED(name)
-#include "api.def"
-
-static void *const ours[ROWS] = {
-#define OWN(name, ...) [ROW_##name] = (void *)name,
-#define USED(name)
-#include "api.def"
-};
-
-SYMBOLS(nvml, &library, ours);

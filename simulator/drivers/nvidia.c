@@ -52,7 +52,7 @@ static void read_mig(struct nvidia *it, struct rack *rack, const struct rack_sec
             *card = (struct nvidia_card){.device = index, .slices = slices};
             card->memory = (uint64_t)size * 1000000000u >> 20 << 20;
             snprintf(card->profile, sizeof card->profile, "%ug.%ugb", slices, size);
-            derive_uuid(card->uuid, "MIG", rack->fingerprint + index, device->cards);
+            derive_uuid(card->uuid, "MIG", rack_hash(rack->fingerprint, &index, sizeof index), device->cards);
         }
         at += strspn(at, ", ");
     }

@@ -21,13 +21,6 @@ typedef struct {
 
 #define nvmlTemperature_v1 NVML_STRUCT_VERSION(nvmlTemperature_v1_t, 1)
 
-typedef struct {
-    unsigned version; /* NVML_GPM_SUPPORT_VERSION */
-    unsigned isSupportedDevice;
-} nvmlGpmSupport_t;
-
-#define NVML_GPM_SUPPORT_VERSION 1
-
 typedef nvmlDevice_t nvmlGpuInstance_t, nvmlComputeInstance_t; /* opaque */
 
 typedef struct {

@@ -127,6 +127,14 @@ NVML_STRUCTS = {
     "nvmlProcessDetail_v1_t": pynvml.c_nvmlProcessDetail_v1_t,
     "nvmlProcessDetailList_v1_t": pynvml.c_nvmlProcessDetailList_v1_t,
     "nvmlProcessUtilizationSample_t": pynvml.c_nvmlProcessUtilizationSample_t,
+    "nvmlProcessUtilizationInfo_v1_t": pynvml.c_nvmlProcessUtilizationInfo_v1_t,
+    "nvmlProcessesUtilizationInfo_v1_t": pynvml.c_nvmlProcessesUtilizationInfo_v1_t,
+    "nvmlAccountingStats_t": pynvml.c_nvmlAccountingStats_t,
+    "nvmlFBCStats_t": pynvml.c_nvmlFBCStats_t,
+    "nvmlFBCSessionInfo_t": pynvml.c_nvmlFBCSession_t,
+    "nvmlUUID_v1_t": pynvml.c_nvmlUUID_t,
+    "nvmlSample_t": pynvml.c_nvmlSample_t,
+    "nvmlAccountingStats_v2_t": pynvml.c_nvmlAccountingStats_v2_t,
     "nvmlDeviceAttributes_t": pynvml.c_nvmlDeviceAttributes,
     "nvmlSetMemoryLimits_v1_t": pynvml.c_nvmlSetMemoryLimits_v1_t,
     "nvmlGetMemoryLimits_v1_t": pynvml.c_nvmlGetMemoryLimits_v1_t,
@@ -152,6 +160,8 @@ def test_our_nvml_structs_and_numbers_are_those_of_nvidia_ml_py(tmp_path: Path) 
     versions = {
         "nvmlMemory_v2": pynvml.nvmlMemory_v2,
         "nvmlProcessDetailList_v1": pynvml.nvmlProcessDetailList_v1,
+        "nvmlProcessesUtilizationInfo_v1": pynvml.ProcessesUtilizationInfo_v1,
+        "nvmlUUID_v1": pynvml.nvmlUUID_v1,
     }
     lines += [f'_Static_assert({name} == {value}, "{name}");' for name, value in versions.items()]
     check = tmp_path / "check.c"

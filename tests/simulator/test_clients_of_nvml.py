@@ -50,6 +50,16 @@ mig = 1g.18gb x2, 3g.71gb x1
 time = 2 us
 per_arg0 = 1 us
 """
+#: Each card is busy for as long as the program lives.
+NEIGHBOUR = """
+import time
+cuda = Cuda()
+for card in (0, 1):
+    cuda.start(card)
+    cuda.made("cuMemAlloc_v2", 1024 * MIB)
+    assert 0 == cuda.launch(cuda.kernel(), 600_000_000)
+time.sleep(0.4)  # more than a sample of utilization
+"""
 #: The first card is busy for as long as the program lives, with memory of its own.
 BUSY = """
 import time
@@ -117,6 +127,45 @@ for command in ([{client_path("gpustat")!r}, "--json"], [*{HETERO}, "ps", "--jso
     assert (share["device"], share["memory"] // MIB, share["memory_used"] // MIB) == (
         *(card[name] for name in ("uuid", "memory.total", "memory.used")),
     )
+
+
+def test_in_a_grant_clients_show_the_granted_card_and_the_grants_process_alone(
+    tmp_path: Path,
+) -> None:
+    station = ClientMachine(tmp_path, NVIDIA)
+    inside = f"""
+from simulated import *
+cuda = Cuda()
+cuda.start()
+cuda.made("cuMemAlloc_v2", 512 * MIB)
+commands = [
+    [{client_path("gpustat")!r}, "--json"],
+    [{client_path("nvitop")!r}, "--once", "--no-unicode"],
+    [{client_path("py3smi")!r}, "--full"],
+]
+print(json.dumps([os.getpid(), *(subprocess.check_output(each, text=True) for each in commands)]))
+"""
+    program = [sys.executable, "-c", inside]
+    with station.standing(NEIGHBOUR):
+        second = station.inventory()[1]["uuid"]
+        limits = ["--uuid", second, "--memory", "600Mi", "--core", "50"]
+        told = station.hetero("run", "--quiet", *limits, "--", *program)
+    pid, gpustat, nvitop, py3smi = json.loads(told)
+    (card,) = json.loads(gpustat)["gpus"]
+    assert [0, second, 512, 600] == [
+        card[name] for name in ("index", "uuid", "memory.used", "memory.total")
+    ]
+    assert 0 == card["utilization.gpu"]
+    assert [(pid, 512)] == [(one["pid"], one["gpu_memory_usage"]) for one in card["processes"]]
+
+    rows = re.findall(r"\| +N/A .*\| +(\S+) / (\S+) \| +(\S+) ", nvitop)
+    assert [("512.0MiB", "600.0MiB", "0%")] == rows
+    processes = re.findall(r"\| +(\d+) +(\d+) C +\S+ (\S+) +(\d+) ", nvitop)
+    assert [("0", str(pid), "512.0MiB", "0")] == processes
+
+    assert [("512", "600", "0")] == re.findall(r"(\d+)MiB / +(\d+)MiB \| +(\d+)%", py3smi)
+    # Its first column is the number of the device node, which is the machine's.
+    assert [("1", str(pid), "512")] == re.findall(r"\| +(\d+) +\S+ +(\d+) .* (\d+)MiB \|", py3smi)
 
 
 def test_nvitop_shows_what_hetero_reports(nvidia: tuple[ClientMachine, list[Any]]) -> None:

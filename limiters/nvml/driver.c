@@ -1,0 +1,10 @@
+/* The names of NVML's functions, and what they were found to be (driver.h). */
+#include "driver.h"
+
+struct symbol nvml_rows[ROWS] = {
+#define OWN(name_, ...) [ROW_##name_] = {.name = #name_},
+#define USED(name_)     [ROW_##name_] = {.name = #name_},
+#include "api.def"
+};
+
+struct library nvml_library = {.name = "libnvidia-ml.so.1", .rows = nvml_rows, .count = ROWS};

@@ -1,0 +1,524 @@
+"""Under a grant NVML shows the grant: its cards in its order, its memory and processes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import hetero_simulator
+import pytest
+from tenancy import LIMITER, MIB, UUIDS, Rack, Terms, meanwhile
+
+ROOT = Path(__file__).parents[2]
+FIRST, SECOND = UUIDS
+NEIGHBOUR = 200 * MIB
+#: `start` has NVML open; `tried` is a call's answer, or the name of its error.
+NVML = """
+import os, time
+import pynvml
+from pynvml import *
+nvmlInit()
+def tried(function, *arguments):
+    try:
+        return function(*arguments)
+    except NVMLError as error:
+        return str(error)
+def uuid(handle): return tried(nvmlDeviceGetUUID, handle)
+"""
+CARD = f"card = nvmlDeviceGetHandleByUUID({SECOND!r})\n"
+#: A program with 200 MiB and all the time of each card, and under no grant.
+BUSY = f"""
+def busy(device):
+    start(device)
+    take("plain", {NEIGHBOUR})
+    launch(spin_kernel(), 4_000_000)
+busy(0)
+busy(1)
+say("busy")
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def rack(tmp_path: Path) -> Rack:
+    """Two cards of 1 GiB."""
+    return Rack.of(tmp_path, 2)
+
+
+@pytest.fixture
+def shared(rack: Rack) -> Iterator[Rack]:
+    """The same, with a program on both."""
+    program = rack.start(BUSY)
+    with meanwhile(program):
+        assert program.stdout is not None
+        assert '"busy"\n' == program.stdout.readline()
+        yield rack
+
+
+@pytest.fixture
+def management(tmp_path: Path) -> str:
+    """Where management.c is the NVML, and the rest of the drivers the simulated one."""
+    directory = tmp_path / "nvml"
+    directory.mkdir()
+    flags = ["-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libnvidia-ml.so.1"]
+    out = directory / "libnvidia-ml.so.1"
+    source = Path(__file__).with_name("management.c")
+    subprocess.run(["cc", *flags, "-o", out, source], check=True)
+    return f"{directory}:{hetero_simulator.fake_drivers()}"
+
+
+# ---------------------------------------------------------------------------------------- cards
+
+
+def test_a_card_that_is_not_granted_is_nowhere(shared: Rack) -> None:
+    told = shared.grant(Terms(uuid=SECOND)).run(
+        NVML
+        + f"""
+card = nvmlDeviceGetHandleByIndex(0)
+pci = nvmlDeviceGetPciInfo(card).busId
+at_addresses = [tried(nvmlDeviceGetHandleByPciBusId, f"0:{{bus:x}}:0") for bus in range(256)]
+say([
+    nvmlDeviceGetCount(), uuid(card), nvmlDeviceGetIndex(card), nvmlDeviceGetMinorNumber(card),
+    uuid(nvmlDeviceGetHandleByUUID({SECOND!r})), uuid(nvmlDeviceGetHandleByPciBusId(pci)),
+    tried(nvmlDeviceGetHandleByIndex, 1),
+    tried(nvmlDeviceGetHandleByUUID, {FIRST!r}),
+    [uuid(found) for found in at_addresses if found != "Not Found"],
+])
+"""
+    )
+    assert [
+        *(1, SECOND, 0, 1),
+        *(SECOND, SECOND),
+        *("Invalid Argument", "Not Found"),
+        [SECOND],
+    ] == told
+
+
+def test_cards_have_the_order_of_the_grant_as_in_cuda(rack: Rack) -> None:
+    code = (
+        NVML
+        + """
+call("cuInit", 0)
+def cuda_uuid(device):
+    it = (ctypes.c_ubyte * 16)()
+    call("cuDeviceGetUuid_v2", it, c_int(device))
+    return bytes(it).hex()
+cards = [nvmlDeviceGetHandleByIndex(index) for index in range(nvmlDeviceGetCount())]
+say([[uuid(card) for card in cards], [nvmlDeviceGetIndex(card) for card in cards],
+     [cuda_uuid(device) for device in range(len(cards))],
+     [nvmlDeviceGetMinorNumber(card) for card in cards]])
+"""
+    )
+    grant = rack.grant(Terms(uuid=SECOND), Terms(uuid=FIRST))
+    nvml, indexes, cuda, minors = grant.run(code, CUDA_VISIBLE_DEVICES=f"{SECOND},{FIRST}")
+
+    assert [SECOND, FIRST] == nvml
+    assert [each.removeprefix("GPU-").replace("-", "") for each in nvml] == cuda
+    assert [0, 1] == indexes
+    assert [1, 0] == minors
+
+
+def test_a_device_of_another_vendor_has_no_index(rack: Rack) -> None:
+    other = "MXC-99999999-2222-3333-4444-555555555555"
+    told = rack.grant(Terms(uuid=other), Terms(uuid=SECOND)).run(
+        NVML + "say([nvmlDeviceGetCount(), uuid(nvmlDeviceGetHandleByIndex(0))])"
+    )
+    assert [1, SECOND] == told
+
+
+def test_before_nvml_is_started_it_says_so(rack: Rack) -> None:
+    told = rack.grant(Terms(uuid=SECOND)).run(
+        """
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+card, count = c_void_p(), c_uint()
+say([nvml.nvmlDeviceGetCount_v2(byref(count)), nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(card)),
+     nvml.nvmlDeviceGetHandleByUUID(b"x", byref(card))])
+"""
+    )
+    assert [1, 1, 1] == told
+
+
+def test_a_serial_number_a_drain_and_an_excluded_card_lead_to_no_other_card(
+    rack: Rack, management: str
+) -> None:
+    told = rack.grant(Terms(uuid=SECOND)).run(
+        NVML
+        + f"""
+def drained(bus):
+    state = c_uint()
+    pci = nvmlPciInfo_t(bus=bus)
+    return pynvml._nvmlGetFunctionPointer("nvmlDeviceQueryDrainState")(byref(pci), byref(state))
+def by_struct(text):
+    it, card = c_nvmlUUID_t(), c_void_p()
+    it.version, it.type, it.value.str = nvmlUUID_v1, 1, text.encode()
+    found = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetHandleByUUIDV")
+    return found(byref(it), byref(card)), card.value is not None
+say([
+    tried(nvmlDeviceGetHandleBySerial, "100"), uuid(nvmlDeviceGetHandleBySerial("200")),
+    by_struct({FIRST!r}), by_struct({SECOND!r}), drained(1), drained(2),
+    nvmlGetExcludedDeviceCount(), tried(nvmlGetExcludedDeviceInfoByIndex, 0),
+])
+""",
+        LD_LIBRARY_PATH=management,
+    )
+    assert ["Not Found", SECOND, [6, False], [0, True], 2, 0, 0, "Invalid Argument"] == told
+
+
+def test_lists_of_cards_name_the_granted_ones(rack: Rack, management: str) -> None:
+    told = rack.grant(Terms(uuid=SECOND)).run(
+        NVML
+        + CARD
+        + """
+def of_unit(room):
+    count, cards = c_uint(room), (c_nvmlDevice_t * 4)()
+    code = pynvml._nvmlGetFunctionPointer("nvmlUnitGetDevices")(None, byref(count), cards)
+    return code, count.value, [uuid(each) for each in cards[:count.value] if each]
+say([[uuid(each) for each in nvmlDeviceGetTopologyNearestGpus(card, 50)],
+     [uuid(each) for each in nvmlSystemGetTopologyGpuSet(0)], of_unit(4), of_unit(0)])
+""",
+        LD_LIBRARY_PATH=management,
+    )
+    assert [[SECOND], [SECOND], [0, 1, [SECOND]], [7, 1, []]] == told
+
+
+def test_of_a_card_in_parts_the_granted_ones_are_there(tmp_path: Path) -> None:
+    parted = "mig = 1g.10gb x3\n"
+    rack = Rack.of(tmp_path, 2, parted, model="NVIDIA H100")
+    code = (
+        NVML
+        + """
+def parts(card):
+    found = [tried(nvmlDeviceGetMigDeviceHandleByIndex, card, index) for index in range(7)]
+    return [[uuid(part), nvmlDeviceGetIndex(part), nvmlDeviceGetMemoryInfo(part).total]
+            for part in found if not isinstance(part, str)]
+cards = [nvmlDeviceGetHandleByIndex(index) for index in range(nvmlDeviceGetCount())]
+def memory(card):
+    it = nvmlDeviceGetMemoryInfo(card)
+    return it.total, it.used + it.free
+say([[uuid(card), nvmlDeviceGetIndex(card), memory(card), parts(card)] for card in cards])
+"""
+    )
+    (_, (uuid, _, _, parts)) = rack.run(code)
+    wanted = [parts[2][0], parts[0][0]]
+    grant = rack.grant(*(Terms(uuid=each, memory=(1 + i) * MIB) for i, each in enumerate(wanted)))
+
+    shown = [[wanted[0], 0, MIB], [wanted[1], 1, 2 * MIB]]
+    assert [[uuid, 0, [3 * MIB, 3 * MIB], shown]] == grant.run(code)
+    hidden = f"say([tried(nvmlDeviceGetHandleByUUID, each) for each in {[parts[1][0], FIRST]}])"
+    assert ["Not Found"] * 2 == grant.run(NVML + hidden)
+
+
+# --------------------------------------------------------------------------------------- memory
+
+SUMS = """
+def sums(index=0):
+    card = nvmlDeviceGetHandleByIndex(index)
+    one, two = nvmlDeviceGetMemoryInfo(card), nvmlDeviceGetMemoryInfo(card, nvmlMemory_v2)
+    assert one.used + one.free == one.total == two.total
+    assert two.used + two.free + two.reserved == two.total
+    assert one.free == two.free
+    return [two.total, two.used, two.free]
+"""
+
+
+def test_memory_sums_to_the_grant(shared: Rack) -> None:
+    told = shared.grant(Terms(uuid=SECOND, memory=64 * MIB)).run(
+        NVML + SUMS + f'start()\ntake("plain", {10 * MIB})\nsay(sums())', CUDA_VISIBLE_DEVICES="1"
+    )
+    assert [64 * MIB, 10 * MIB, 54 * MIB] == told
+
+
+def test_what_the_card_has_no_room_for_is_reserved(shared: Rack) -> None:
+    total, used, free = shared.grant(Terms(uuid=SECOND, memory=1000 * MIB)).run(
+        NVML + SUMS + "say(sums())"
+    )
+    assert (1000 * MIB, 0) == (total, used)
+    assert 0 < free <= 1024 * MIB - NEIGHBOUR
+
+
+def test_memory_sums_to_a_limit_that_was_lowered_below_what_is_held(rack: Rack) -> None:
+    grant = rack.grant(Terms(memory=64 * MIB))
+    program = grant.start(
+        NVML
+        + SUMS
+        + f'start()\ntake("plain", {10 * MIB})\nsay(0)\nsys.stdin.readline()\nsay(sums())'
+    )
+    assert program.stdout is not None
+    program.stdout.readline()
+    grant.set(Terms(memory=4 * MIB))
+    out, _ = program.communicate("\n", timeout=60)
+
+    assert [4 * MIB, 4 * MIB, 0] == json.loads(out)
+
+
+# ------------------------------------------------------------------------------------ processes
+
+LISTED = (
+    CARD
+    + """
+def listed(name, struct, room=8):
+    count, rows = c_uint(room), (struct * 8)()
+    ask = pynvml._nvmlGetFunctionPointer(name)
+    code = ask(card, byref(count), rows if room else None)
+    if not room:
+        return code, count.value
+    found = [[row.pid - os.getpid(), row.usedGpuMemory // (1 << 20)] for row in rows[:count.value]]
+    return code, found
+class Old(ctypes.Structure):
+    _fields_ = [("pid", c_uint), ("usedGpuMemory", ctypes.c_ulonglong)]
+def versions(kind):
+    structs = {"": Old, "_v2": c_nvmlProcessInfo_v2_t, "_v3": c_nvmlProcessInfo_v2_t}
+    return [listed(f"nvmlDeviceGet{kind}RunningProcesses{version}", struct)
+            for version, struct in structs.items()]
+"""
+)
+
+
+def test_processes_are_the_grants_own_in_each_version(shared: Rack) -> None:
+    grant = shared.grant(Terms(uuid=SECOND))
+    sibling = grant.start(
+        f'start()\ntake("plain", {3 * MIB})\nsay(0)\nsys.stdin.read()', CUDA_VISIBLE_DEVICES="1"
+    )
+    with meanwhile(sibling):
+        assert sibling.stdout is not None
+        sibling.stdout.readline()
+        compute, graphics, details, without_room = grant.run(
+            NVML
+            + LISTED
+            + f"""
+start()
+take("plain", {10 * MIB})
+details = nvmlDeviceGetRunningProcessDetailList(card, nvmlProcessDetailList_v1, 0)
+say([versions("Compute"), versions("Graphics"),
+     [[one.pid - os.getpid(), one.usedGpuMemory // {MIB}] for one in details],
+     listed("nvmlDeviceGetComputeRunningProcesses", Old, 0)])
+""",
+            CUDA_VISIBLE_DEVICES="1",
+        )
+    own = details
+    assert [3, 10] == sorted(memory for _, memory in own)
+    assert [0, 10] in own
+    assert [[0, own]] * 3 == compute
+    assert [[0, []]] * 3 == graphics
+    assert [7, 2] == without_room
+
+
+@pytest.mark.parametrize("environment", [{"MEMORY": "no"}, {"PIDS": "host"}])
+def test_a_process_that_the_driver_lists_badly_has_the_ledgers_figure(
+    rack: Rack, management: str, environment: dict[str, str]
+) -> None:
+    told = rack.grant(Terms(uuid=SECOND)).run(
+        NVML
+        + LISTED
+        + f"""
+start(1)
+take("plain", {10 * MIB})
+say(listed("nvmlDeviceGetComputeRunningProcesses", Old))
+""",
+        LD_LIBRARY_PATH=management,
+        **environment,
+    )
+    assert [0, [[0, 10]]] == told
+
+
+def test_accounts_and_sessions_are_of_the_grants_processes(rack: Rack, management: str) -> None:
+    told = rack.grant(Terms(uuid=SECOND)).run(
+        NVML
+        + CARD
+        + """
+start(1)
+own = os.getpid()
+def stats(pid):
+    it = (c_uint * 32)(pid)
+    return pynvml._nvmlGetFunctionPointer("nvmlDeviceGetAccountingStats_v2")(card, it)
+def asked(name):
+    count = c_uint(0)
+    return pynvml._nvmlGetFunctionPointer(name)(card, byref(count), None), count.value
+say([
+    [pid - own for pid in nvmlDeviceGetAccountingPids(card)],
+    [tried(lambda: bool(nvmlDeviceGetAccountingStats(card, own + each))) for each in (0, 1)],
+    [stats(own), stats(own + 1)],
+    [one.pid - own for one in nvmlDeviceGetEncoderSessions(card)],
+    [one.pid - own for one in nvmlDeviceGetFBCSessions(card)],
+    asked("nvmlDeviceGetEncoderSessions"), asked("nvmlDeviceGetFBCSessions"),
+    [one.pid - own for one in nvmlDeviceGetMPSComputeRunningProcesses(card)],
+])
+""",
+        LD_LIBRARY_PATH=management,
+    )
+    own = [0]
+    assert [own, [True, "Not Found"], [0, 6], own, own, [0, 1], [0, 1], own] == told
+
+
+# ---------------------------------------------------------------------------------- utilization
+
+UTILIZATION = (
+    CARD
+    + """
+def rates():
+    it = nvmlDeviceGetUtilizationRates(card)
+    return it.gpu, it.memory
+def samples(kind):
+    return [each.sampleValue.uiVal for each in nvmlDeviceGetSamples(card, kind, 0)[1]]
+"""
+)
+
+
+def test_utilization_is_the_device_time_that_the_grant_is_charged(shared: Rack) -> None:
+    grant = shared.grant(Terms(uuid=SECOND, core=3000))
+    idle, busy, later = grant.run(
+        NVML
+        + UTILIZATION
+        + """
+start()
+idle = rates()[0]
+def work(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        launch(kernel, 1000)
+        call("cuCtxSynchronize")
+kernel = spin_kernel()
+work(1.2)
+first = rates()[0]
+work(0.7)
+say([idle, first, rates()[0]])
+""",
+        CUDA_VISIBLE_DEVICES="1",
+    )
+    assert 0 == idle
+    assert 20 <= busy <= 40
+    assert 20 <= later <= 40
+
+
+def test_utilization_without_a_limit_of_core_is_what_the_driver_sampled_of_the_grant(
+    shared: Rack, management: str
+) -> None:
+    told = shared.grant(Terms(uuid=SECOND)).run(
+        NVML + UTILIZATION + "start(1)\nsay([rates(), samples(1)])",
+        LD_LIBRARY_PATH=management,
+    )
+    assert [[30, 30], [30]] == told
+
+
+def test_utilization_is_unknown_where_the_driver_knows_the_processes_by_other_pids(
+    rack: Rack, management: str
+) -> None:
+    told = rack.grant(Terms(uuid=SECOND)).run(
+        NVML + UTILIZATION + "start(1)\nsay([tried(rates), tried(samples, 1)])",
+        LD_LIBRARY_PATH=management,
+        PIDS="host",
+    )
+    assert ["Not Supported"] * 2 == told
+
+
+def test_samples_of_utilization_are_of_the_grants_processes(rack: Rack, management: str) -> None:
+    told = rack.grant(Terms(uuid=SECOND)).run(
+        NVML
+        + UTILIZATION
+        + """
+start(1)
+own = os.getpid()
+say([[one.pid - own for one in nvmlDeviceGetProcessUtilization(card, 0)],
+     [one.pid - own for one in nvmlDeviceGetProcessesUtilizationInfo(card, 0)]])
+""",
+        LD_LIBRARY_PATH=management,
+    )
+    assert [[0], [0]] == told
+
+
+def test_a_grant_that_does_nothing_has_no_samples_of_its_neighbours(shared: Rack) -> None:
+    told = shared.grant(Terms(uuid=SECOND)).run(
+        NVML + UTILIZATION + "say(tried(nvmlDeviceGetProcessUtilization, card, 0))"
+    )
+    assert "Not Found" == told
+
+
+def test_what_is_known_of_the_whole_card_alone_is_not_said(rack: Rack, management: str) -> None:
+    told = rack.grant(Terms(uuid=SECOND)).run(
+        NVML
+        + UTILIZATION
+        + """
+gpm = pynvml._nvmlGetFunctionPointer("nvmlGpmSampleGet")
+say([tried(nvmlDeviceGetEncoderUtilization, card), tried(samples, 2), tried(samples, 9),
+     nvmlGpmQueryDeviceSupport(card).isSupportedDevice, gpm(card, None), samples(0)])
+""",
+        LD_LIBRARY_PATH=management,
+    )
+    assert [*["Not Supported"] * 3, 0, 3, [99]] == told
+
+
+# -------------------------------------------------------------------------- with another library
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """Another vendor's library with some of NVML's names, and one that is linked to it."""
+    library, user = tmp_path / "libtheirs.so", tmp_path / "libuser.so"
+    functions = "int nvmlDeviceGetCount_v2(unsigned *count) { *count = 77; return 0; }\n"
+    calls = (
+        "int nvmlDeviceGetCount_v2(unsigned *);\n"
+        "unsigned cards(void) { unsigned n; return nvmlDeviceGetCount_v2(&n) ? 0 : n; }\n"
+    )
+    _library(library, functions)
+    _library(user, calls, f"-L{tmp_path}", "-ltheirs", f"-Wl,-rpath,{tmp_path}")
+    return tmp_path
+
+
+def _library(path: Path, source: str, *flags: str) -> None:
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", f"-Wl,-soname,{path.name}", *flags]
+    subprocess.run([*command, "-o", path], input=source, text=True, check=True)
+
+
+def test_two_libraries_of_one_name_answer_each_for_itself(rack: Rack, theirs: Path) -> None:
+    told = rack.grant(Terms(uuid=SECOND)).run(
+        NVML
+        + f"""
+count = c_uint()
+ctypes.CDLL({str(theirs / "libtheirs.so")!r}).nvmlDeviceGetCount_v2(byref(count))
+say([count.value, ctypes.CDLL({str(theirs / "libuser.so")!r}).cards(), nvmlDeviceGetCount()])
+"""
+    )
+    assert [77, 77, 1] == told
+
+
+def test_what_is_linked_to_nvml_is_shown_the_grant_beside_another_library(
+    rack: Rack, theirs: Path
+) -> None:
+    calls = (
+        "int nvmlInit_v2(void); int nvmlDeviceGetCount_v2(unsigned *);\n"
+        "unsigned cards(void) { unsigned n; nvmlInit_v2(); "
+        "return nvmlDeviceGetCount_v2(&n) ? 0 : n; }\n"
+    )
+    driver = hetero_simulator.fake_drivers() / "libnvidia-ml.so.1"
+    _library(theirs / "libnvidias.so", calls, "-x", "none", str(driver))
+    code = f"""
+import ctypes
+theirs = ctypes.CDLL({str(theirs / "libtheirs.so")!r}, mode=ctypes.RTLD_GLOBAL)
+print(ctypes.CDLL({str(theirs / "libnvidias.so")!r}).cards())
+"""
+    grant = rack.grant(Terms(uuid=SECOND))
+    program = rack.machine.spawn([sys.executable, "-c", code], **grant.environment)
+    assert ("1\n", "") == program.communicate(timeout=60)
+
+
+def test_with_no_grant_another_vendors_library_answers_itself(rack: Rack, theirs: Path) -> None:
+    code = f"say(ctypes.CDLL({str(theirs / 'libuser.so')!r}).cards())"
+    assert 77 == rack.run(code, LD_PRELOAD=str(LIMITER))
+
+
+def test_iluvatars_library_and_nvidias_answer_in_one_process(tmp_path: Path) -> None:
+    rack = Rack.of(tmp_path, 2)
+    with rack.machine.rack.open("a") as file:
+        file.write("[device]\nvendor = iluvatar\nmodel = BI-V150\nmemory = 32 GiB\n")
+    code = NVML + (
+        """
+theirs = ctypes.CDLL("libixml.so")
+theirs.nvmlInit_v2()
+count = c_uint()
+theirs.nvmlDeviceGetCount_v2(byref(count))
+say([count.value, nvmlDeviceGetCount()])
+"""
+    )
+    assert [1, 2] == rack.run(code)
+    assert [1, 1] == rack.grant(Terms(uuid=SECOND)).run(code)
