@@ -15,8 +15,8 @@ static struct {
     uint64_t live, charged;
 } arrays[HETERO_MAX_DEVICES];
 
-/* What entries link to: a piece; a block that is charged. */
-static char piece, charged;
+/* What entries link to: a piece; a block that is charged; an allocation that has its context's block. */
+static char piece, charged, with_context;
 
 void blocks_after_fork(void)
 {
@@ -93,6 +93,35 @@ CUresult settle_piece(CUresult answer, const CUdeviceptr *pointer, int device)
     else
         settle_pointer(answer, pointer, device, 0, &piece);
     return answer;
+}
+
+uint64_t blocks_charged(int device, uint64_t bytes, uint64_t held)
+{
+    CUcontext context = held > 0 && counted(device) ? context_current() : NULL;
+    struct entry previous, found,
+        entry = {.key = (uintptr_t)context, .kind = CONTEXT_BLOCK, .bytes = UINT64_MAX, .owner = context};
+    if (context == NULL || table_get(CONTEXT_BLOCK, entry.key, &found) || charge_fits(device, held) ||
+        !charge_fits(device, bytes))
+        return held;
+    pthread_mutex_lock(&counting);
+    bool ours = !table_get(CONTEXT_BLOCK, entry.key, &found) && table_put(&entry, &previous);
+    pthread_mutex_unlock(&counting);
+    return ours ? bytes : held;
+}
+
+CUresult settle_blocks(CUresult answer, const CUdeviceptr *pointer, int device, uint64_t held, uint64_t charged_)
+{
+    struct entry of = {.link = held > charged_ ? &with_context : NULL, .owner = context_current()};
+    if (answer != CUDA_SUCCESS)
+        context_block_freed(&of);
+    return settle_pointer(answer, pointer, device, charged_, of.link);
+}
+
+void context_block_freed(const struct entry *entry)
+{
+    struct entry first;
+    if (entry->link == &with_context)
+        table_take(CONTEXT_BLOCK, (uintptr_t)entry->owner, &first);
 }
 
 void piece_freed(const struct entry *entry)

@@ -23,9 +23,20 @@ uint64_t blocks_for(uint64_t bytes);
 /* The driver placed a piece, or did not: it is charged by its block, or freed again and refused. */
 CUresult settle_piece(CUresult answer, const CUdeviceptr *pointer, int device);
 
+/* What is to be charged for `bytes` that take `held`: where the grant has no room for whole blocks but for the bytes,
+ * the rest may lie in the block that is part of the current context, in place of pieces. So a grant of 1 MiB can hold
+ * 1 MiB. */
+uint64_t blocks_charged(int device, uint64_t bytes, uint64_t held);
+
+/* The driver answered to an allocation for which `charged` of `held` are charged. */
+CUresult settle_blocks(CUresult answer, const CUdeviceptr *pointer, int device, uint64_t held, uint64_t charged);
+
 /* Whether an entry is a piece; and a piece was freed. */
 bool is_piece(const struct entry *entry);
 void piece_freed(const struct entry *entry);
+
+/* The context has its block again, if an allocation's entry has it. */
+void context_block_freed(const struct entry *entry);
 
 /* A block's context ended. */
 void block_over(const struct entry *entry);

@@ -75,9 +75,11 @@ void give_back(const struct entry *entry)
     else if (entry->kind == HELD_ARRAY)
         array_gone(entry);
     else if (entry->kind == HELD_POINTER || entry->kind == HELD_MODULE ||
-             (entry->kind >= CONTEXT_LIMIT && entry->kind < HELD_MODULE))
+             (entry->kind >= CONTEXT_LIMIT && entry->kind < HELD_MODULE)) {
         refund(entry->device, entry->bytes);
-    else if (entry->kind == HELD_BLOCK)
+        context_block_freed(entry);
+    }
+    if (entry->kind == HELD_BLOCK)
         block_over(entry);
 }
 

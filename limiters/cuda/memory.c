@@ -50,17 +50,17 @@ CUresult total_memory(CUresult (*real)(size_t *, CUdevice), size_t *bytes, CUdev
 CUresult allocate(CUresult (*real)(CUdeviceptr *, size_t), CUdeviceptr *pointer, size_t bytes)
 {
     int device = device_current();
-    uint64_t held = blocks_for(bytes);
-    CUresult refused = charge(device, held);
+    uint64_t held = blocks_for(bytes), charged = blocks_charged(device, bytes, held);
+    CUresult refused = charge(device, charged);
     if (refused != CUDA_SUCCESS)
-        return refused;
+        return settle_blocks(refused, NULL, DEVICE_NONE, held, charged);
     CUresult answer = real(pointer, bytes);
     if (held == 0)
         return spills(answer, device) ? allocate_spilled(pointer, device, bytes)
                                       : settle_piece(answer, pointer, device);
     if (spills(answer, device))
-        return settle_spill(pointer, device, bytes, held);
-    return settle_pointer(answer, pointer, device, held, NULL);
+        return settle_spill(pointer, device, bytes, charged);
+    return settle_blocks(answer, pointer, device, held, charged);
 }
 
 CUresult allocate_managed(CUresult (*real)(CUdeviceptr *, size_t, unsigned), CUdeviceptr *pointer, size_t bytes,

@@ -50,7 +50,9 @@ static int device_of_image(void)
 #define LOAD(module, read, undo, call)                                                                               \
     do {                                                                                                               \
         int device = device_of_image();                                                                                \
-        struct image image = counted(device) ? read : (struct image){0};                                               \
+        if (!counted(device))                                                                                          \
+            return call;                                                                                               \
+        struct image image = read;                                                                                     \
         uint64_t bytes = blocks_for(image.globals);                                                                    \
         CUresult answer = charge(device, bytes);                                                                       \
         if (answer != CUDA_SUCCESS)                                                                                    \

@@ -16,3 +16,9 @@ bool mtml_process_memory(const char *uuid, uint64_t *bytes)
     (void)uuid, (void)bytes;
     return false;
 }
+
+bool mtml_card_memory(const char *uuid, uint64_t *bytes)
+{
+    (void)uuid, (void)bytes;
+    return false;
+}

@@ -12,5 +12,6 @@ void mtml_prepare(void);
 /* The power of a device (engine.h), and what the driver counts for this process on it. */
 bool mtml_power(const char *uuid, struct power_reading *reading);
 bool mtml_process_memory(const char *uuid, uint64_t *bytes);
+bool mtml_card_memory(const char *uuid, uint64_t *bytes);
 
 #endif

@@ -116,6 +116,17 @@ bool nvml_power(const char *uuid, struct power_reading *reading)
     return known;
 }
 
+bool nvml_card_memory(const char *uuid, uint64_t *bytes)
+{
+    typeof(&nvmlDeviceGetMemoryInfo) info = KNOWN(nvmlDeviceGetMemoryInfo);
+    nvmlDevice_t device;
+    nvmlMemory_t memory;
+    bool known = info != NULL && find(uuid, &device) && info(device, &memory) == NVML_SUCCESS;
+    if (known)
+        *bytes = memory.used;
+    return known;
+}
+
 bool nvml_process_memory(const char *uuid, uint64_t *bytes)
 {
     enum { MOST = 512 };

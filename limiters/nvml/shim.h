@@ -16,4 +16,7 @@ bool nvml_power(const char *uuid, struct power_reading *reading);
 /* What the driver counts for this process on a device. */
 bool nvml_process_memory(const char *uuid, uint64_t *bytes);
 
+/* What is used of a device, by whomever. */
+bool nvml_card_memory(const char *uuid, uint64_t *bytes);
+
 #endif

@@ -163,7 +163,7 @@ input()
 
 
 def test_three_hundred_processes_at_once_all_get_a_slot_and_never_too_much(rack: Rack) -> None:
-    grant = rack.grant(Terms(memory=300 * MIB))  # each of them wants 1 MiB
+    grant = rack.grant(Terms(memory=600 * MIB))  # each of them wants 1 MiB, which takes 2
     for _ in range(2):  # the second time among the slots of the dead
         starts = rack.machine.spawn(
             [str(hetero_simulator.timing("cuda")), "--starts", "300"], **grant.environment
