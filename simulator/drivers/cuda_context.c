@@ -36,6 +36,7 @@ void device_leave(struct device *device)
 {
     if (--device->contexts)
         return;
+    settle(NULL);
     for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
         if (pool->device == device)
             object_free(pool);
@@ -52,8 +53,16 @@ void submit(struct stream *stream, uint64_t ns)
     if (!engine_done(device->account, *oldest))
         wait_for(device, (struct position){.fence = *oldest});
     stream->last.fence = *oldest = engine_submit(device->account, ns);
-    if (!(stream->flags & CU_STREAM_NON_BLOCKING))
-        stream->context->legacy->last = stream->last;
+    legacy_follows(stream);
+}
+
+void legacy_follows(struct stream *stream)
+{
+    struct position *last = &stream->context->legacy->last;
+    if (stream->flags & CU_STREAM_NON_BLOCKING)
+        return;
+    last->fence = stream->last.fence;
+    last->condition = condition_both(last->condition, stream->last.condition);
 }
 
 static CUresult context_new(struct device *device, unsigned flags, unsigned api, struct context **context)
@@ -74,7 +83,8 @@ static CUresult context_new(struct device *device, unsigned flags, unsigned api,
 
 static void context_free(struct context *context)
 {
-    wait_for(context->device, context->legacy->last);
+    wait_for(context->device, (struct position){.fence = context->legacy->last.fence});
+    settle(context);
     memory_free_of(context);
     arrays_free_of(context);
     blocks_free(context);
@@ -336,10 +346,12 @@ static CUresult synchronize(CUcontext handle)
         return CUDA_ERROR_INVALID_CONTEXT;
     CHECK(capture_guard());
     struct position all = context->legacy->last;
-    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
-        if (it->context == context && it->last.fence >= all.fence)
-            all.fence = it->last.fence;
-    all.host = driver.host_submitted;
+    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));) {
+        if (it->context != context)
+            continue;
+        all.fence = it->last.fence > all.fence ? it->last.fence : all.fence;
+        all.condition = condition_both(all.condition, it->last.condition);
+    }
     wait_for(context->device, all);
     pools_settle(context->device);
     return CUDA_SUCCESS;

@@ -54,6 +54,14 @@ PTSZ(cuStreamGetId, (CUstream s, unsigned long long *id), (OWN(s), id))
 PTSZ(cuStreamGetDevice, (CUstream s, CUdevice *device), (OWN(s), device))
 PTSZ(cuStreamGetCtx, (CUstream s, CUcontext *context), (OWN(s), context))
 PTSZ(cuStreamGetCtx_v2, (CUstream s, CUcontext *context, CUgreenCtx *green), (OWN(s), context, green))
+PTSZ(cuStreamWaitValue32_v2, (CUstream s, CUdeviceptr address, uint32_t value, unsigned flags),
+     (OWN(s), address, value, flags))
+PTSZ(cuStreamWaitValue64_v2, (CUstream s, CUdeviceptr address, uint64_t value, unsigned flags),
+     (OWN(s), address, value, flags))
+PTSZ(cuStreamWriteValue32_v2, (CUstream s, CUdeviceptr address, uint32_t value, unsigned flags),
+     (OWN(s), address, value, flags))
+PTSZ(cuStreamWriteValue64_v2, (CUstream s, CUdeviceptr address, uint64_t value, unsigned flags),
+     (OWN(s), address, value, flags))
 PTSZ(cuStreamIsCapturing, (CUstream s, CUstreamCaptureStatus *status), (OWN(s), status))
 PTSZ(cuStreamBeginCapture, (CUstream s), (OWN(s)))
 PTSZ(cuStreamBeginCapture_v2, (CUstream s, CUstreamCaptureMode mode), (OWN(s), mode))

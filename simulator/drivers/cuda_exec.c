@@ -111,7 +111,7 @@ EXPORT CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle)
 }
 
 /* A launch that finds memory of the last one still allocated frees it first, or is refused, as the flag says. */
-static CUresult free_first(const struct graph *graph, bool may)
+static CUresult free_first(const struct graph *graph, const struct stream *stream, bool may)
 {
     for (const struct node *node = graph->first; node; node = node->next) {
         if (node->work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
@@ -120,7 +120,7 @@ static CUresult free_first(const struct graph *graph, bool may)
         if (memory && memory->live) {
             if (!may)
                 return CUDA_ERROR_INVALID_VALUE;
-            memory_retire(memory);
+            memory_retire(memory, stream);
         }
     }
     return CUDA_SUCCESS;
@@ -155,6 +155,6 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
     if (stream->capture) /* becomes a child of the graph being made */
         return enqueue(stream,
                        &(struct work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = graph_copy(exec->graph, true)});
-    CHECK(free_first(exec->graph, exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
+    CHECK(free_first(exec->graph, stream, exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
     return run(stream, exec->graph);
 }

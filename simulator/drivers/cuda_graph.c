@@ -56,7 +56,8 @@ void graph_free(struct graph *graph)
 static CUresult reserve(struct context *context, struct pool *pool, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
     struct memory *memory;
-    CHECK(memory_new(context, params->bytesize, MEMORY_GRAPH, pool, &memory));
+    CHECK(memory_new(&(struct memory){.context = context, .size = params->bytesize, .kind = MEMORY_GRAPH, .pool = pool},
+                     NULL, &memory));
     params->dptr = memory->start;
     params->accessDescs = NULL;
     params->accessDescCount = 0;

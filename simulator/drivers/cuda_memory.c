@@ -107,13 +107,13 @@ static bool pooled(const struct memory *memory)
     return memory->kind == MEMORY_POOL || memory->kind == MEMORY_GRAPH;
 }
 
-static bool charge(struct memory *memory)
+static bool charge(struct memory *memory, const struct stream *stream)
 {
     if (memory->kind == MEMORY_DEVICE)
         return piece_take(memory->context, memory->size, memory->size < MIB, &memory->piece);
-    memory->charged = round_up(memory->size, GRAIN);
+    memory->charged = pooled(memory) ? memory->size : round_up(memory->size, GRAIN);
     if (pooled(memory))
-        return pool_take(memory->pool, memory->charged);
+        return pool_take(memory->pool, stream, memory->charged);
     if (engine_charge(memory->device->account, memory->charged))
         return true;
     if (memory->kind != MEMORY_MANAGED)
@@ -122,51 +122,55 @@ static bool charge(struct memory *memory)
     return true;
 }
 
-static void discharge(struct memory *memory)
+static void discharge(struct memory *memory, const struct stream *stream)
 {
     if (memory->kind == MEMORY_DEVICE)
-        piece_give(&memory->piece);
+        depart(stream, &memory->piece);
     else if (pooled(memory))
-        memory->pool->used -= memory->charged;
+        pool_give(memory->pool, stream, memory->charged);
     else
         engine_release(memory->device->account, memory->charged);
     memory->charged = 0;
 }
 
-CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, struct pool *pool,
-                    struct memory **result)
+static bool place_in_memory(struct memory *memory)
 {
-    if (!size)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (size > context->device->card->memory && kind != MEMORY_MANAGED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    struct memory memory = {.size = size,
-                            .length = round_up(size, PAGE),
-                            .kind = kind,
-                            .context = context,
-                            .device = pool ? pool->device : context->device,
-                            .pool = pool};
     void *start;
-    if (kind != MEMORY_GRAPH && !charge(&memory))
+    memory->start = memory->piece.start;
+    memory->length = memory->kind == MEMORY_DEVICE ? memory->piece.length : round_up(memory->size, PAGE);
+    if (memory->kind == MEMORY_DEVICE)
+        return true;
+    if (!memory_map(memory->length, &memory->offset, NULL, &start))
+        return false;
+    memory->start = (uintptr_t)start;
+    return true;
+}
+
+CUresult memory_new(const struct memory *wanted, const struct stream *stream, struct memory **result)
+{
+    struct memory memory = *wanted;
+    memory.device = memory.pool ? memory.pool->device : memory.context->device;
+    memory.live = memory.kind != MEMORY_GRAPH;
+    if (!memory.size)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (memory.size > memory.device->card->memory && memory.kind != MEMORY_MANAGED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memory.live = kind != MEMORY_GRAPH;
-    if (kind == MEMORY_DEVICE) {
-        start = (void *)memory.piece.start;
-        memory.length = memory.piece.length;
-    } else if (!memory_map(memory.length, &memory.offset, NULL, &start)) {
+    settle(NULL);
+    if (memory.live && !charge(&memory, stream))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!place_in_memory(&memory)) {
         if (memory.live)
-            discharge(&memory);
+            discharge(&memory, NULL);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    memory.start = (uintptr_t)start;
     *result = memory_insert(&memory);
     return CUDA_SUCCESS;
 }
 
-void memory_free(struct memory *memory)
+void memory_free(struct memory *memory, const struct stream *stream)
 {
     if (memory->live)
-        discharge(memory);
+        discharge(memory, stream);
     if (memory->kind != MEMORY_DEVICE) {
         munmap((void *)memory->start, memory->length);
         memory_discard(memory->offset, memory->length);
@@ -174,24 +178,25 @@ void memory_free(struct memory *memory)
     memory_remove(memory);
 }
 
-CUresult memory_revive(struct memory *memory)
+CUresult memory_revive(struct memory *memory, const struct stream *stream)
 {
     if (!memory || memory->kind != MEMORY_GRAPH || memory->live)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!charge(memory))
+    settle(NULL);
+    if (!charge(memory, stream))
         return CUDA_ERROR_OUT_OF_MEMORY;
     memory->live = true;
     return CUDA_SUCCESS;
 }
 
-void memory_retire(struct memory *memory)
+void memory_retire(struct memory *memory, const struct stream *stream)
 {
     if (!memory)
         return;
     if (memory->kind != MEMORY_GRAPH) {
-        memory_free(memory);
+        memory_free(memory, stream);
     } else if (memory->live) {
-        discharge(memory);
+        discharge(memory, stream);
         memory->live = false;
         memory_discard(memory->offset, memory->length);
     }
@@ -208,16 +213,9 @@ void memory_free_of(const struct context *context)
         } else if (memory->kind == MEMORY_IPC) {
             memory_close(memory);
         } else if (memory->kind != MEMORY_MAPPED) { /* which stays until it is unmapped */
-            memory_free(memory);
+            memory_free(memory, NULL);
         }
     }
-}
-
-void memory_free_from(const struct pool *pool)
-{
-    for (size_t i = range_count; i-- > 0;)
-        if (ranges[i]->pool == pool)
-            memory_free(ranges[i]);
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
@@ -225,6 +223,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     LOCKED;
     WITH_CONTEXT(context);
     struct device *device = context->device;
+    settle(NULL);
     if (free_bytes)
         *free_bytes = device->card->memory - engine_used(driver.rack->engine, device->card_index);
     if (total)
@@ -240,7 +239,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, enum memory_kind kin
         return CUDA_ERROR_INVALID_VALUE;
     CHECK(capture_guard());
     struct memory *memory;
-    CHECK(memory_new(context, size, kind, NULL, &memory));
+    CHECK(memory_new(&(struct memory){.context = context, .size = size, .kind = kind}, NULL, &memory));
     *pointer = memory->start;
     return CUDA_SUCCESS;
 }
@@ -276,7 +275,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
         return CUDA_ERROR_INVALID_VALUE;
     struct device *device = memory->device;
     wait_for(device, memory->context->legacy->last); /* a free waits for the work that may use it */
-    memory_retire(memory_find(pointer));
+    memory_retire(memory_find(pointer), NULL);
     pools_settle(device);
     return CUDA_SUCCESS;
 }

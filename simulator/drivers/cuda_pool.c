@@ -1,6 +1,8 @@
 /* Memory pools, and allocation in stream order from them. */
 #include "driver.h"
 
+#include <stdlib.h>
+
 #define CHUNK (UINT64_C(32) << 20) /* what a pool asks the card for at a time */
 
 struct pool *pool_new(struct device *device, uint64_t threshold)
@@ -13,40 +15,148 @@ struct pool *pool_new(struct device *device, uint64_t threshold)
     return pool;
 }
 
-bool pool_take(struct pool *pool, uint64_t bytes)
+struct departure { /* freed in the order of a stream that is not there yet: still the card's */
+    const struct context *context;
+    struct device *device;
+    struct position at;
+    uint64_t stream; /* its number; it may be destroyed meanwhile */
+    struct pool *pool;
+    uint64_t bytes;     /* of the pool */
+    struct piece piece; /* of memory without a pool */
+    struct departure *next;
+};
+static struct departure *departures; /* under driver.lock */
+
+static void depart_at(const struct stream *stream, const struct departure *what)
 {
-    if (pool->props.maxSize && pool->used + bytes > pool->props.maxSize)
-        return false;
-    if (pool->used + bytes > pool->reserved) {
-        uint64_t more = round_up(pool->used + bytes, CHUNK) - pool->reserved;
-        if (!engine_charge(pool->device->account, more)) {
-            more = pool->used + bytes - pool->reserved;
-            if (!engine_charge(pool->device->account, more))
-                return false;
-        }
-        pool->reserved += more;
-    }
-    pool->used += bytes;
-    pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
-    pool->reserved_high = pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
-    return true;
+    struct departure *it = malloc(sizeof *it);
+    *it = *what;
+    it->context = stream->context;
+    it->device = stream->context->device;
+    it->at = stream->last;
+    it->stream = stream->object.number;
+    it->next = departures;
+    departures = it;
+}
+
+void depart(const struct stream *stream, const struct piece *piece)
+{
+    if (!stream || reached(stream->context->device, stream->last))
+        piece_give(piece);
+    else
+        depart_at(stream, &(struct departure){.piece = *piece});
 }
 
 static void pool_trim(struct pool *pool, uint64_t keep)
 {
-    if (keep < pool->used)
-        keep = round_up(pool->used, CHUNK);
+    uint64_t held = pool->used + pool->leaving;
+    if (keep < held)
+        keep = round_up(held, CHUNK);
     if (pool->reserved > keep) {
         engine_release(pool->device->account, pool->reserved - keep);
         pool->reserved = keep;
     }
+    if (pool->destroyed && !pool->reserved)
+        object_free(pool);
+}
+
+void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes)
+{
+    pool->used -= bytes;
+    if (stream && !reached(stream->context->device, stream->last)) {
+        pool->leaving += bytes;
+        depart_at(stream, &(struct departure){.pool = pool, .bytes = bytes});
+    } else if (pool->destroyed) {
+        pool_trim(pool, 0);
+    }
+}
+
+static bool is_free(const struct departure *it, const struct context *ending)
+{
+    const struct block *block = it->piece.block;
+    return (ending && (it->context == ending || (block && block->context == ending))) ||
+           (it->pool && !it->pool->device->contexts) || reached(it->device, it->at);
+}
+
+void settle(const struct context *ending)
+{
+    for (struct departure **link = &departures, *it; (it = *link);) {
+        if (!is_free(it, ending)) {
+            link = &it->next;
+            continue;
+        }
+        *link = it->next;
+        if (it->pool) {
+            it->pool->leaving -= it->bytes;
+            if (it->pool->destroyed)
+                pool_trim(it->pool, 0);
+        } else {
+            piece_give(&it->piece);
+        }
+        free(it);
+    }
+}
+
+/* So many bytes of what the stream itself freed may be its next allocation's: nobody else's, before it is there. */
+static uint64_t own_departures(const struct pool *pool, const struct stream *stream, uint64_t most)
+{
+    uint64_t own = 0;
+    for (const struct departure *it = departures; it; it = it->next)
+        if (it->pool == pool && it->stream == stream->object.number)
+            own += it->bytes;
+    return own < most ? own : most;
+}
+
+static void reuse(struct pool *pool, const struct stream *stream, uint64_t bytes)
+{
+    pool->leaving -= bytes;
+    for (struct departure *it = departures; it && bytes; it = it->next) {
+        uint64_t part = it->bytes < bytes ? it->bytes : bytes;
+        if (it->pool == pool && it->stream == stream->object.number) {
+            it->bytes -= part;
+            bytes -= part;
+        }
+    }
+}
+
+static bool reserve(struct pool *pool, uint64_t bytes)
+{
+    uint64_t more = round_up(bytes, CHUNK) - pool->reserved;
+    if (!engine_charge(pool->device->account, more)) {
+        more = bytes - pool->reserved;
+        if (!engine_charge(pool->device->account, more))
+            return false;
+    }
+    pool->reserved += more;
+    pool->reserved_high = pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
+    return true;
+}
+
+bool pool_take(struct pool *pool, const struct stream *stream, uint64_t bytes)
+{
+    uint64_t own = own_departures(pool, stream, bytes), held = pool->used + pool->leaving + bytes - own;
+    if (pool->props.maxSize && pool->used + bytes > pool->props.maxSize)
+        return false;
+    if (held > pool->reserved && !reserve(pool, held))
+        return false;
+    reuse(pool, stream, own);
+    pool->used += bytes;
+    pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
+    return true;
 }
 
 void pools_settle(struct device *device)
 {
+    settle(NULL);
     for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
         if (pool->device == device)
             pool_trim(pool, pool->threshold);
+}
+
+static struct pool *pool_find(CUmemoryPool handle)
+{
+    struct pool *pool = object_find(handle, OBJECT_POOL);
+    return pool && !pool->destroyed ? pool : NULL;
 }
 
 static CUresult allocate_in_order(CUdeviceptr *pointer, size_t size, CUmemoryPool pool_handle, CUstream handle)
@@ -55,13 +165,14 @@ static CUresult allocate_in_order(CUdeviceptr *pointer, size_t size, CUmemoryPoo
     struct stream *stream = stream_find(handle);
     if (!stream)
         return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
-    struct pool *pool = pool_handle ? object_find(pool_handle, OBJECT_POOL) : stream->context->device->current_pool;
+    struct pool *pool = pool_handle ? pool_find(pool_handle) : stream->context->device->current_pool;
     if (!pool || !pointer || !size)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture)
         return captured_alloc(stream, pool, size, pointer);
     struct memory *memory;
-    CHECK(memory_new(stream->context, size, MEMORY_POOL, pool, &memory));
+    CHECK(memory_new(&(struct memory){.context = stream->context, .size = size, .kind = MEMORY_POOL, .pool = pool},
+                     stream, &memory));
     *pointer = memory->start;
     return CUDA_SUCCESS;
 }
@@ -90,7 +201,7 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle)
 
 #define WITH_POOL(name, handle)                                                                                        \
     LOCKED;                                                                                                            \
-    struct pool *name = object_find(handle, OBJECT_POOL);                                                              \
+    struct pool *name = pool_find(handle);                                                                             \
     if (!name)                                                                                                         \
     return CUDA_ERROR_INVALID_VALUE
 
@@ -99,6 +210,8 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *prop
     LOCKED;
     struct device *device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? device_at(props->location.id)
                                                                                          : NULL;
+    if (props && props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (!handle || !device || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (props->handleTypes)
@@ -116,17 +229,18 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
     WITH_POOL(pool, handle);
     if (pool == pool->device->default_pool || pool == pool->device->graph_pool)
         return CUDA_ERROR_INVALID_VALUE;
-    memory_free_from(pool);
-    pool_trim(pool, 0);
     if (pool->device->current_pool == pool)
         pool->device->current_pool = pool->device->default_pool;
-    object_free(pool);
+    settle(NULL);
+    pool->destroyed = true;
+    pool_trim(pool, 0);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
 {
     WITH_POOL(pool, handle);
+    settle(NULL);
     pool_trim(pool, keep);
     return CUDA_SUCCESS;
 }
@@ -228,6 +342,7 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
     struct pool *pool = graph_pool(ordinal);
     if (!pool)
         return CUDA_ERROR_INVALID_DEVICE;
+    settle(NULL);
     pool_trim(pool, 0);
     return CUDA_SUCCESS;
 }

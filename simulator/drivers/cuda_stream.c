@@ -1,15 +1,5 @@
-/* Streams, events and host functions: a device does a process's work in the order it came. */
+/* Streams and events: a device does a process's work in the order it came. */
 #include "driver.h"
-
-#include <stdlib.h>
-
-struct host_call { /* waiting for the card to get there; a thread of its own runs them, as the driver's does */
-    struct work work;
-    struct account *account;
-    uint64_t fence;
-    struct host_call *next;
-};
-static struct host_call *host_first, **host_last = &host_first; /* under driver.lock */
 
 struct stream *stream_new(struct context *context, unsigned flags, int priority)
 {
@@ -35,62 +25,6 @@ struct stream *stream_find(CUstream handle)
     if (!name)                                                                                                         \
     return CUDA_ERROR_INVALID_HANDLE
 
-bool reached(struct device *device, struct position at)
-{
-    return driver.host_done >= at.host && engine_done(device->account, at.fence);
-}
-
-void wait_for(struct device *device, struct position at)
-{
-    struct account *account = device->account;
-    pthread_mutex_unlock(&driver.lock);
-    engine_wait(account, at.fence);
-    pthread_mutex_lock(&driver.lock);
-    while (driver.host_done < at.host)
-        pthread_cond_wait(&driver.host_change, &driver.lock);
-}
-
-static void *run_host_calls(void *unused)
-{
-    pthread_mutex_lock(&driver.lock);
-    for (;;) {
-        while (!host_first)
-            pthread_cond_wait(&driver.host_change, &driver.lock);
-        struct host_call *call = host_first;
-        pthread_mutex_unlock(&driver.lock);
-        engine_wait(call->account, call->fence);
-        if (call->work.host.callback)
-            call->work.host.callback(call->work.host.stream, CUDA_SUCCESS, call->work.host.argument);
-        else
-            call->work.host.call(call->work.host.argument);
-        pthread_mutex_lock(&driver.lock);
-        host_first = call->next;
-        if (!host_first)
-            host_last = &host_first;
-        free(call);
-        driver.host_done++;
-        pthread_cond_broadcast(&driver.host_change);
-    }
-    return unused;
-}
-
-static CUresult host_call(struct stream *stream, const struct work *work)
-{
-    static bool started; /* under driver.lock */
-    pthread_t thread;
-    if (!started && (pthread_create(&thread, NULL, run_host_calls, NULL) || pthread_detach(thread)))
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    started = true;
-    submit(stream, 0);
-    struct host_call *call = malloc(sizeof *call);
-    *call = (struct host_call){*work, stream->context->device->account, stream->last.fence, NULL};
-    *host_last = call;
-    host_last = &call->next;
-    stream->last.host = ++driver.host_submitted;
-    pthread_cond_broadcast(&driver.host_change);
-    return CUDA_SUCCESS;
-}
-
 /* Data moves when the call is made, which no program can tell from later: the stream's order is the order of the
  * calls. */
 CUresult perform(struct stream *stream, const struct work *work)
@@ -99,8 +33,8 @@ CUresult perform(struct stream *stream, const struct work *work)
     case CU_GRAPH_NODE_TYPE_MEMCPY: copy_box(&work->copy); break;
     case CU_GRAPH_NODE_TYPE_MEMSET: fill_box(&work->fill); break;
     case CU_GRAPH_NODE_TYPE_HOST: return host_call(stream, work);
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return memory_revive(memory_find(work->alloc.dptr));
-    case CU_GRAPH_NODE_TYPE_MEM_FREE: memory_retire(memory_find(work->free)); break;
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return memory_revive(memory_find(work->alloc.dptr), stream);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: memory_retire(memory_find(work->free), stream); break;
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
         submit(stream, 0);
         work->event->recorded = true;
@@ -209,8 +143,8 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigne
         stream->capture = event->capture; /* joins it */
     else if (event->capture != stream->capture)
         return event->capture ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION : capture_spoil(stream->capture);
-    else if (!event->capture && stream->last.host < event->at.host)
-        stream->last.host = event->at.host;
+    else if (!event->capture)
+        stream->last.condition = condition_both(stream->last.condition, event->at.condition);
     return CUDA_SUCCESS;
 }
 

@@ -48,7 +48,9 @@ struct pool { /* memory taken from the card in chunks, given out in pieces */
     struct device *device;
     CUmemPoolProps props;
     uint64_t reserved, used, reserved_high, used_high, threshold;
+    uint64_t leaving; /* freed in the order of streams that are not there yet */
     int reuse[3];
+    bool destroyed; /* found by nobody, and gone with what it holds */
 };
 
 struct device { /* a card as this process sees it; ordinals index driver.devices */
@@ -91,9 +93,9 @@ struct piece { /* what an allocation takes of a card's blocks */
     size_t length;
 };
 
-struct position {   /* a point in the order of a device's work */
-    uint64_t fence; /* of the card's work */
-    uint64_t host;  /* of this process's host functions */
+struct position {       /* a point in the order of a device's work */
+    uint64_t fence;     /* of the card's work */
+    uint64_t condition; /* the number of the last that it stands behind; 0: none */
 };
 
 struct stream {
@@ -232,8 +234,7 @@ struct driver {
     unsigned device_count;
     struct device devices[ENGINE_CARDS];
     struct capture *captures;
-    uint64_t host_submitted, host_done;
-    pthread_cond_t host_change;
+    pthread_cond_t host_change; /* a condition is met, or there is a new one */
 };
 extern struct driver driver __attribute__((visibility("hidden")));
 
@@ -297,8 +298,12 @@ CUresult enqueue(struct stream *stream, const struct work *work);  /* does it, o
 CUresult do_now(struct context *context, const struct work *work); /* on the default stream, and waits */
 CUresult perform(struct stream *stream, const struct work *work);
 void submit(struct stream *stream, uint64_t ns);
+void legacy_follows(struct stream *stream);               /* a blocking stream's work is the legacy stream's too */
 void wait_for(struct device *device, struct position at); /* gives the lock away meanwhile */
 bool reached(struct device *device, struct position at);
+bool condition_met(uint64_t number);
+uint64_t condition_both(uint64_t one, uint64_t other); /* met when both are */
+CUresult host_call(struct stream *stream, const struct work *work);
 CUresult launch_work(struct work *work, CUfunction function, const unsigned dims[7], void **params, void **extra);
 
 /* Captures and graphs. */
@@ -320,18 +325,20 @@ CUresult captured_alloc(struct stream *stream, struct pool *pool, size_t size, C
 /* Memory. */
 struct memory *memory_find(CUdeviceptr pointer); /* the range it lies in, or NULL */
 CUresult memory_check(const void *pointer, size_t size);
-CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, struct pool *pool,
-                    struct memory **memory);
-void memory_free(struct memory *memory);
-void memory_close(struct memory *memory); /* another process's */
+/* Of this context, kind, size and pool; pooled memory for the stream. */
+CUresult memory_new(const struct memory *wanted, const struct stream *stream, struct memory **memory);
+void memory_free(struct memory *memory, const struct stream *stream); /* in its order; NULL: at once */
+void memory_close(struct memory *memory);                             /* another process's */
 void memory_free_host(struct memory *memory);
 void memory_free_of(const struct context *context);
-void memory_free_from(const struct pool *pool);
-CUresult memory_revive(struct memory *memory); /* gives a graph's allocation its memory */
-void memory_retire(struct memory *memory);     /* and takes it back */
-void pools_settle(struct device *device);
+CUresult memory_revive(struct memory *memory, const struct stream *stream); /* gives a graph's allocation its memory */
+void memory_retire(struct memory *memory, const struct stream *stream);     /* and takes it back */
 struct pool *pool_new(struct device *device, uint64_t threshold);
-bool pool_take(struct pool *pool, uint64_t bytes);
+bool pool_take(struct pool *pool, const struct stream *stream, uint64_t bytes);
+void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes);
+void pools_settle(struct device *device); /* at a synchronisation: what pools may not keep is the card's again */
+void depart(const struct stream *stream, const struct piece *piece);
+void settle(const struct context *ending); /* what streams have passed, and all of a context that ends, is free now */
 struct memory *memory_insert(const struct memory *range);
 void memory_remove(struct memory *memory);
 int memory_file(void);

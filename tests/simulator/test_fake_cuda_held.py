@@ -114,3 +114,167 @@ def test_what_a_context_held_goes_with_it(machine: Machine) -> None:
     say([*seen, held()])"""
     )
     assert [14, 0] == told
+
+
+BLOCKED = (
+    START
+    + """
+    def stream():
+        made = c_void_p()
+        cuda.cuStreamCreate(byref(made), c_uint(1))
+        return made
+    def pool():
+        return c_void_p(cuda.made("cuMemPoolCreate", byref(PoolProperties(1, 0, FIRST))))
+    def told(pool):
+        reserved, used = c_uint64(), c_uint64()
+        cuda.cuMemPoolGetAttribute(pool, 5, byref(reserved))
+        cuda.cuMemPoolGetAttribute(pool, 7, byref(used))
+        return [reserved.value // MIB, used.value // MIB]
+    gate = c_void_p()
+    cuda.cuMemAllocHost_v2(byref(gate), 4096)
+    value = c_uint.from_address(gate.value)
+    blocked = stream()
+    cuda.cuStreamWaitValue32_v2(blocked, gate.value, c_uint(1), c_uint(0))
+"""
+)
+
+
+def test_memory_freed_behind_a_wait_is_the_cards_until_the_stream_has_passed(
+    machine: Machine,
+) -> None:
+    told = machine.run(
+        BLOCKED
+        + """
+    mine = pool()
+    it = cuda.made("cuMemAllocFromPoolAsync", 100 * MIB, mine, blocked)
+    seen = [[held(), *told(mine)]]
+    cuda.cuMemFreeAsync(it, blocked)
+    cuda.cuMemPoolTrimTo(mine, 0)
+    seen.append([held(), *told(mine)])
+    value.value = 1
+    cuda.cuStreamSynchronize(blocked)
+    say([*seen, [held(), *told(mine)]])"""
+    )
+    assert [[128, 128, 100], [128, 128, 0], [0, 0, 0]] == told
+
+
+def test_a_trim_gives_back_what_the_stream_has_passed(machine: Machine) -> None:
+    told = machine.run(
+        BLOCKED
+        + """
+    mine = pool()
+    kept = cuda.made("cuMemAllocFromPoolAsync", MIB, mine, blocked)
+    cuda.cuMemFreeAsync(cuda.made("cuMemAllocFromPoolAsync", 100 * MIB, mine, blocked), blocked)
+    value.value = 1
+    seen = [told(mine)]
+    cuda.cuMemPoolTrimTo(mine, 0)
+    say([*seen, told(mine), held()])"""
+    )
+    assert [[128, 1], [32, 1], 32] == told
+
+
+def test_memory_freed_in_one_stream_is_not_anothers_until_it_has_passed(machine: Machine) -> None:
+    told = machine.run(
+        BLOCKED
+        + """
+    mine, other = pool(), stream()
+    cuda.cuMemFreeAsync(cuda.made("cuMemAllocFromPoolAsync", 64 * MIB, mine, blocked), blocked)
+    again = cuda.made("cuMemAllocFromPoolAsync", 64 * MIB, mine, blocked)
+    seen = [told(mine)]
+    cuda.cuMemFreeAsync(again, blocked)
+    cuda.made("cuMemAllocFromPoolAsync", 64 * MIB, mine, other)
+    seen.append(told(mine))
+    value.value = 1
+    cuda.made("cuMemAllocFromPoolAsync", 64 * MIB, mine, other)
+    say([*seen, told(mine)])"""
+    )
+    assert [[64, 64], [128, 64], [128, 128]] == told
+
+
+def test_a_pool_destroyed_holds_what_is_freed_behind_a_wait(machine: Machine) -> None:
+    told = machine.run(
+        BLOCKED
+        + """
+    mine = pool()
+    live = cuda.made("cuMemAllocFromPoolAsync", 40 * MIB, mine, blocked)
+    cuda.cuMemFreeAsync(cuda.made("cuMemAllocFromPoolAsync", 100 * MIB, mine, blocked), blocked)
+    cuda.cuMemPoolDestroy(mine)
+    seen = [held(), cuda.code("cuMemPoolTrimTo", mine, 0)]
+    value.value = 1
+    seen.append(held())
+    cuda.cuMemFreeAsync(live, blocked)
+    cuda.cuStreamSynchronize(blocked)
+    say([*seen, held()])"""
+    )
+    assert [160, 1, 64, 0] == told
+
+
+def test_plain_memory_freed_behind_a_wait_is_the_cards_until_it_has_passed(
+    machine: Machine,
+) -> None:
+    told = machine.run(
+        BLOCKED
+        + """
+    large, small = alloc(128 * MIB), alloc(1)
+    cuda.cuMemFreeAsync(large, blocked)
+    cuda.cuMemFreeAsync(small, blocked)
+    seen = [held(), cuda.code("cuMemFree_v2", large), alloc(1) != small]
+    value.value = 1
+    say([*seen, held()])"""
+    )
+    assert [130, 1, True, 2] == told
+
+
+def test_a_host_function_that_blocks_holds_what_is_freed_behind_it(machine: Machine) -> None:
+    told = machine.run(
+        BLOCKED
+        + """
+    import threading
+    let_go = threading.Event()
+    waits = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: let_go.wait() and None)
+    other, mine = stream(), pool()
+    cuda.cuLaunchHostFunc(other, waits, None)
+    cuda.cuMemFreeAsync(cuda.made("cuMemAllocFromPoolAsync", 64 * MIB, mine, other), other)
+    cuda.cuMemPoolTrimTo(mine, 0)
+    seen = told(mine)
+    let_go.set()
+    cuda.cuStreamSynchronize(other)
+    say([*seen, *told(mine)])"""
+    )
+    assert [64, 0, 0, 0] == told
+
+
+def test_an_event_carries_a_wait_to_another_stream(machine: Machine) -> None:
+    told = machine.run(
+        BLOCKED
+        + """
+    other, event = stream(), c_void_p()
+    cuda.cuEventCreate(byref(event), c_uint(2))
+    cuda.cuEventRecord(event, blocked)
+    free = cuda.code("cuStreamQuery", other)
+    cuda.cuStreamWaitEvent(other, event, c_uint(0))
+    seen = [free, cuda.code("cuStreamQuery", other), cuda.code("cuEventQuery", event)]
+    value.value = 1
+    cuda.cuStreamSynchronize(other)
+    say([*seen, cuda.code("cuEventQuery", event)])"""
+    )
+    assert [0, 600, 600, 0] == told
+
+
+def test_each_kind_of_wait_for_a_value_ends_as_documented(machine: Machine) -> None:
+    told = machine.run(
+        BLOCKED
+        + """
+    seen = []
+    for flags, wanted, not_yet, then in (
+        (0, 5, 4, 6), (0, 1, 0xFFFFFFFF, 1), (1, 5, 6, 5), (2, 6, 9, 12), (3, 1, 0xFFFFFFFF, 0)
+    ):
+        other = stream()
+        value.value = not_yet
+        cuda.cuStreamWaitValue32_v2(other, gate.value, c_uint(wanted), c_uint(flags))
+        before = cuda.code("cuStreamQuery", other)
+        cuda.cuStreamWriteValue32_v2(stream(), gate.value, c_uint(then), c_uint(0))
+        seen.append([before, cuda.code("cuStreamQuery", other)])
+    say(seen)"""
+    )
+    assert [[600, 0]] * 5 == told
