@@ -8,6 +8,7 @@
 #include "driver.h"
 #include "governors.h"
 
+#include "../core/ledger.h"
 #include "../core/log.h"
 #include "../nvml/shim.h"
 
@@ -18,36 +19,46 @@
 /* Each ordinal's primary context, as the driver last handed it out. */
 static _Atomic(CUcontext) primaries[ORDINALS];
 
-/* The devices of which this process's context has been charged, one bit each: under `charging`. It stays charged until
- * the process ends: the driver keeps part of it, and the next context takes it again. */
-static unsigned charged;
-static pthread_mutex_t charging = PTHREAD_MUTEX_INITIALIZER;
+/* The devices of which this process's first context has been measured, one bit each: under `measuring`. Where it is
+ * charged it stays so until the process ends: the driver keeps part of it, and the next context takes it again. */
+static unsigned measured;
+static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
 
 void context_after_fork(void)
 {
-    charging = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    charged = 0;
+    measuring = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    measured = 0;
 }
 
-/* Where the grant says so, charge what the driver counts for this process on a device where it just got a context. */
-static CUresult charge_context(CUdevice ordinal)
+/* With `measuring` held: say what the driver counts for this process just after its first context on a device, and
+ * charge it where the grant says so. */
+static CUresult measure_context(int device)
+{
+    bool counts = (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) != 0;
+    uint64_t bytes;
+    if (!nvml_process_memory(tenant_terms(device)->uuid, &bytes)) {
+        log_line(counts ? LOG_ERROR : LOG_INFO, "device %d: the driver does not say what a context takes", device);
+        return CUDA_SUCCESS;
+    }
+    CUresult answer = counts ? charge(device, bytes) : CUDA_SUCCESS;
+    if (answer == CUDA_SUCCESS && tenant_region() != NULL)
+        ledger_uncharged(tenant_region(), HETERO_UNCHARGED_CONTEXT, (unsigned)device, (int64_t)bytes);
+    return answer;
+}
+
+static CUresult context_made(CUdevice ordinal)
 {
     int device = device_of(ordinal);
-    uint64_t bytes;
     CUresult answer = CUDA_SUCCESS;
-    if (device < 0 || terms_policy(tenant_terms(device)) == HETERO_POLICY_OFF ||
-        (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) == 0)
+    if (!counted(device))
         return CUDA_SUCCESS;
-    pthread_mutex_lock(&charging);
-    if ((charged & 1u << device) == 0) {
-        if (nvml_process_memory(tenant_terms(device)->uuid, &bytes))
-            answer = charge(device, bytes);
-        else
-            log_line(LOG_ERROR, "device %d: the driver does not say what a context takes: not counted", device);
+    pthread_mutex_lock(&measuring);
+    if ((measured & 1u << device) == 0) {
+        answer = measure_context(device);
         if (answer == CUDA_SUCCESS)
-            charged |= 1u << device;
+            measured |= 1u << device;
     }
-    pthread_mutex_unlock(&charging);
+    pthread_mutex_unlock(&measuring);
     return answer;
 }
 
@@ -79,7 +90,7 @@ CUresult retain_primary(CUresult (*real)(CUcontext *, CUdevice), CUcontext *cont
     CUresult answer = real(context, device);
     if (answer != CUDA_SUCCESS)
         return answer;
-    answer = charge_context(device);
+    answer = context_made(device);
     if (answer != CUDA_SUCCESS)
         REAL(cuDevicePrimaryCtxRelease_v2)(device);
     else if (device >= 0 && device < ORDINALS)
@@ -92,7 +103,7 @@ CUresult retain_primary(CUresult (*real)(CUcontext *, CUdevice), CUcontext *cont
         CUresult answer = call;                                                                                        \
         if (answer != CUDA_SUCCESS)                                                                                    \
             return answer;                                                                                             \
-        answer = charge_context(device);                                                                               \
+        answer = context_made(device);                                                                                 \
         if (answer != CUDA_SUCCESS)                                                                                    \
             REAL(cuCtxDestroy_v2)(*context);                                                                           \
         return answer;                                                                                                 \
