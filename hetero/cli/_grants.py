@@ -80,7 +80,13 @@ def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
         for grant in grants
         for found in grant.bypass
     ]
-    return [made, *past]
+    beside = [
+        Text(f"{found.subject} {found.what}", "red" if found.is_over else "")
+        for grant in grants
+        for share in grant.shares
+        if (found := share.excess) and found.is_told
+    ]
+    return [made, *past, *beside]
 
 
 def _cells(grant: GrantView, share: Share, *, first: bool, wide: bool) -> dict[str, Text]:

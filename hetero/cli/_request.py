@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hetero.model import Policy, Priority, Request
+from hetero.model import OnBypass, OnExcess, Policy, Priority, Request
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from, ask_of_device, choice_of
 from hetero.model.units import parse_count
@@ -43,6 +43,19 @@ _OPTIONS = (
         type=click.Choice([priority.value for priority in Priority]),
         default=Priority.LOW.value,
         help="Who goes first when both want the device. Default: low.",
+    ),
+    click.option(
+        "--on-excess",
+        type=click.Choice([one.value for one in OnExcess]),
+        help="Of memory that the driver counts and the limiter did not: report shows it; refuse "
+        "counts it, so that the next allocations fail (default); kill does, and beyond the limit "
+        "ends the process that has most of it.",
+    ),
+    click.option(
+        "--on-bypass",
+        type=click.Choice([one.value for one in OnBypass]),
+        help="Of programs without a limiter, or that take device time past it: report shows them "
+        "(default); kill ends them.",
     ),
     *(
         click.option(f"--{flag}{name}", multiple=True, metavar="NAME", help=says)
@@ -84,6 +97,8 @@ def request_from(
     policy: str,
     priority: str,
     whole: bool,
+    on_excess: str | None,
+    on_bypass: str | None,
     **names: tuple[str, ...],
 ) -> Request:
     """Return the request the flags make. Raises `BadInput`."""
@@ -100,4 +115,6 @@ def request_from(
         vendor=choice_of(names, "vendor"),
         model=choice_of(names, "model"),
         uuid=choice_of(names, "uuid"),
+        on_excess=OnExcess(on_excess) if on_excess else None,
+        on_bypass=OnBypass(on_bypass) if on_bypass else None,
     )

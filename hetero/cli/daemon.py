@@ -7,7 +7,7 @@ import click
 from hetero.container.log import tell
 from hetero.node.daemon.server import serve, set_up
 from hetero.node.node import Node
-from hetero.node.view.bypass import Bypass
+from hetero.node.view.monitor import Finding
 
 
 @click.command()
@@ -26,15 +26,17 @@ def command(*, before: bool) -> None:
 
     It takes root. Users are served at heterod.sock in the ledger's directory,
     /run/hetero. Grants stand while it is away; what users may take is [quota] in
-    the node's settings. It tells of programs that get past their limiter.
+    the node's settings. It tells of memory and device time that get past a
+    limiter, counts such memory against its grant, and ends processes where a grant
+    or [heterod] in the settings says so (`hetero run --help`).
     """
     node = Node.here()
     if before:
         set_up(node)
         return
 
-    def said(found: Bypass) -> None:
+    def said(found: Finding) -> None:
         click.echo(str(found))
-        tell(node, f"process {found.pid}", str(found))
+        tell(node, found.subject, str(found))
 
     serve(node.with_threads, ready=lambda path: click.echo(f"heterod serves {path}"), tell=said)

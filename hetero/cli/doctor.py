@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import datetime
 from typing import NoReturn
 
@@ -13,8 +14,9 @@ from hetero.cli._show import dumps, json_option, show
 from hetero.container.log import tell
 from hetero.model.errors import Refused
 from hetero.node.node import Node
-from hetero.node.view.bypass import Bypass, watch
 from hetero.node.view.doctor import Finding, Verdict, examine, standing_anywhere, what_for
+from hetero.node.view.monitor import Finding as News
+from hetero.node.view.monitor import acts_for, watch
 
 
 @click.command()
@@ -26,8 +28,8 @@ from hetero.node.view.doctor import Finding, Verdict, examine, standing_anywhere
 @click.option(
     "--watch",
     is_flag=True,
-    help="Only tell of processes that get past their limiter, until Ctrl-C: of memory within 5 s, "
-    "of device time within 60.",
+    help="Until Ctrl-C, do what heterod does where it is not installed, for your own processes: "
+    "tell of memory past a limiter within 5 s and of device time within 60, count it, act on it.",
 )
 @json_option
 def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
@@ -57,11 +59,13 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
 
 
 def _watch(node: Node) -> NoReturn:
-    """Tell of every escape once, here and in `hetero log`."""
+    """Tell of every finding once, here and in `hetero log`."""
+    click.echo(f"hetero: {acts_for(node)}", err=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what it charged is taken back
 
-    def said(found: Bypass) -> None:
+    def said(found: News) -> None:
         click.echo(f"{datetime.now():%H:%M:%S} {found}")
-        tell(node, f"process {found.pid}", str(found))
+        tell(node, found.subject, str(found))
 
     watch(node, said)
 

@@ -10,7 +10,7 @@ from attrs import field
 from hetero.model.device import Device
 from hetero.model.frozen import frozen
 from hetero.model.granularity import CORE, MEMORY, Counters
-from hetero.model.request import Policy, Priority
+from hetero.model.request import OnBypass, OnExcess, Policy, Priority
 from hetero.model.units import format_memories, format_memory
 
 
@@ -36,11 +36,16 @@ class DeviceAllocation:
 
 @frozen(kw_only=True)
 class Allocation:
-    """The pieces of all devices of one container, and how they are to be enforced."""
+    """The pieces of all devices of one container, and how they are to be enforced.
+
+    `on_excess` and `on_bypass` None: as the node's settings say.
+    """
 
     pieces: tuple[DeviceAllocation, ...]
     policy: Policy = Policy.FIXED
     priority: Priority = Priority.LOW
+    on_excess: OnExcess | None = None
+    on_bypass: OnBypass | None = None
 
     @property
     def vendors(self) -> frozenset[str]:

@@ -23,6 +23,21 @@ def following(policy: Policy) -> str:
     return f"{policy.value} shares"
 
 
+class OnExcess(str, Enum):
+    """What becomes of memory that the driver counts for a grant and its limiter did not."""
+
+    REPORT = "report"  # it is shown
+    REFUSE = "refuse"  # it counts as the grant's: the next allocations fail
+    KILL = "kill"  # the same, and beyond the limit the process that has most of it is ended
+
+
+class OnBypass(str, Enum):
+    """What becomes of a grant's program that has memory or device time past its limiter."""
+
+    REPORT = "report"  # it is shown
+    KILL = "kill"  # it is ended
+
+
 #: More counters of a device whose shares must all follow one policy: nobody gets a share of it by
 #: a policy while shares by another stand. There is room for more than any device has slots.
 POLICY_SLOTS: Counters = {following(policy): 1 << 16 for policy in Policy}
@@ -103,6 +118,7 @@ class Request:
     `exclusive` takes each device whole whatever share is asked; `empty` takes only the share, but
     of a device nobody holds (mutex); `numa` wants all devices on one NUMA node; `links` wants the
     best-connected ones (and for a single device the worst-connected, to leave the others be).
+    `on_excess` and `on_bypass` None: as the node's settings say.
     """
 
     asks: tuple[Ask, ...]
@@ -117,6 +133,8 @@ class Request:
     uuid: Selector = Selector()  # starts of UUIDs
     enforcement: Selector = Selector()
     co_tenancy: tuple[CoTenancy, ...] = ()
+    on_excess: OnExcess | None = None
+    on_bypass: OnBypass | None = None
 
     def __attrs_post_init__(self) -> None:
         if not self.asks:

@@ -8,11 +8,21 @@ from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import evolve, field
 
-from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Fractional, Templated
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Device,
+    Enforcement,
+    Fractional,
+    OnBypass,
+    OnExcess,
+    Templated,
+)
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.model.units import parse_memory
@@ -25,9 +35,9 @@ _MOST_SHARERS = 1000
 class Partitioned(str, Enum):
     """What becomes of cards that are partitioned already."""
 
-    NONE = "none"  # not given out
-    SINGLE = "single"  # given out where all cards of their vendor are partitioned alike
     MIXED = "mixed"  # given out by their parts, beside cards that are shared
+    SINGLE = "single"  # given out where all cards of their vendor are partitioned alike
+    NONE = "none"  # not given out
 
 
 @frozen(kw_only=True)
@@ -44,6 +54,9 @@ class Quota:
 
 #: What a user may hold where the settings say nothing: it bounds the ledger's directory.
 _EACH = Quota(grants=64)
+
+
+E = TypeVar("E", bound=Enum)
 
 
 @frozen(kw_only=True)
@@ -73,6 +86,12 @@ class Settings:
     memory = "80Gi"
     [quota.groups.lab]  # what the members of a group may hold together
     core = 300
+
+    [heterod]            # what is done where a grant does not say (hetero run --help)
+    on_excess = "refuse" # or "report", "kill"
+    on_bypass = "report" # or "kill"
+    ignore = ["agentd"]  # executables, by name or path, that are never ended; vendors' monitors
+                         # of cards unless set
     """
 
     memory_scale: Decimal = Decimal(1)
@@ -85,6 +104,9 @@ class Settings:
     quota: Quota = _EACH
     user_quotas: Mapping[str, Quota] = field(factory=dict)
     group_quotas: Mapping[str, Quota] = field(factory=dict)
+    on_excess: OnExcess = OnExcess.REFUSE
+    on_bypass: OnBypass = OnBypass.REPORT
+    ignore: tuple[str, ...] | None = None
 
     def offered(self, devices: Iterable[Device], *, ours: AbstractSet[str]) -> tuple[Device, ...]:
         """Return what this node gives out of its devices; our own limiter shares those of `ours`.
@@ -175,15 +197,15 @@ def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> S
 def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> Settings:
     """Return `base` with what the document says instead. Raises `BadInput`."""
     was = base or Settings()
-    _expect(document, known=("scale", "cards", "count", "vendors", "quota"))
-    scale, cards, count, vendors, quota = (
-        _table(document, name) for name in ("scale", "cards", "count", "vendors", "quota")
-    )
+    tables = ("scale", "cards", "count", "vendors", "quota", "heterod")
+    _expect(document, known=tables)
+    scale, cards, count, vendors, quota, heterod = (_table(document, name) for name in tables)
     _expect(scale, known=("memory", "core"))
     _expect(cards, known=("max_sharers", "exclude", "partitioned"))
     _expect(count, known=("context",))
     _expect(vendors, known=("allow",))
     _expect(quota, known=("memory", "core", "grants", "users", "groups"))
+    _expect(heterod, known=("on_excess", "on_bypass", "ignore"))
     context = count.get("context", was.context)
     if not isinstance(context, bool):
         raise BadInput(f"count.context {context!r} is not true or false")
@@ -192,12 +214,21 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
         core_scale=_factor("core", scale.get("core", was.core_scale)),
         max_sharers=_max_sharers(cards.get("max_sharers", was.max_sharers)),
         exclude=_names(cards.get("exclude", was.exclude)),
-        partitioned=_partitioned_cards(cards.get("partitioned", was.partitioned)),
+        partitioned=_word(
+            "cards.partitioned", cards.get("partitioned", was.partitioned), Partitioned
+        ),
         context=context,
-        vendors=_distributions(vendors.get("allow", was.vendors)),
+        vendors=_texts("vendors.allow", "distributions", vendors["allow"])
+        if "allow" in vendors
+        else was.vendors,
         quota=_quota(quota, was.quota, said="quota"),
         user_quotas=_quotas(quota, "users", was.user_quotas),
         group_quotas=_quotas(quota, "groups", was.group_quotas),
+        on_excess=_word("heterod.on_excess", heterod.get("on_excess", was.on_excess), OnExcess),
+        on_bypass=_word("heterod.on_bypass", heterod.get("on_bypass", was.on_bypass), OnBypass),
+        ignore=_texts("heterod.ignore", "executables", heterod["ignore"])
+        if "ignore" in heterod
+        else was.ignore,
     )
 
 
@@ -241,7 +272,8 @@ def _expect(table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
             raise BadInput(
                 f"unknown key {key!r}: there is [scale] with memory and core, [cards] with "
                 "max_sharers, exclude and partitioned, [count] with context, [vendors] with "
-                "allow, [quota] with memory, core, grants, users and groups, nothing else"
+                "allow, [quota] with memory, core, grants, users and groups, [heterod] with "
+                "on_excess, on_bypass and ignore, nothing else"
             )
 
 
@@ -270,15 +302,14 @@ def _names(value: object) -> tuple[str | int, ...]:
     return tuple(listed)
 
 
-def _distributions(value: object) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise BadInput(f"vendors.allow {value!r} is not a list of names of distributions")
+def _texts(name: str, of: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise BadInput(f"{name} {value!r} is not a list of names of {of}")
     return tuple(value)
 
 
-def _partitioned_cards(value: object) -> Partitioned:
-    if value not in [one.value for one in Partitioned]:
-        raise BadInput(f"cards.partitioned {value!r} is none of mixed, single, none")
-    return Partitioned(value)
+def _word(name: str, value: object, words: type[E]) -> E:
+    for one in words:
+        if value == one.value:
+            return one
+    raise BadInput(f"{name} {value!r} is none of {', '.join(one.value for one in words)}")

@@ -268,6 +268,8 @@ def allocate(request: Request, chosen: Iterable[tuple[Device, Portion]]) -> Allo
         ),
         policy=request.policy,
         priority=request.priority,
+        on_excess=request.on_excess,
+        on_bypass=request.on_bypass,
     )
 
 

@@ -94,6 +94,9 @@ class Vendor:
     `{attribute}` of the device are filled in; what names an attribute a device lacks, or is not on
     the machine, is left out. `cdi` is the kind of the vendor's own CDI devices, named by UUID:
     where such are there, they bring both.
+
+    `monitors` are executables of the vendor's that watch cards beside everybody's programs: they
+    are never ended for what they hold.
     """
 
     name: str
@@ -108,6 +111,7 @@ class Vendor:
     files: tuple[str, ...] = ()
     cdi: str | None = None
     resource_names: tuple[ResourceNames, ...] = ()
+    monitors: tuple[str, ...] = ()
 
     @visible_by.validator
     def _uuid_or_index(self, _: object, value: str) -> None:

@@ -41,7 +41,10 @@ struct hetero_grant_device {
     uint32_t policy;   /* enum hetero_policy */
     uint32_t priority; /* enum hetero_priority */
     uint32_t flags;    /* HETERO_FLAG_* */
-    uint64_t reserved[5];
+    /* Bytes that the driver counts for the grant's programs and their limiters did not: counted as held. Root writes it
+     * when it has compared the two (hetero/node/view/excess.py). */
+    uint64_t excess;
+    uint64_t reserved[4];
 }; /* 128 bytes */
 
 struct hetero_grant {

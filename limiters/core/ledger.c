@@ -1,11 +1,19 @@
 /* Reserve, release, read: short sections under the region's lock, which is never held across a driver call. */
 #include "ledger.h"
 
+static uint64_t with_excess(const struct region *region, unsigned device, uint64_t used)
+{
+    uint64_t excess = 0, sum;
+    if (region->grant != NULL)
+        excess = __atomic_load_n(&region->grant->devices[device].excess, __ATOMIC_RELAXED);
+    return __builtin_add_overflow(used, excess, &sum) ? UINT64_MAX : sum;
+}
+
 /* With the lock held: what the grant holds. Whatever the region says, it is no less than what this process does. */
 static uint64_t held(const struct region *region, unsigned device)
 {
     uint64_t used = region->shared->devices[device].used, own = region->own[device];
-    return used > own ? used : own;
+    return with_excess(region, device, used > own ? used : own);
 }
 
 static bool fits(const struct region *region, unsigned device, uint64_t bytes, uint64_t limit)
@@ -26,6 +34,7 @@ enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64
         region->own[device] += bytes;
         region_slot(region)->used[device] = region->own[device];
         total->used += bytes;
+        total->granted += bytes;
         if (total->used > total->peak)
             total->peak = total->used;
     } else {
@@ -58,11 +67,22 @@ uint64_t ledger_own(struct region *region, unsigned device)
     return bytes;
 }
 
+void ledger_uncharged(struct region *region, enum hetero_uncharged kind, unsigned device, int64_t change)
+{
+    if (!region_lock(region))
+        return;
+    uint64_t *bytes = &region->uncharged[kind][device];
+    uint64_t less = change < 0 ? -(uint64_t)change : 0;
+    *bytes = less == 0 ? *bytes + (uint64_t)change : *bytes > less ? *bytes - less : 0;
+    region_write_uncharged(region);
+    region_unlock(region);
+}
+
 uint64_t ledger_used(struct region *region, unsigned device)
 {
     /* Whoever only looks takes no slot: there are as many as there are processes that allocate, not that look. */
     if (region->slot < 0 || !region_lock(region))
-        return region_sum(region, device);
+        return with_excess(region, device, region_sum(region, device));
     region_sweep(region);
     uint64_t used = held(region, device);
     region_unlock(region);

@@ -98,6 +98,7 @@ void region_forget(struct region *region)
 {
     region->slot = -1;
     memset(region->own, 0, sizeof region->own);
+    memset(region->uncharged, 0, sizeof region->uncharged);
     memset((void *)region->owed, 0, sizeof region->owed);
     pthread_mutex_init(&region->mine, NULL); /* a thread of the parent may have held it at the fork */
 }
@@ -206,6 +207,7 @@ static bool take_slot(struct region *region)
     if (slot >= 0 && keep_open(region, file, slot)) {
         region->slot = slot;
         region->pid = (uint32_t)getpid();
+        region_write_uncharged(region); /* over a dead process's */
     }
     close(file);
     return region->slot >= 0;
@@ -253,6 +255,11 @@ void region_unlock(struct region *region)
 struct hetero_region_slot *region_slot(struct region *region)
 {
     return &region->shared->slots[region->slot];
+}
+
+void region_write_uncharged(struct region *region)
+{
+    memcpy(region_slot(region)->uncharged, region->uncharged, sizeof region->uncharged);
 }
 
 void region_sweep(struct region *region)

@@ -24,7 +24,7 @@
 #include <stdbool.h>
 
 #define HETERO_REGION_MAGIC       UINT64_C(0x3145474153555448) /* "HTUSAGE1" read as a little-endian integer */
-#define HETERO_REGION_VERSION     1u
+#define HETERO_REGION_VERSION     2u
 #define HETERO_REGION_SLOTS       1024u
 #define HETERO_REGION_SLOT_OFFSET 0x10000 /* bytes between the offsets of the mappings that keep slots */
 
@@ -40,14 +40,27 @@ struct hetero_region_device {
     _Atomic int64_t balance_ns; /* device time this grant may still use; negative is debt */
     _Atomic uint64_t stamp_ns;  /* CLOCK_MONOTONIC up to which the balance has grown; 0 is never */
     _Atomic int64_t kept_ns;    /* of the balance, what neighbours in debt kept the grant from */
-}; /* 64 bytes */
+    /* Bytes ever reserved, only growing; under the lock. Who reads `used` twice knows by it how large it can have been
+     * in between. */
+    uint64_t granted;
+    uint64_t reserved[7];
+}; /* 128 bytes */
+
+/* What the driver counts for a process and nobody is to charge it for. */
+enum hetero_uncharged {
+    HETERO_UNCHARGED_CONTEXT,  /* its contexts, as measured when they were made */
+    HETERO_UNCHARGED_IMPORTED, /* blocks that another process of the grant is charged for */
+    HETERO_UNCHARGED_KINDS,
+};
 
 struct hetero_region_slot {
     uint64_t used[HETERO_MAX_DEVICES]; /* bytes this process holds; under the lock */
-    uint32_t pid;                      /* for people to look at; 0 is a free slot */
+    /* Bytes of each kind, for who compares with the driver; under the lock. */
+    uint64_t uncharged[HETERO_UNCHARGED_KINDS][HETERO_MAX_DEVICES];
+    uint32_t pid; /* for people to look at; 0 is a free slot */
     uint32_t reserved32;
     uint64_t reserved[7];
-}; /* 192 bytes */
+}; /* 448 bytes */
 
 struct hetero_region {
     _Atomic uint64_t magic; /* written last */
@@ -61,21 +74,23 @@ struct hetero_region {
     uint64_t reserved[6];
     struct hetero_region_device devices[HETERO_MAX_DEVICES];
     struct hetero_region_slot slots[HETERO_REGION_SLOTS];
-}; /* 128 + 16 * 64 + 1024 * 192 = 197760 bytes */
+}; /* 128 + 16 * 128 + 1024 * 448 = 460928 bytes */
 
-_Static_assert(sizeof(struct hetero_region_device) == 64, "region device layout");
-_Static_assert(sizeof(struct hetero_region_slot) == 192, "region slot layout");
-_Static_assert(sizeof(struct hetero_region) == 197760, "region layout");
+_Static_assert(sizeof(struct hetero_region_device) == 128, "region device layout");
+_Static_assert(sizeof(struct hetero_region_slot) == 448, "region slot layout");
+_Static_assert(sizeof(struct hetero_region) == 460928, "region layout");
 
 /* One process's hold on a region. */
 struct region {
     char path[PATH_MAX];
     struct hetero_region *shared;     /* NULL: not opened; constant once it is */
+    const struct hetero_grant *grant; /* whose excess counts as held; NULL: there is none; constant with `shared` */
     pthread_mutex_t mine;             /* guards the rest, and is held by the thread that holds the shared lock */
     _Atomic int slot;                 /* the slot we hold; -1: none */
     void *keeper;                     /* the page that keeps its lock */
     uint32_t pid;                     /* ours, for people to look at; known with the slot */
     uint64_t own[HETERO_MAX_DEVICES]; /* bytes this process holds, as only it can know */
+    uint64_t uncharged[HETERO_UNCHARGED_KINDS][HETERO_MAX_DEVICES]; /* as in the slot, as only it can know */
     _Atomic uint64_t owed[HETERO_MAX_DEVICES]; /* bytes that it gave back while it could not have the lock */
 };
 
@@ -93,6 +108,9 @@ void region_unlock(struct region *region);
 
 /* With the lock held: this process's slot. */
 struct hetero_region_slot *region_slot(struct region *region);
+
+/* With the lock held, or before the slot is in use: write what is uncharged into the slot. */
+void region_write_uncharged(struct region *region);
 
 /* With the lock held: give back what the slots of dead processes still hold. */
 void region_sweep(struct region *region);

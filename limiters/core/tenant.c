@@ -210,6 +210,7 @@ struct region *tenant_region(void)
     strcpy(path, directory);
     strcat(path, "/usage");
     if (ready == NULL && region_open(&region, path)) {
+        region.grant = tenant_grant;
         ready = &region;
         atomic_store_explicit(&opened, ready, memory_order_release);
     }

@@ -18,14 +18,15 @@
 
 #define LOOK_MS 10
 
-/* Guards what follows. Never held across a charge. */
+/* Guards what follows. Held around what is said in the region, never around a charge. */
 static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t code;
 static struct {
-    uint64_t contexts;  /* bytes of all that stand, each with the block that is part of it */
+    uint64_t contexts;  /* bytes of all that stand, each with the block that is part of it, but for one that is charged */
     unsigned count;     /* of them */
     uint64_t uncounted; /* bytes that are charged for being beyond */
     int64_t unseen;
+    uint64_t said; /* of contexts and code, what the region says */
 } devices[HETERO_MAX_DEVICES];
 
 /* Held from before a context is made until after. */
@@ -36,7 +37,7 @@ void uncounted_after_fork(void)
     measuring = making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     code = 0;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
-        devices[device].contexts = devices[device].uncounted = 0;
+        devices[device].contexts = devices[device].uncounted = devices[device].said = 0;
         devices[device].count = 0;
         devices[device].unseen = 0;
     }
@@ -66,6 +67,22 @@ struct measured context_begins(int device)
     return measured;
 }
 
+/* With `measuring` held: say in the region what the driver counts here that is nobody's to be charged. */
+static void say_uncharged(int device, uint64_t bytes)
+{
+    int64_t change = (int64_t)(bytes - devices[device].said);
+    devices[device].said = bytes;
+    if (change != 0)
+        ledger_uncharged(tenant_region(), HETERO_UNCHARGED_CONTEXT, (unsigned)device, change);
+}
+
+/* What a context adds to what is not charged: itself, but where the grant charges the first of a process. */
+static uint64_t uncharged_context(int device, uint64_t bytes)
+{
+    bool charged = (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) != 0 && devices[device].count == 0;
+    return BLOCK + (charged ? 0 : bytes);
+}
+
 void context_made(const struct measured *measured, CUcontext context)
 {
     int device = measured->device;
@@ -74,10 +91,11 @@ void context_made(const struct measured *measured, CUcontext context)
                                .key = (uintptr_t)context, .kind = CONTEXT_BYTES, .device = device, .owner = context};
     pthread_mutex_lock(&measuring);
     if (context != NULL && measured->known && beyond_charges(device, &after) && after > measured->before) {
-        entry.bytes = after - measured->before + BLOCK;
+        entry.bytes = uncharged_context(device, after - measured->before);
         if (table_put(&entry, &previous)) {
             devices[device].contexts += entry.bytes - (previous.kind != 0 ? previous.bytes : 0);
             devices[device].count += previous.kind == 0;
+            say_uncharged(device, devices[device].contexts);
         }
     }
     pthread_mutex_unlock(&measuring);
@@ -92,6 +110,7 @@ void context_over(CUcontext context)
     pthread_mutex_lock(&measuring);
     devices[entry.device].contexts -= entry.bytes;
     devices[entry.device].count--;
+    say_uncharged(entry.device, devices[entry.device].contexts);
     pthread_mutex_unlock(&measuring);
     uncounted_settle(entry.device);
 }
@@ -124,6 +143,7 @@ bool uncounted_settle(int device)
         old = devices[device].uncounted;
         now = devices[device].uncounted = beyond > expected ? beyond - expected : 0;
         slack = devices[device].count * BLOCK;
+        say_uncharged(device, beyond < expected ? beyond : expected);
     }
     pthread_mutex_unlock(&measuring);
     if (now < old)

@@ -20,7 +20,7 @@ from simulated import MIB as MIB
 from simulated import Machine
 
 LIMITER = hetero_limiters.library("cuda")
-REGION_BYTES = 197760
+REGION_BYTES = 460928
 UUIDS = (
     "GPU-11111111-2222-3333-4444-555555555555",
     "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",
@@ -40,6 +40,7 @@ class Terms:
     high: bool = False
     uuid: str = UUIDS[0]
     flags: int = 0
+    excess: int = 0
 
     def packed(self) -> bytes:
         return struct.pack(
@@ -50,7 +51,8 @@ class Terms:
             POLICIES[self.policy],
             int(self.high),
             self.flags,
-            *[0] * 5,
+            self.excess,
+            *[0] * 4,
         )
 
 
@@ -159,7 +161,7 @@ class Grant:
 
     def usage(self, device: int = 0) -> "Usage":
         region = (self.directory / "usage").read_bytes()
-        return Usage(*struct.unpack_from("<QQQQQq", region, 128 + 64 * device))
+        return Usage(*struct.unpack_from("<QQQQQq", region, 128 + 128 * device))
 
 
 @attrs.frozen

@@ -31,13 +31,15 @@ int main(void)
     AT(hetero_grant, id); AT(hetero_grant, devices);
     AT(hetero_grant_device, uuid); AT(hetero_grant_device, memory); AT(hetero_grant_device, core);
     AT(hetero_grant_device, policy); AT(hetero_grant_device, priority);
-    AT(hetero_grant_device, flags);
+    AT(hetero_grant_device, flags); AT(hetero_grant_device, excess);
     SIZE(hetero_region); SIZE(hetero_region_device); SIZE(hetero_region_slot);
     AT(hetero_region, magic); AT(hetero_region, version); AT(hetero_region, slot_count);
-    AT(hetero_region, devices); AT(hetero_region, slots);
+    AT(hetero_region, reached); AT(hetero_region, devices); AT(hetero_region, slots);
     AT(hetero_region_device, used); AT(hetero_region_device, peak);
     AT(hetero_region_device, denied); AT(hetero_region_device, gpu_ns);
-    AT(hetero_region_slot, used); AT(hetero_region_slot, pid);
+    AT(hetero_region_device, granted);
+    AT(hetero_region_slot, used); AT(hetero_region_slot, pid); AT(hetero_region_slot, uncharged);
+    IS(HETERO_UNCHARGED_CONTEXT); IS(HETERO_UNCHARGED_IMPORTED);
     IS(HETERO_GRANT_MAGIC); IS(HETERO_GRANT_VERSION); IS(HETERO_MAX_DEVICES); IS(HETERO_CORE_FULL);
     IS(HETERO_POLICY_FIXED); IS(HETERO_POLICY_ELASTIC); IS(HETERO_POLICY_OFF);
     IS(HETERO_PRIORITY_LOW); IS(HETERO_PRIORITY_HIGH);
@@ -128,12 +130,17 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
     put("<I", layout["hetero_region.version"], layout["HETERO_REGION_VERSION"])
     put("<I", layout["hetero_region.slot_count"], layout["HETERO_REGION_SLOTS"])
     device = layout["hetero_region.devices"] + 1 * layout["hetero_region_device"]
-    for name, value in (("used", 99), ("peak", 70), ("denied", 3), ("gpu_ns", 123456789)):
+    put("<I", layout["hetero_region.reached"], 256)
+    told = {"used": 99, "peak": 70, "denied": 3, "gpu_ns": 123456789, "granted": 1234}
+    for name, value in told.items():
         put("<Q", device + layout[f"hetero_region_device.{name}"], value)
     for slot, used in ((0, 40), (255, 20), (7, 1000)):
         at = layout["hetero_region.slots"] + slot * layout["hetero_region_slot"]
         put("<Q", at + layout["hetero_region_slot.used"] + 8, used)
         put("<I", at + layout["hetero_region_slot.pid"], 1)
+        for kind, value in (("CONTEXT", 11), ("IMPORTED", 12)):
+            uncharged = layout[f"HETERO_UNCHARGED_{kind}"] * 16 * 8 + 8
+            put("<Q", at + layout["hetero_region_slot.uncharged"] + uncharged, value)
     path = tmp_path / "usage"
     path.write_bytes(contents)
 
@@ -145,9 +152,46 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
         for holder, slot in ((first, 0), (last, 255)):
             region_lock(holder.fileno(), slot)
 
-        counted = usage_region.read_counts(path, devices=2)
+        found = usage_region.read_region(path)
 
-    assert usage_region.Counts(memory=60, peak=70, denied=3, device_ns=123456789) == counted[1]
+    counted = usage_region.Counts(memory=60, peak=70, denied=3, device_ns=123456789, granted=1234)
+    assert counted == found.counts[1]
+    assert {0, 255} == found.slots.keys()
+    last_slot = found.slots[255]
+    assert (1, 20, 11, 12) == (
+        last_slot.pid,
+        *(of[1] for of in (last_slot.used, last_slot.contexts, last_slot.imported)),
+    )
+
+
+@pytest.mark.parametrize("size", [0, 100, usage_region.SIZE - 1])
+def test_a_region_that_its_tenant_cut_short_is_none(size: int, tmp_path: Path) -> None:
+    (tmp_path / "usage").write_bytes(bytes(size))
+
+    with pytest.raises(ValueError, match=f"{size} bytes"):
+        usage_region.read_region(tmp_path / "usage")
+
+
+def test_excess_is_stored_where_the_limiter_reads_it_and_changes_no_limit(
+    layout: dict[str, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "grant"
+    limits = [DeviceLimit(name="D-0", memory=5, core=6), DeviceLimit(name="D-1", memory=7, core=8)]
+    packed = grant_file.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW)
+    path.write_bytes(packed)
+    assert (0, 0) == grant_file.read_excess(path, devices=2)
+
+    grant_file.store_excess(path, (1 << 40, 3))
+
+    second = layout["hetero_grant.devices"] + layout["hetero_grant_device"]
+    at = second + layout["hetero_grant_device.excess"]
+    assert (3,) == struct.unpack_from("<Q", path.read_bytes(), at)
+    assert (1 << 40, 3) == grant_file.read_excess(path, devices=2)
+    assert tuple(limits) == grant_file.read_limits(path)
+    assert grant_file.holds_limits(path.read_bytes(), packed)
+    grant_file.store_limits(path, limits[1:], policy=Policy.FIXED)
+    assert not grant_file.holds_limits(path.read_bytes(), packed)
+    assert (1 << 40, 3) == grant_file.read_excess(path, devices=2)
 
 
 def region_lock(descriptor: int, byte: int) -> None:

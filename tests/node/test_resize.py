@@ -38,11 +38,11 @@ def use(handle: GrantHandle, memory: int) -> int:
     """Put a living process with that much memory on the grant's first device into its region."""
     descriptor = os.open(handle.path / "tenant/usage", os.O_RDWR)
     header = usage_region.HEADER.pack(
-        usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, b""
+        usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, 1
     )
     os.pwrite(descriptor, header, 0)
     slots = usage_region.HEADER.size + 16 * usage_region.DEVICE.size
-    os.pwrite(descriptor, usage_region.SLOT.pack(memory, *[0] * 15, os.getpid()), slots)
+    os.pwrite(descriptor, usage_region.SLOT.pack(memory, *[0] * 47, os.getpid()), slots)
     fcntl.fcntl(
         descriptor, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     )

@@ -67,15 +67,13 @@ VENDOR = plugin.Vendor(
     # Where no spec of NVIDIA's toolkit has them: what its container library mounts for compute and
     # utility, as far as the driver can do without the rest.
     cdi="nvidia.com/gpu",
-    device_nodes=(
-        *("/dev/nvidia{minor}", "/dev/nvidiactl"),
-        *("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),
-    ),
+    device_nodes=tuple(f"/dev/nvidia{each}" for each in ("{minor}", "ctl", "-uvm", "-uvm-tools")),
     files=(
         *("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"),
         *("libnvidia-nvvm.so.4", "libnvidia-gpucomp.so.{driver}", "/usr/bin/nvidia-smi"),
     ),
     resource_names=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
+    monitors=("nv-hostengine", "dcgm-exporter"),
 )
 
 _NVML = plugin.Binding(
@@ -92,6 +90,10 @@ _NVML = plugin.Binding(
     hint="see `nvidia-smi -q` and the kernel log",
 )
 _get, _find = _NVML.get, _NVML.find
+_LISTS = [
+    getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses")
+    for kind in ("Compute", "Graphics", "MPSCompute")
+]
 _LEVELS = plugin.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
 _NVLINKS = {f"NV{count}": 10 * count for count in range(1, pynvml.NVML_NVLINK_MAX_LINKS + 1)}
 _SWITCH = "switch"  # the far end of an NVLink that leads to every card on the same switches
@@ -135,16 +137,15 @@ def hetero_observe(device: Device) -> plugin.Usage:
     with _NVML.open():
         handle = _get(pynvml.nvmlDeviceGetHandleByUUID, device.uuid)
         busy = _find(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        running = _find(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        known = None if running is None else {p.pid: p.usedGpuMemory for p in running}
-        power = _find(pynvml.nvmlDeviceGetPowerUsage, handle)  # milliwatts
+        lists = [_find(each, handle) for each in _LISTS]  # a process may be in two, with one figure
+        known = {p.pid: p.usedGpuMemory for each in lists for p in each or ()}
         return plugin.Usage(
             memory=_memory(handle).used,
             core=busy.gpu / 100 if busy else None,
-            processes=None if known is None or None in known.values() else known,
+            processes=None if lists[0] is None or None in known.values() else known,
             busy=None if busy is None else _busy(handle),
             temperature=_find(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-            power=None if power is None else power / 1000,
+            power=(mw := _find(pynvml.nvmlDeviceGetPowerUsage, handle)) and mw / 1000,
         )
 
 
@@ -222,12 +223,11 @@ def _instances(handle: Any) -> tuple[Template, ...]:
         if part is None:
             continue  # indices may have gaps
         shape = _get(pynvml.nvmlDeviceGetAttributes, part)
-        uuid = _get(pynvml.nvmlDeviceGetUUID, part)
         name = _get(pynvml.nvmlDeviceGetName, part).rpartition("MIG ")[2]  # "… MIG 1g.18gb"
         size = {MEMORY: shape.memorySizeMB * MiB, CORE: shape.computeInstanceSliceCount}
-        instance = _get(pynvml.nvmlDeviceGetGpuInstanceId, part)
-        if instance not in largest or largest[instance].takes[CORE] < size[CORE]:
-            largest[instance] = Template(name=name, takes=size, part=uuid)
+        gi = _get(pynvml.nvmlDeviceGetGpuInstanceId, part)
+        if gi not in largest or largest[gi].takes[CORE] < size[CORE]:
+            largest[gi] = Template(name=name, takes=size, part=_get(pynvml.nvmlDeviceGetUUID, part))
     return tuple(largest.values())
 
 

@@ -25,12 +25,16 @@ from hetero.kube.agent.metrics import Metrics
 from hetero.kube.api import settings
 from hetero.kube.api.annotations import INVENTORY, Key, inventory_text
 from hetero.kube.api.client import Access, Api, Plain
-from hetero.model import SLOTS, Device
+from hetero.kube.api.events import Events
+from hetero.model import SLOTS, Device, OnBypass, OnExcess
 from hetero.model.errors import BadInput, HeteroError
+from hetero.node.ledger.ledger import Grant
 from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
-from hetero.node.view.bypass import PERIOD, Bypass, BypassMonitor, end
+from hetero.node.view.bypass import PERIOD, Bypass
+from hetero.node.view.excess import Excess
+from hetero.node.view.monitor import Ended, Finding, Monitor, Reaction, reaction
 from hetero.plugin.registry import Discovery
 from hetero.plugin.resource_names import ResourceNames
 
@@ -42,8 +46,14 @@ DISCOVER, ATTEND, RECONCILE = 2.0, 0.5, 30.0
 #: Seconds for which a thread that looks at cards or makes grants may keep the interpreter from
 #: answering the kubelet.
 SWITCH = 0.0005
-#: A container's variable, of HAMi's: "true" has processes killed that are past their limiter.
+#: A container's variable, of HAMi's: "true" has processes ended that hold memory past a limiter.
 KILLER = "ACTIVE_OOM_KILLER"
+#: What a pod's event calls a finding.
+_REASONS: dict[type[Finding], str] = {
+    Bypass: "PastLimiter",
+    Excess: "MemoryExcess",
+    Ended: "EndedPastLimiter",
+}
 #: What of a pod is kept, by the part it is in.
 _NEEDED = {
     "metadata": ("annotations", "deletionTimestamp", "name", "namespace", "resourceVersion", "uid"),
@@ -84,7 +94,8 @@ class Agent:
     plugins: dict[str, Plugin] = field(init=False, factory=dict)
     # By vendor, as the cluster says them.
     _resource_names: dict[str, tuple[ResourceNames, ...]] = field(init=False)
-    _lookout: BypassMonitor = field(init=False)
+    _monitor: Monitor = field(init=False)
+    _events: Events = field(init=False)
     _published: str | None = field(init=False, default=None)  # what the API has
 
     def __attrs_post_init__(self) -> None:
@@ -100,7 +111,8 @@ class Agent:
             driver=DriverInjection(way=self.options.driver, root=self.options.host),
         )
         self.metrics = Metrics(self.allocator)
-        self._lookout = BypassMonitor(self.node)
+        self._monitor = Monitor(self.node, reactions=self._reaction)
+        self._events = Events(self.api)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -170,22 +182,27 @@ class Agent:
         await self._publish()
 
     async def _guard(self) -> None:
-        """Tell of processes that are past their limiter, in the agent's log and in the node's."""
-        for found in await asyncio.to_thread(self._lookout.snapshot, self.discovery.devices):
+        """Tell of what is past a limiter: in the agent's log, the node's, and the pod's events."""
+        seen = await asyncio.to_thread(self._monitor.look, self.discovery.devices)
+        self.metrics.sighting = seen
+        grants = {entry.id: entry for entry in self.node.snapshot().grants} if seen.news else {}
+        for found in seen.news:
             log.warning("%s", found)
-            tell(self.node, f"process {found.pid}", str(found))
-            if self._kills(found) and await asyncio.to_thread(end, self.node, found):
-                log.warning("process %d is killed: its container sets %s", found.pid, KILLER)
+            tell(self.node, found.subject, str(found))
+            entry = grants.get(found.grant or "")
+            pod = entry and self.allocator.pod_of(entry)
+            if pod:
+                await self._events.tell(pod, _REASONS[type(found)], str(found))
 
-    def _kills(self, found: Bypass) -> bool:
-        """Return whether the container whose process that is asked for its end.
+    def _reaction(self, entry: Grant) -> Reaction:
+        """Return what the pod's annotations say becomes of a grant's excess, or its variable.
 
-        Nobody is ended for device time: the drivers' figures of it are coarse.
+        For the variable nobody is ended for device time: the drivers' figures of it are coarse.
         """
-        for entry in self.node.snapshot().grants:
-            if found.memory and entry.id == found.grant:
-                return self.allocator.variable(entry, KILLER) in ("true", "1")
-        return False
+        said = reaction(self.node, entry)
+        if self.allocator.variable(entry, KILLER) not in ("true", "1"):
+            return said
+        return Reaction(on_excess=OnExcess.KILL, on_bypass=OnBypass.KILL, spares_time=True)
 
     def _declared(self) -> dict[str, tuple[ResourceNames, ...]]:
         """Return the resource names of all vendors that answer."""

@@ -250,9 +250,13 @@ class Allocator:
             raise
         return pod if pod["spec"].get("nodeName") == self.name else None
 
+    def pod_of(self, entry: Grant) -> Plain | None:
+        """Return the pod that a grant is for, None for one that has none any more."""
+        return self.pods.get(entry.owner.get("uid", ""))
+
     def variable(self, entry: Grant, name: str) -> str | None:
         """Return a variable of the container a grant is for, as its pod sets it."""
-        pod = self.pods.get(entry.owner.get("uid", ""))
+        pod = self.pod_of(entry)
         for container in containers_of(pod) if pod else ():
             if container["name"] == entry.owner["container"]:
                 variables = {one["name"]: one.get("value") for one in container.get("env") or ()}

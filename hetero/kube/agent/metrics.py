@@ -21,6 +21,7 @@ from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.usage_region import Counts, read_counts
 from hetero.node.node import inventory_of
 from hetero.node.view.bypass import time_past
+from hetero.node.view.monitor import Sighting
 
 _DEVICE = ("UUID", "vendor", "modelName", "Hostname")
 _SHARE = (*_DEVICE, "namespace", "pod", "container")
@@ -32,6 +33,7 @@ class Metrics(Collector):
     """One agent's metrics: its own work as it happens, the node's state when it is asked for."""
 
     allocator: Allocator
+    sighting: Sighting = field(init=False, factory=Sighting)  # the monitor's last look
     registry: CollectorRegistry = field(init=False, factory=CollectorRegistry)
     _calls: Counter = field(init=False)
     _seconds: Histogram = field(init=False)
@@ -86,6 +88,9 @@ class Metrics(Collector):
         )
         slots = gauge("slots_total", "How many grants may share the device")
         taken = gauge("slots_allocated", "How many slots are taken")
+        unowned = gauge(
+            "memory_unowned_bytes", "Memory in use that is no process's, beyond idle use"
+        )
         healthy = gauge("healthy", "Whether the device may be given out")
         enforcement = gauge("enforcement_info", "How the device's promise is kept", "enforcement")
         usages, _ = self.allocator.node.registry.observe_all(self.allocator.discovery.devices)
@@ -101,9 +106,11 @@ class Metrics(Collector):
                 used.add_metric(labels, usage.memory)
             if usage.core is not None:
                 busy.add_metric(labels, usage.core)
+            lost = sum(one.memory for one in self.sighting.unowned if one.device == device.uuid)
+            unowned.add_metric(labels, lost)
             healthy.add_metric(labels, device.usable)
             enforcement.add_metric((*labels, device.enforcement.value), 1)
-        yield from (total, given, used, core, busy, slots, taken, healthy, enforcement)
+        yield from (total, given, used, unowned, core, busy, slots, taken, healthy, enforcement)
 
     def _shares(
         self, grants: tuple[Grant, ...]
@@ -118,6 +125,9 @@ class Metrics(Collector):
         used = gauge("memory_used_bytes", "Memory the container holds of the device")
         core = gauge("core_limit_ratio", "Share of the device's core the container may use")
         spent = counter("core_seconds", "Device time the container was given, where it is limited")
+        excess = gauge(
+            "memory_excess_bytes", "Memory the driver counts for it and its limiter did not"
+        )
         denied = counter("denied", "Allocations of device memory that were refused")
         past = gauge("core_past_limiter_ratio", "Device time it takes past its limiter")
         enforcement = GaugeMetricFamily(
@@ -126,6 +136,7 @@ class Metrics(Collector):
             labels=(*_SHARE, "enforcement"),
         )
         devices = {device.uuid: device for device in self.allocator.discovery.devices}
+        seen = {(one.grant, one.device): one.memory for one in self.sighting.excess}
         for entry in grants:
             about = entry.owner
             if "container" not in about:
@@ -148,11 +159,13 @@ class Metrics(Collector):
                 core.add_metric(labels, bound.core / CORE_FULL)
                 taken = sum(one.core for one in noted if one.device == piece.device)
                 past.add_metric(labels, taken / 100)
+                if (beyond := seen.get((entry.id, piece.device))) is not None:
+                    excess.add_metric(labels, beyond)
                 if position < len(counts):
                     used.add_metric(labels, counts[position].memory)
                     spent.add_metric(labels, counts[position].device_ns / 1e9)
                     denied.add_metric(labels, counts[position].denied)
-        yield from (limit, used, core, past, spent, denied, enforcement)
+        yield from (limit, used, excess, core, past, spent, denied, enforcement)
 
     def _counts(self, entry: Grant) -> tuple[Counts, ...]:
         path = self.allocator.node.directory(entry.id) / USAGE

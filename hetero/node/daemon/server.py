@@ -24,7 +24,7 @@ from hetero.node.ledger.locks import try_lock
 from hetero.node.ledger.state import prepare
 from hetero.node.mounts import show_read_only
 from hetero.node.node import Node
-from hetero.node.view.bypass import Bypass, watch
+from hetero.node.view.monitor import Finding, watch
 
 #: Seconds in which a request must have come, and its answer must have been read.
 DEADLINE = 5.0
@@ -213,10 +213,10 @@ def set_up(node: Node) -> Path:
     return directory
 
 
-def serve(node: Node, *, ready: Callable[[Path], None], tell: Callable[[Bypass], None]) -> None:
+def serve(node: Node, *, ready: Callable[[Path], None], tell: Callable[[Finding], None]) -> None:
     """Be heterod until SIGTERM or SIGINT; `ready` is called when users are served.
 
-    `tell` is called, from a thread, for each process that gets past its limiter, once.
+    `tell` is called, from a thread, for each finding of the monitor, once.
     """
     directory = set_up(node)
     alone = create(directory / "heterod.lock", mode=0o600)

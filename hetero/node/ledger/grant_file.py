@@ -23,9 +23,10 @@ MAX_DEVICES = 16
 CORE_FULL = 10000
 
 HEADER = struct.Struct("<QII48s")
+#: The word after the last one is the excess, 0 until it is stored.
 ENTRY = struct.Struct("<64sQIIII40x")
 SIZE = HEADER.size + MAX_DEVICES * ENTRY.size
-_MEMORY_AT, _CORE_AT, _FLAGS_AT = 64, 72, 84
+_MEMORY_AT, _CORE_AT, _FLAGS_AT, _EXCESS_AT = 64, 72, 84, 88
 
 _POLICIES = {Policy.FIXED: 0, Policy.ELASTIC: 1, Policy.OFF: 2}
 _SPILL, _CONTEXT = 1, 2
@@ -119,6 +120,46 @@ def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
             for position in range(count)
         )
     )
+
+
+def holds_limits(contents: bytes, packed: bytes) -> bool:
+    """Return whether a file's contents say what was packed, whatever excess they say besides."""
+    if len(contents) != SIZE:
+        return False
+    without = bytearray(contents)
+    for position in range(MAX_DEVICES):
+        at = HEADER.size + position * ENTRY.size + _EXCESS_AT
+        without[at : at + 8] = bytes(8)
+    return without == packed
+
+
+def read_excess(path: Path, *, devices: int) -> tuple[int, ...]:
+    """Return the bytes that each of the first `devices` devices of a grant counts besides.
+
+    Raises `OSError` or `ValueError` if the file holds no limits.
+    """
+    contents = path.read_bytes()
+    if len(contents) != SIZE:
+        raise ValueError(f"{len(contents)} bytes, not {SIZE}")
+    return tuple(
+        int.from_bytes(contents[at : at + 8], "little")
+        for at in (HEADER.size + position * ENTRY.size + _EXCESS_AT for position in range(devices))
+    )
+
+
+def store_excess(path: Path, excess: Sequence[int]) -> None:
+    """Have the grant's programs count these bytes of each device as held, from the next on.
+
+    They are stored as limits are. Raises `OSError` where this user may not.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with mmap.mmap(descriptor, SIZE) as mapped:
+            for position, memory in enumerate(excess):
+                entry = HEADER.size + position * ENTRY.size
+                ctypes.c_uint64.from_buffer(mapped, entry + _EXCESS_AT).value = memory
+    finally:
+        os.close(descriptor)
 
 
 def store_limits(path: Path, limits: Iterable[DeviceLimit], *, policy: Policy) -> None:

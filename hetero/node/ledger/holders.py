@@ -31,12 +31,12 @@ def holders(files: Mapping[str, Iterable[Path]]) -> dict[str, tuple[int, ...]]:
     holding: dict[str, list[int]] = {name: [] for name in files}
     if names:
         for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
-            for name in {names[file] for file in _held(pid, names)}:
+            for name in {names[file] for file in held_files(pid, names)}:
                 holding[name].append(pid)
     return {name: tuple(sorted(pids)) for name, pids in holding.items()}
 
 
-def _held(pid: int, wanted: Collection[_File]) -> set[_File]:
+def held_files(pid: int, wanted: Collection[_File]) -> set[_File]:
     """Return which of the wanted files the process has open for writing or mapped writable."""
     held: set[_File] = set()
     try:

@@ -435,7 +435,7 @@ class Ledger:
             terms = entry.allocation
             right = grant_file.pack(entry.id, limits, policy=terms.policy, priority=terms.priority)
             with suppress(OSError, ValueError):
-                if path.read_bytes() != right:
+                if not grant_file.holds_limits(path.read_bytes(), right):
                     grant_file.store_limits(path, limits, policy=terms.policy)
         rows: dict[str, list[Row]] = {}
         for entry in grants:

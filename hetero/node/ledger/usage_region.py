@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 from hetero.model.frozen import frozen
@@ -16,48 +17,105 @@ from hetero.node.ledger.holders import mappings
 from hetero.node.ledger.locks import is_held
 
 MAGIC = 0x3145474153555448
-VERSION = 1
+VERSION = 2
 SLOTS = 1024
 #: Bytes between the offsets of the mappings by which processes keep their slots.
 SLOT_OFFSET = 1 << 16
 
-HEADER = struct.Struct("<QII64s48x")
-DEVICE = struct.Struct("<QQQQQqQ8x")
-SLOT = struct.Struct(f"<{MAX_DEVICES}QI60x")
+HEADER = struct.Struct("<QII4xI56x48x")
+DEVICE = struct.Struct("<QQQQQqQ8xQ56x")
+SLOT = struct.Struct(f"<{3 * MAX_DEVICES}QI60x")
 SIZE = HEADER.size + MAX_DEVICES * DEVICE.size + SLOTS * SLOT.size
+_FIRST = HEADER.size + MAX_DEVICES * DEVICE.size
 
 
 @frozen(kw_only=True)
 class Counts:
-    """What a grant did on one of its devices: bytes held now, and totals since it began."""
+    """What a grant did on one of its devices: bytes held now, and totals since it began.
+
+    `granted` are the bytes of all reservations, those that were given back as well.
+    """
 
     memory: int
     peak: int
     denied: int
     device_ns: int
+    granted: int = 0
+
+
+@frozen(kw_only=True)
+class Slot:
+    """What a live process says of itself: bytes of each device, and the PID it knows itself by.
+
+    `used` is charged. `contexts` (as measured when they were made) and `imported` (blocks that
+    another process of the grant is charged for) are not, and the driver counts them for it.
+    """
+
+    pid: int
+    used: tuple[int, ...]
+    contexts: tuple[int, ...]
+    imported: tuple[int, ...]
+
+
+@frozen(kw_only=True)
+class Region:
+    """One look at a region: the counts of each device, and what is in the live slots."""
+
+    counts: tuple[Counts, ...] = ()
+    slots: Mapping[int, Slot]
 
 
 def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
     """Return the counts of the grant's first `devices` devices; none where no process came yet."""
-    contents, held = _read(path)
+    return read_region(path).counts[:devices]
+
+
+def read_region(path: Path) -> Region:
+    """Return what a region says; nothing where no process came yet.
+
+    A slot counts while its process lives, which is while the slot's byte is locked. Raises
+    `OSError` or `ValueError` for what is no region.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        head = os.pread(descriptor, _FIRST, 0)
+        if (size := os.fstat(descriptor).st_size) < SIZE or len(head) < _FIRST:
+            raise ValueError(f"{size} bytes, not {SIZE}")
+        magic, version, slots, reached = HEADER.unpack_from(head)
+        if magic == 0:
+            return Region(slots={})
+        if (magic, version, slots) != (MAGIC, VERSION, SLOTS):
+            raise ValueError("not a usage region of this version")
+        # Slots beyond were never taken; a tenant that says so of others hides its own charges.
+        contents = os.pread(descriptor, min(reached, SLOTS) * SLOT.size, _FIRST)
+        live = {
+            number: _slot(words)
+            for number, words in enumerate(SLOT.iter_unpack(contents[: _whole(contents)]))
+            if is_held(descriptor, number)
+        }
+    finally:
+        os.close(descriptor)
     counts = []
-    for position in range(devices if contents else 0):
-        _, peak, denied, _, device_ns, _, _ = DEVICE.unpack_from(
-            contents, HEADER.size + position * DEVICE.size
+    for position, (_, peak, denied, _, device_ns, _, _, granted) in enumerate(
+        DEVICE.iter_unpack(head[HEADER.size :])
+    ):
+        memory = sum(slot.used[position] for slot in live.values())
+        counts.append(
+            Counts(memory=memory, peak=peak, denied=denied, device_ns=device_ns, granted=granted)
         )
-        memory = sum(used[position] for used in held.values())
-        counts.append(Counts(memory=memory, peak=peak, denied=denied, device_ns=device_ns))
-    return tuple(counts)
+    return Region(counts=tuple(counts), slots=live)
 
 
-def read_slots(path: Path) -> dict[int, tuple[int, ...]]:
-    """Return the bytes the process in each live slot holds of each device."""
-    return {slot: used for (slot, _), used in _read(path)[1].items()}
+def _whole(contents: bytes) -> int:
+    """Return how many bytes are whole slots: a tenant may have cut the file meanwhile."""
+    return len(contents) - len(contents) % SLOT.size
 
 
-def read_processes(path: Path) -> dict[int, tuple[int, ...]]:
-    """Return the bytes each live process holds of each device, by the PID it knows itself by."""
-    return {pid: used for (_, pid), used in _read(path)[1].items()}
+def _slot(words: tuple[int, ...]) -> Slot:
+    of = MAX_DEVICES
+    return Slot(
+        used=words[:of], contexts=words[of : 2 * of], imported=words[2 * of : 3 * of], pid=words[-1]
+    )
 
 
 def slots_of(pid: int, region: Path) -> frozenset[int]:
@@ -75,29 +133,3 @@ def slots_of(pid: int, region: Path) -> frozenset[int]:
         )
     except (OSError, ValueError):
         return frozenset()
-
-
-def _read(path: Path) -> tuple[bytes, dict[tuple[int, int], tuple[int, ...]]]:
-    """Return a region's bytes, and what its live slots (number, PID) hold; neither if unformed.
-
-    A slot counts while its process lives, which is while the slot's byte is locked. Raises
-    `OSError` or `ValueError` for what is no region.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        contents = os.pread(descriptor, SIZE, 0)
-        if len(contents) != SIZE:
-            raise ValueError(f"{len(contents)} bytes, not {SIZE}")
-        magic, version, slots, _ = HEADER.unpack_from(contents)
-        if magic == 0:
-            return b"", {}
-        if (magic, version, slots) != (MAGIC, VERSION, SLOTS):
-            raise ValueError("not a usage region of this version")
-        first = HEADER.size + MAX_DEVICES * DEVICE.size
-        return contents, {
-            (slot, pid): tuple(used)
-            for slot, (*used, pid) in enumerate(SLOT.iter_unpack(contents[first:]))
-            if pid and is_held(descriptor, slot)
-        }
-    finally:
-        os.close(descriptor)

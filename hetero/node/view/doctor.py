@@ -21,8 +21,10 @@ from hetero.node.ledger.usage_region import SIZE
 from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.settings import Partitioned, Settings
-from hetero.node.view.bypass import find_bypass
+from hetero.node.view.bypass import find_bypass, unowned_memory
 from hetero.node.view.containers import containers
+from hetero.node.view.excess import look
+from hetero.node.view.owners import Owners
 from hetero.plugin.registry import Discovery
 from hetero.plugin.vendor_row import VendorRow
 
@@ -197,18 +199,26 @@ def _state(node: Node) -> Finding:
 
 
 def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
-    """Yield whose usage is not known, and what runs past its limiter: bad if under a grant."""
-    usages, faults = node.registry.observe_all(discovery.devices)
-    for fault in faults:
-        yield Finding("usage", Verdict.BAD, f"{fault}: nothing is known of its devices' usage")
+    """Yield whose usage is not known, and what no limiter counted.
+
+    It is bad where a process of a grant has none, or the grant holds more than its limit.
+    """
     snapshot = node.snapshot()
-    holding = node.processes(entry.id for entry in snapshot.grants)
-    for found in find_bypass(node, snapshot, usages, holding):
+    seen = look(node, snapshot, discovery.devices, Owners(node))
+    for fault in seen.faults:
+        yield Finding("usage", Verdict.BAD, f"{fault}: nothing is known of its devices' usage")
+    for found in find_bypass(node, snapshot, seen):
         if found.grant:
-            yield Finding(f"process {found.pid}", Verdict.BAD, str(found))
+            yield Finding(found.subject, Verdict.BAD, str(found))
         else:
             held = f"{found.program} holds {found.memory >> 20} MiB of {found.device[:12]}"
-            yield Finding(f"process {found.pid}", Verdict.NOTE, f"{held} without a grant")
+            yield Finding(found.subject, Verdict.NOTE, f"{held} without a grant")
+    for excess in seen.excess.values():
+        if excess.is_told:
+            verdict = Verdict.BAD if excess.is_over else Verdict.NOTE
+            yield Finding(excess.subject, verdict, excess.what)
+    for unowned in unowned_memory(node):
+        yield Finding(unowned.subject, Verdict.NOTE, str(unowned))
 
 
 def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:

@@ -15,10 +15,12 @@ from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.ledger import ALIVE, Container, Grant, Snapshot, Unreadable
-from hetero.node.ledger.usage_region import Counts, read_counts, read_slots, slots_of
+from hetero.node.ledger.usage_region import Counts, Slot, read_counts, read_region, slots_of
 from hetero.node.node import Node, inventory_of, program
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.containers import containers_by_space, space_of
+from hetero.node.view.excess import Excess, Look, look
+from hetero.node.view.owners import Owners
 from hetero.plugin.vendor_row import VendorRow
 
 
@@ -30,8 +32,8 @@ class Share:
     none was asked for, and this is what its limited neighbours leave for the time being. `memory`
     and `memory_used` are bytes. `spill`: what does not fit on the card lies with the host. `denied`
     counts the allocations that were refused. `overhead` is what the driver counts for the grant's
-    processes on top: contexts, the code of their kernels. `enforcement` is how the
-    limits are kept.
+    processes on top: contexts, the code of their kernels. `excess` is what it counts beyond what
+    was charged and their contexts. `enforcement` is how the limits are kept.
     """
 
     device: str
@@ -44,6 +46,7 @@ class Share:
     core_used: float | None = None
     denied: int | None = None
     overhead: int | None = None
+    excess: Excess | None = None
     enforcement: Enforcement | None = None
 
 
@@ -171,7 +174,8 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     discovery = node.discover()
     snapshot = node.snapshot()
     free = inventory_of(discovery, snapshot).free()
-    usages, _ = node.registry.observe_all(discovery.devices)
+    seen = look(node, snapshot, discovery.devices, Owners(node))
+    usages = seen.usages
     devices = []
     for number, (device, usage) in enumerate(usages):
         here = [
@@ -196,7 +200,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         grants=_views(
             node,
             snapshot,
-            usages,
+            seen,
             meter or CoreMeter(node),
             numbers={device.uuid: number for number, (device, _) in enumerate(usages)},
         ),
@@ -219,9 +223,9 @@ def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
     # No driver is asked where there is nothing to ask it about.
     devices = node.discover(names=vendors).devices if snapshot.grants else ()
     numbers = numbers or {device.uuid: number for number, device in enumerate(devices)}
-    usages, _ = node.registry.observe_all(devices)
+    seen = look(node, snapshot, devices, Owners(node))
     return GrantsView(
-        grants=_views(node, snapshot, usages, meter, numbers=numbers),
+        grants=_views(node, snapshot, seen, meter, numbers=numbers),
         unreadable=snapshot.unreadable,
         simulated=_rack(node),
     )
@@ -252,19 +256,19 @@ def _rack(node: Node) -> str | None:
 def _views(
     node: Node,
     snapshot: Snapshot,
-    usages: Sequence[tuple[Device, Usage]],
+    seen: Look,
     meter: CoreMeter,
     *,
     numbers: Mapping[str, int],
 ) -> tuple[GrantView, ...]:
     """Return the grants by the first of their devices, the oldest first."""
-    driver = {device.uuid: usage.processes or {} for device, usage in usages}
+    driver = {device.uuid: usage.processes or {} for device, usage in seen.usages}
     counts = meter.sample(snapshot.grants)
     processes = node.processes(entry.id for entry in snapshot.grants)
     inside = containers_by_space(
         {entry.id: node.directory(entry.id) / GRANT for entry in snapshot.grants if entry.share}
     )
-    past = find_bypass(node, snapshot, usages, processes)
+    past = find_bypass(node, snapshot, seen)
     views = (
         GrantView(
             id=entry.id,
@@ -290,7 +294,8 @@ def _views(
                 },
                 counts=counts[entry.id],
                 used=partial(meter.used, entry),
-                enforcements={device.uuid: device.enforcement for device, _ in usages},
+                enforcements={device.uuid: device.enforcement for device, _ in seen.usages},
+                excess=seen.excess,
             ),
             bypass=tuple(found for found in past if found.grant == entry.id),
         )
@@ -308,15 +313,15 @@ def _running(
     node: Node, entry: Grant, pids: Sequence[int], inside: Mapping[str, Container]
 ) -> tuple[Process, ...]:
     path = node.directory(entry.id) / USAGE
-    slots: Mapping[int, tuple[int, ...]] = {}
+    slots: Mapping[int, Slot] = {}
     if entry.allocation.policy is not Policy.OFF:
         with suppress(OSError, ValueError):
-            slots = read_slots(path)
+            slots = read_region(path).slots
     found = []
     for pid in pids:
         container = entry.container or inside.get(space_of(pid) or "")
         # A PID in the region is what the process calls itself; the slot it keeps is its own.
-        mine = [slots[slot] for slot in slots_of(pid, path) if slot in slots] if slots else []
+        mine = [slots[slot].used for slot in slots_of(pid, path) if slot in slots] if slots else []
         found.append(
             Process(
                 pid=pid,
@@ -355,6 +360,7 @@ def _shares(
     counts: tuple[Counts, ...],
     used: Callable[[int], float | None],
     enforcements: Mapping[str, Enforcement],
+    excess: Mapping[tuple[str, str], Excess],
 ) -> tuple[Share, ...]:
     shares = []
     for position, (piece, asked, limit) in enumerate(
@@ -379,6 +385,7 @@ def _shares(
                 core_used=used(position) if now and limited else None,
                 denied=now.denied if now else None,
                 overhead=max(0, held - now.memory) if held and now else None,
+                excess=excess.get((entry.id, piece.device)),
                 enforcement=enforcement,
             )
         )

@@ -1,0 +1,292 @@
+"""Looks at devices again and again: charges excess, tells of it and of bypass, and ends processes.
+
+heterod does it for all users of a machine, the node agent for the pods of its node, and
+`hetero doctor --watch` for the user who started it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from attrs import define, field
+
+from hetero.model import Device, OnBypass, OnExcess, Usage
+from hetero.model.errors import HeteroError
+from hetero.model.frozen import frozen
+from hetero.node.daemon_client import client_of
+from hetero.node.ledger.grant_dir import GRANT
+from hetero.node.ledger.grant_file import read_excess, store_excess
+from hetero.node.ledger.ledger import Grant, Snapshot
+from hetero.node.node import Node, user
+from hetero.node.view.bypass import (
+    PERIOD,
+    Bypass,
+    Unowned,
+    find_bypass,
+    note_time,
+    note_unowned,
+)
+from hetero.node.view.device_time import DeviceTime
+from hetero.node.view.excess import NOISE, Excess, Look, look
+from hetero.node.view.owners import Owners
+
+#: Seconds for which memory has to be no process's before it is told of: a process that ends is not
+#: in a driver's list any more while its memory still is in use.
+LASTING = 5.0
+
+
+@frozen(kw_only=True)
+class Reaction:
+    """What becomes of a grant's excess, and of its programs that are past their limiter.
+
+    `spares_time`: nobody is ended for device time.
+    """
+
+    on_excess: OnExcess
+    on_bypass: OnBypass
+    spares_time: bool = False
+
+    def ends(self, found: Bypass | Excess) -> bool:
+        """Return whether the process of a finding is to be ended."""
+        if isinstance(found, Excess):
+            return found.is_over and self.on_excess is OnExcess.KILL
+        return self.on_bypass is OnBypass.KILL and not (found.core and self.spares_time)
+
+
+@frozen(kw_only=True)
+class Ended:
+    """A process that was ended, and why: the sentence that was told of it."""
+
+    grant: str
+    pid: int
+    program: str
+    why: str
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Tells one from another."""
+        return "ended", self.pid
+
+    @property
+    def subject(self) -> str:
+        """What the log calls it."""
+        return f"process {self.pid}"
+
+    def __str__(self) -> str:
+        return f"{self.program} ({self.pid}) of grant {self.grant} is killed: {self.why}"
+
+
+Finding = Bypass | Excess | Unowned | Ended
+
+
+@frozen(kw_only=True)
+class Sighting:
+    """What one look found; `news` is what the look before did not have.
+
+    `excess` has all grants of which it is known, on each of their devices, those without any, too.
+    """
+
+    bypass: tuple[Bypass, ...] = ()
+    excess: tuple[Excess, ...] = ()
+    unowned: tuple[Unowned, ...] = ()
+    news: tuple[Finding, ...] = ()
+
+
+def reaction(node: Node, entry: Grant) -> Reaction:
+    """Return what the grant says becomes of it, or else the node's settings."""
+    terms, settings = entry.allocation, node.settings
+    return Reaction(
+        on_excess=terms.on_excess or settings.on_excess,
+        on_bypass=terms.on_bypass or settings.on_bypass,
+    )
+
+
+@define
+class UnownedMemory:
+    """Knows what a card uses with no process on it: the least that was beyond all processes."""
+
+    _idle: dict[str, int] = field(init=False, factory=dict)
+    _since: dict[str, float] = field(init=False, factory=dict)
+
+    def sample(self, usages: Iterable[tuple[Device, Usage]], *, now: float) -> tuple[Unowned, ...]:
+        """Return the memory that has been no process's for `LASTING` seconds; now is monotonic."""
+        found = []
+        for device, usage in usages:
+            if usage.memory is None or usage.processes is None:
+                self._since.pop(device.uuid, None)
+                continue
+            rest = max(usage.memory - sum(usage.processes.values()), 0)
+            idle = self._idle[device.uuid] = min(self._idle.get(device.uuid, rest), rest)
+            if rest - idle <= NOISE:
+                self._since.pop(device.uuid, None)
+            elif now - self._since.setdefault(device.uuid, now) >= LASTING:
+                found.append(Unowned(device=device.uuid, memory=rest - idle))
+        return tuple(found)
+
+
+@define
+class Monitor:
+    """Tells of everything once, when it is first seen, and does what grants want done about it.
+
+    `reactions` says what that is, `acts` whether it is done or only told of. What this user may not
+    change or end stays.
+    """
+
+    node: Node
+    reactions: Callable[[Grant], Reaction] | None = None
+    acts: bool = True
+    _time: DeviceTime = field(init=False)
+    _owners: Owners = field(init=False)
+    _unowned: UnownedMemory = field(init=False, factory=UnownedMemory)
+    _told: frozenset[tuple[object, ...]] = field(init=False, default=frozenset())
+
+    def __attrs_post_init__(self) -> None:
+        self._time = DeviceTime(self.node)
+        self._owners = Owners(self.node)
+
+    def look(self, devices: Iterable[Device]) -> Sighting:
+        """Look at `devices` once, and act."""
+        snapshot = self.node.snapshot()
+        seen = look(self.node, snapshot, devices, self._owners)
+        for entry in snapshot.grants if self.acts else ():
+            self._charge(entry, seen.excess)
+        owner = {pid: one.grant for pid, one in seen.owners.items() if one}
+        overuse = self._time.sample(snapshot.grants, seen.usages, owner)
+        for entry in snapshot.grants:
+            note_time(self.node, entry.id, overuse)
+        unowned = self._unowned.sample(seen.usages, now=time.monotonic())
+        note_unowned(self.node, unowned)
+        bypass = tuple(each for each in find_bypass(self.node, snapshot, seen) if each.grant)
+        excess = tuple(seen.excess.values())
+        given = {device.uuid: device for device, _ in seen.usages}
+        ended = tuple(self._act(snapshot, given, bypass, excess)) if self.acts else ()
+        told = (each for each in excess if each.is_told)
+        found: tuple[Finding, ...] = (*bypass, *told, *unowned, *ended)
+        before = self._told
+        self._told = frozenset(each.key for each in found)
+        news = tuple(each for each in found if each.key not in before)
+        return Sighting(bypass=bypass, excess=excess, unowned=unowned, news=news)
+
+    def forget(self) -> None:
+        """Charge nobody any longer: nobody would take it back when it is gone."""
+        for entry in self.node.snapshot().grants:
+            with suppress(OSError, ValueError):
+                path = self.node.directory(entry.id) / GRANT
+                if any(read_excess(path, devices=len(entry.limits))):
+                    store_excess(path, [0] * len(entry.limits))
+
+    def _reaction(self, entry: Grant) -> Reaction:
+        return self.reactions(entry) if self.reactions else reaction(self.node, entry)
+
+    def _charge(self, entry: Grant, excess: Mapping[tuple[str, str], Excess]) -> None:
+        """Have the grant's programs count its excess; what is not known stays as it was."""
+        path = self.node.directory(entry.id) / GRANT
+        counts = self._reaction(entry).on_excess is not OnExcess.REPORT
+        with suppress(OSError, ValueError):  # it ended, or is another user's
+            before = read_excess(path, devices=len(entry.limits))
+            now, counted = list(before), set[str]()
+            for position, piece in enumerate(entry.allocation.pieces):
+                found = excess.get((entry.id, piece.device))
+                if found is not None:  # once, where a grant has several pieces of a device
+                    first = counts and piece.device not in counted
+                    now[position] = found.memory if first else 0
+                    counted.add(piece.device)
+            if tuple(now) != before:
+                store_excess(path, now)
+
+    def _act(
+        self,
+        snapshot: Snapshot,
+        devices: Mapping[str, Device],
+        bypass: Iterable[Bypass],
+        excess: Iterable[Excess],
+    ) -> Iterator[Ended]:
+        """End the processes that their grants want ended; yield those that were."""
+        wanted = {entry.id: self._reaction(entry) for entry in snapshot.grants}
+        pids = set[int]()
+        findings: tuple[Bypass | Excess, ...] = (*bypass, *excess)
+        for found in findings:
+            wants = found.grant is not None and wanted[found.grant].ends(found)
+            if wants and found.pid not in pids and self._end(found, devices[found.device]):
+                pids.add(found.pid)
+                yield Ended(
+                    grant=found.grant or "", pid=found.pid, program=found.program, why=found.what
+                )
+
+    def _end(self, found: Bypass | Excess, device: Device) -> bool:
+        """Kill a process if it is still what was found; return whether it was killed.
+
+        A pidfd stands for the process itself, not for whoever has its number by now. So what is
+        read after it was opened is of that process, or the signal goes to one that is gone.
+        """
+        with suppress(OSError):
+            process = os.pidfd_open(found.pid)
+            try:
+                seen = look(self.node, self.node.snapshot(), [device], Owners(self.node))
+                if _is_still(found, seen) and not self._is_ignored(found.pid):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    return True
+            finally:
+                os.close(process)
+        return False
+
+    def _is_ignored(self, pid: int) -> bool:
+        """Whether the settings name the executable of a process, or it is not to be known."""
+        try:
+            path = Path(os.readlink(f"/proc/{pid}/exe"))
+        except OSError:
+            return True
+        ignored = self.node.settings.ignore
+        if ignored is None:
+            vendors = self.node.registry.declarations()
+            ignored = tuple(name for vendor in vendors for name in vendor.monitors)
+        return not {str(path), path.name}.isdisjoint(ignored)
+
+
+def _is_still(found: Bypass | Excess, seen: Look) -> bool:
+    """Whether a later look at the device finds the same of the process."""
+    if isinstance(found, Excess):
+        now = seen.excess.get((found.grant, found.device))
+        return now is not None and now.is_over and now.pid == found.pid
+    ((_, usage),) = seen.usages
+    if found.core:
+        has = (usage.busy or {}).get(found.pid)
+    else:
+        has = None if found.pid in seen.limited else (usage.processes or {}).get(found.pid)
+    return bool(has) and seen.grant_of(found.pid) == found.grant
+
+
+def acts_for(node: Node) -> str:
+    """Return the sentence that says whose processes this user's monitor charges and ends."""
+    if node.daemon:
+        return "heterod charges and ends what it finds; this only tells"
+    if client_of(node.ledger.path):
+        return "heterod is installed: both charge and end what they find"
+    whose = "all users'" if os.geteuid() == 0 else f"{user()}'s"
+    return (
+        f"heterod is not installed: {whose} processes are watched, and acted upon, while this runs"
+    )
+
+
+def watch(node: Node, tell: Callable[[Finding], None]) -> NoReturn:
+    """Look every `PERIOD` at the devices that are shared, and tell of everything once."""
+    # What is heterod's to do it does itself.
+    monitor, devices = Monitor(node, acts=node.daemon is None), dict[str, Device]()
+    try:
+        while True:
+            with suppress(HeteroError):  # said to whoever asks for something
+                grants = node.snapshot().grants
+                shared = {piece.device for entry in grants for piece in entry.allocation.pieces}
+                if not shared <= devices.keys():
+                    devices = {device.uuid: device for device in node.discover().devices}
+                for found in monitor.look(devices[uuid] for uuid in shared & devices.keys()).news:
+                    tell(found)
+            time.sleep(PERIOD)
+    finally:
+        monitor.forget()

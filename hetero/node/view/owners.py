@@ -1,0 +1,131 @@
+"""Finds the grants of processes that a driver names, and whether a limiter is in them.
+
+A process is a grant's if it holds the grant's files, sees the grant where a container has it, or is
+in the cgroup of a container with such a process. All three are facts of the kernel's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from attrs import define, field, frozen
+
+from hetero.node.ledger.grant_dir import GRANT, USAGE
+from hetero.node.ledger.holders import held_files
+from hetero.node.ledger.ledger import ALIVE, Grant
+from hetero.node.ledger.usage_region import slots_of
+from hetero.node.node import Node
+from hetero.node.view.containers import sees
+
+#: The cgroup of a container, and what is below it: engines name it by the container's id, of 64
+#: hexadecimal digits (docker-<id>.scope, libpod-<id>.scope, cri-containerd-<id>.scope, <id>).
+_CONTAINER = re.compile(r"^\d+:[^:]*:(.*[0-9a-f]{64}[^/]*)", re.M)
+#: PF_EXITING of the kernel's include/linux/sched.h.
+_EXITING = 0x4
+#: Of proc_pid_stat(5), counted from the state on: flags, start time, start of code, of the stack.
+_FLAGS, _BORN = 6, (19, 23, 25)
+
+
+@frozen(kw_only=True)
+class Owner:
+    """The grant of a process, and the slots of its usage region that the process keeps.
+
+    Without a slot no limiter is in it: a limiter takes one before its program uses a device.
+    """
+
+    grant: str
+    slots: frozenset[int] = frozenset()
+
+
+@define
+class Owners:
+    """Remembers whose a process is for as long as it runs the same program.
+
+    Who has no limiter is looked at anew each time, and strangers when there are other grants.
+    """
+
+    node: Node
+    _known: dict[int, tuple[tuple[str, ...], Owner | None]] = field(init=False, factory=dict)
+    _grants: frozenset[str] = field(init=False, default=frozenset())
+
+    def of(self, pids: Iterable[int], grants: Collection[Grant]) -> dict[int, Owner | None]:
+        """Return whose each process is, None for a stranger; one that is gone or ends is left out.
+
+        Processes of other users are strangers to all but root.
+        """
+        before = self._known
+        same = self._grants == {entry.id for entry in grants}
+        self._grants, self._known = frozenset(entry.id for entry in grants), {}
+        for pid in pids:
+            task = _running_task(pid)
+            if task is None:
+                continue
+            program, owner = before.get(pid, ((), None))
+            found = tuple(_stat(task)[each] for each in _BORN)
+            known = program == found and (same if owner is None else owner.grant in self._grants)
+            if not known or (owner is not None and not owner.slots):
+                owner = self._look(task, grants)
+            self._known[pid] = found, owner
+        return {pid: owner for pid, (_, owner) in self._known.items()}
+
+    def _look(self, task: int, grants: Collection[Grant]) -> Owner | None:
+        directories = {entry.id: self.node.directory(entry.id) for entry in grants}
+        grant = _holds(task, directories) or _sees(task, directories)
+        if grant is None and (cgroup := container_cgroup(task)):
+            beside = (other for other in _processes() if container_cgroup(other) == cgroup)
+            grant = next(filter(None, (_sees(other, directories) for other in beside)), None)
+        if grant is None:
+            return None
+        return Owner(grant=grant, slots=slots_of(task, directories[grant] / USAGE))
+
+
+def container_cgroup(pid: int) -> str | None:
+    """Return the cgroup of the container that a process is in; None for one in no container."""
+    with suppress(OSError):
+        found = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text())
+        return found and found[1]
+    return None
+
+
+def _holds(pid: int, directories: Mapping[str, Path]) -> str | None:
+    """Return the grant whose files a process has open for writing or mapped."""
+    files: dict[tuple[int, int], str] = {}
+    for identity, directory in directories.items():
+        for name in (ALIVE, USAGE):
+            with suppress(OSError):
+                status = os.stat(directory / name)
+                files[status.st_dev, status.st_ino] = identity
+    return next((files[file] for file in held_files(pid, files)), None)
+
+
+def _sees(pid: int, directories: Mapping[str, Path]) -> str | None:
+    """Return the grant that a process sees where a container has its own."""
+    return next((name for name, path in directories.items() if sees(pid, path / GRANT)), None)
+
+
+def _processes() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+
+
+def _running_task(pid: int) -> int | None:
+    """Return a thread of the process that is not at its end, None if there is none.
+
+    Its first thread may have ended and left the others: then it has no files of its own to see.
+    """
+    with suppress(OSError):
+        if not int(_stat(pid)[_FLAGS]) & _EXITING:
+            return pid
+        for task in map(int, os.listdir(f"/proc/{pid}/task")):
+            with suppress(OSError):
+                if not int(_stat(task)[_FLAGS]) & _EXITING:
+                    return task
+    return None
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the words of a process's or thread's `stat` from its state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,0 +1,202 @@
+"""A grant that holds more than was charged is refused more, and ends where it says so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import hetero_simulator
+import pytest
+
+from hetero.node.ledger.grant_file import read_excess
+
+from .conftest import Begin, Run
+
+#: Of the simulated driver: what a context takes of a card.
+CONTEXT = 500
+RACK = f"[device]\nvendor = nvidia\nmodel = Card\nmemory = 32 GiB\ncontext = {CONTEXT} MiB\n"
+JOB = str(hetero_simulator.job("cuda"))
+
+
+@pytest.fixture
+def rack(tmp_path: Path) -> Path:
+    (tmp_path / "test.rack").write_text(RACK)
+    return tmp_path / "test.rack"
+
+
+@pytest.fixture
+def environ(environ: dict[str, str], rack: Path) -> dict[str, str]:
+    return {**environ, "HETERO_RACK": str(rack), "PYTHONPATH": ""}
+
+
+@pytest.fixture
+def start(begin: Begin, command: tuple[str, ...]) -> Begin:
+    """Start a job under a grant of 64 MiB, and return when it holds its memory or is to end."""
+
+    def job(*before: str, memory: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        limits = ("-q", "--memory", "64Mi", *options)
+        program = begin(*command, "run", *limits, "--", *before, *asking(memory))
+        assert program.stdout
+        assert program.stdout.readline() or "kill" in options
+        return program
+
+    return job
+
+
+@pytest.fixture
+def private_loader(tmp_path: Path) -> tuple[str, ...]:
+    """A copy of the dynamic loader that reads no list of what to preload, without the variable."""
+    (loader,) = Path("/lib64").glob("ld-linux*.so.*")
+    own = tmp_path / "ld.so"
+    own.write_bytes(loader.read_bytes().replace(b"/etc/ld.so.preload", b"/xtc/ld.so.preload"))
+    own.chmod(0o700)
+    return "env", "-u", "LD_PRELOAD", str(own)
+
+
+def asking(memory: str) -> tuple[str, ...]:
+    return JOB, "--seconds", "60", "--memory", memory
+
+
+def ended(watch: subprocess.Popen[str]) -> str:
+    """Have a watcher end, and return what it told and nobody has read."""
+    watch.terminate()
+    watch.wait(timeout=10)
+    assert watch.stdout
+    return watch.stdout.read()
+
+
+def grants(hetero: Run) -> dict[str, dict[str, object]]:
+    """Return the excess and who is past the limiter, by the label of grants."""
+    return {
+        grant["label"]: {
+            "excess": grant["shares"][0]["excess"],
+            "pids": [found["pid"] for found in grant["bypass"]],
+        }
+        for grant in json.loads(hetero("ps", "--json").stdout)["items"]
+    }
+
+
+def test_a_private_loader_is_shown_within_five_seconds_and_left_alone(
+    hetero: Run, begin: Begin, start: Begin, command: tuple[str, ...], private_loader: tuple[str]
+) -> None:
+    watch = begin(*command, "doctor", "--watch")
+    start(memory="1MiB", options=("--label", "honest"))
+    before = time.monotonic()
+    thief = start(*private_loader, memory="256MiB", options=("--label", "thief"))
+    assert watch.stdout
+    told = watch.stdout.readline()
+    took = time.monotonic() - before
+    print(f"shown after {took:.1f} s of 5")
+    assert took < 5
+    assert f"({thief.pid}) holds {CONTEXT + 256} MiB" in told
+
+    found = grants(hetero)
+    assert [thief.pid] == found["thief"]["pids"]
+    excess = found["thief"]["excess"]
+    assert isinstance(excess, dict)
+    assert (CONTEXT + 256) << 20 == excess["memory"]
+    assert (CONTEXT + 256 - 64) << 20 == excess["over"]
+    assert 0 == found["honest"]["excess"]["memory"]  # type: ignore[index]
+    time.sleep(4)
+    assert None is thief.poll()
+    shown = " ".join(hetero("ps").stdout.split())
+    assert f"{CONTEXT + 256 - 64} MiB beyond its limit, most in process {thief.pid}" in shown
+
+
+def test_with_on_bypass_kill_it_is_ended_and_nobody_else(
+    begin: Begin, start: Begin, command: tuple[str, ...], private_loader: tuple[str], tmp_path: Path
+) -> None:
+    watch = begin(*command, "doctor", "--watch")
+    kill = ("--on-bypass", "kill")
+    monitor = tmp_path / "nv-hostengine"
+    shutil.copy(JOB, monitor)
+    honest = start(memory="32MiB", options=kill)
+    neighbour = start("env", "-u", "LD_PRELOAD", memory="256MiB")
+    ignored = begin(
+        *command,
+        *("run", "-q", "--memory", "64Mi", *kill, "--", "env", "-u", "LD_PRELOAD"),
+        *(str(monitor), *asking("256MiB")[1:]),
+    )
+    before = time.monotonic()
+    thief = start(*private_loader, memory="256MiB", options=kill)
+    assert -signal.SIGKILL == thief.wait(timeout=30)
+    took = time.monotonic() - before
+    print(f"ended after {took:.1f} s of 5")
+    assert took < 5
+    time.sleep(4)
+    told = ended(watch)
+    assert f"({thief.pid}) of grant" in told
+    assert 1 == told.count("is killed")
+    assert f"({ignored.pid}) holds" in told
+    assert [None] * 3 == [one.poll() for one in (honest, neighbour, ignored)]
+
+
+def test_where_the_driver_says_nothing_of_processes_nothing_is_done(
+    hetero: Run,
+    begin: Begin,
+    start: Begin,
+    command: tuple[str, ...],
+    private_loader: tuple[str],
+    rack: Path,
+) -> None:
+    call = "call = nvmlDeviceGetComputeRunningProcesses*"
+    rack.write_text(f"{RACK}[fault]\n{call}\ndoes = error 3\n")  # NVML_ERROR_NOT_SUPPORTED
+    watch = begin(*command, "doctor", "--watch")
+    options = ("--on-bypass", "kill", "--on-excess", "kill", "--label", "thief")
+    thief = start(*private_loader, memory="256MiB", options=options)
+
+    time.sleep(7)
+
+    assert "" == ended(watch)
+    assert None is thief.poll()
+    assert None is grants(hetero)["thief"]["excess"]
+
+
+def test_what_one_program_takes_past_its_limiter_the_others_of_its_grant_are_refused(
+    begin: Begin, command: tuple[str, ...]
+) -> None:
+    """And no longer when it is gone."""
+    limited = f"{JOB} --alloc 1GiB >&2 && echo granted || echo refused"
+    thief = " ".join(("env", "-u", "LD_PRELOAD", *asking("4GiB")))
+    script = f"{limited}; {thief} & sleep 6; {limited}; kill $!; wait; sleep 6; {limited}"
+    program = begin(*command, "run", "-q", "--memory", "4Gi", "--", "sh", "-c", script)
+    watch = begin(*command, "doctor", "--watch")
+
+    program.wait(timeout=60)
+    assert program.stdout
+    said = [line for line in map(str.strip, program.stdout) if line in ("granted", "refused")]
+    assert ["granted", "refused", "granted"] == said
+    told = ended(watch)
+    assert f"holds {CONTEXT + 4096} MiB" in told
+    assert f"{CONTEXT} MiB beyond its limit" in told
+
+
+def test_with_on_excess_report_nobody_is_refused(begin: Begin, command: tuple[str, ...]) -> None:
+    begin(*command, "doctor", "--watch")
+    thief = " ".join(("env", "-u", "LD_PRELOAD", *asking("4GiB")))
+    script = f"{thief} & sleep 6; {JOB} --alloc 1GiB >&2 && echo granted; kill $!"
+    options = ("-q", "--memory", "4Gi", "--on-excess", "report")
+    program = begin(*command, "run", *options, "--", "sh", "-c", script)
+
+    program.wait(timeout=60)
+    assert program.stdout
+    assert "granted" in program.stdout.read().splitlines()
+
+
+def test_what_was_charged_is_taken_back_when_nobody_watches_any_more(
+    begin: Begin, start: Begin, command: tuple[str, ...], environ: dict[str, str]
+) -> None:
+    watch = begin(*command, "doctor", "--watch")
+    start("env", "-u", "LD_PRELOAD", memory="256MiB")
+    assert watch.stdout
+    assert "holds" in watch.stdout.readline()
+    (file,) = Path(environ["HETERO_STATE"]).glob("sim-*/grants/*/tenant/grant")
+    assert ((CONTEXT + 256) << 20,) == read_excess(file, devices=1)
+
+    ended(watch)
+
+    assert (0,) == read_excess(file, devices=1)

@@ -1,0 +1,503 @@
+"""What a driver counts beyond the charges is charged, told of and acted upon; nobody else is."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from hetero.model import Device, Enforcement, OnBypass, OnExcess, Request, Usage
+from hetero.model.units import GiB, MiB
+from hetero.node.ledger.grant_dir import GRANT, USAGE
+from hetero.node.ledger.grant_file import read_excess
+from hetero.node.ledger.ledger import GrantHandle, Ledger
+from hetero.node.node import Node
+from hetero.node.settings import Settings
+from hetero.node.view.bypass import Bypass, Unowned, note_unowned, unowned_memory
+from hetero.node.view.doctor import examine
+from hetero.node.view.excess import (
+    Excess,
+    ProcessUse,
+    charged_at_most,
+    excess_of,
+)
+from hetero.node.view.monitor import LASTING, Ended, Monitor, Sighting, UnownedMemory
+from hetero.plugin.registry import Registry
+from hetero.plugin.testing import MemoryVendor, rack
+from tests.node.conftest import admit, request
+
+CARD = "memory-0"
+LIMIT = 4 * GiB
+
+#: A process with a limiter, as far as others see: it keeps slot 0 of a region, and says what it
+#: holds. Its arguments: the region, and the bytes used, of contexts, imported, ever granted.
+LIMITED = """
+import fcntl, mmap, os, struct, sys, time
+path, used, context, imported, granted = sys.argv[1], *map(int, sys.argv[2:])
+from hetero.node.ledger import usage_region as region
+file = os.open(path, os.O_RDWR)
+os.pwrite(file, region.HEADER.pack(region.MAGIC, region.VERSION, region.SLOTS, 1), 0)
+os.pwrite(file, region.DEVICE.pack(0, 0, 0, 0, 0, 0, 0, granted), region.HEADER.size)
+words = [used, *[0] * 15, context, *[0] * 15, imported, *[0] * 15]
+os.pwrite(file, region.SLOT.pack(*words, os.getpid()), region._FIRST)
+fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))
+kept = mmap.mmap(file, 1, flags=mmap.MAP_SHARED, prot=0)
+os.close(file)
+print("there", flush=True)
+time.sleep(60)
+"""
+
+Start = Callable[..., int]
+
+
+@pytest.fixture
+def vendor() -> MemoryVendor:
+    card = evolve(rack(16 * GiB)[0], enforcement=Enforcement.PRELOAD)
+    return MemoryVendor([card], limiter="cuda")
+
+
+@pytest.fixture
+def node(vendor: MemoryVendor, tmp_path: Path) -> Node:
+    return Node(registry=Registry.of(vendor), ledger=Ledger(tmp_path / "state"))
+
+
+@pytest.fixture
+def children() -> Iterator[list[subprocess.Popen[Any]]]:
+    started: list[subprocess.Popen[Any]] = []
+    yield started
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+@pytest.fixture
+def limited(children: list[subprocess.Popen[Any]]) -> Start:
+    """Start a process of a grant with a limiter in it; return its PID."""
+
+    def start(
+        handle: GrantHandle, *, used: int, context: int = 0, imported: int = 0, granted: int = 0
+    ) -> int:
+        words = map(str, (handle.path / USAGE, used, context, imported, granted))
+        command = [sys.executable, "-c", LIMITED, *words]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE)
+        children.append(child)
+        assert child.stdout
+        assert b"there\n" == child.stdout.readline()
+        return child.pid
+
+    return start
+
+
+@pytest.fixture
+def unlimited(children: list[subprocess.Popen[Any]]) -> Start:
+    """Start a program that holds a grant's files, and no limiter; or that holds none."""
+
+    def start(handle: GrantHandle | None = None, *, program: str = "sleep") -> int:
+        held = open(handle.path / USAGE, "r+b") if handle else None  # noqa: SIM115 - it is its own
+        children.append(subprocess.Popen([program, "60"], stdin=held or subprocess.DEVNULL))
+        if held:
+            held.close()
+        return children[-1].pid
+
+    return start
+
+
+def says(vendor: MemoryVendor, counted: Mapping[int, int] | None, *, beside: int = 0) -> None:
+    """Have the driver say this of the card's processes."""
+    used = sum((counted or {}).values()) + beside
+    vendor.usage[CARD] = Usage(memory=used, core=None, processes=counted)
+
+
+def look(node: Node, monitor: Monitor | None = None) -> Sighting:
+    return (monitor or Monitor(node)).look(node.discover().devices)
+
+
+def charged(handle: GrantHandle) -> int:
+    return read_excess(handle.path / GRANT, devices=1)[0]
+
+
+def asking(**more: Any) -> Request:
+    return evolve(request(memory=LIMIT), **more)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a child has not ended."""
+    return os.waitpid(pid, os.WNOHANG) == (0, 0)
+
+
+# --- the sum --------------------------------------------------------------------------------------
+
+
+def use(memory: int, **more: Any) -> ProcessUse:
+    return ProcessUse(**{"memory": memory, "limited": True, "context": 500 * MiB, **more})
+
+
+@pytest.mark.parametrize(
+    ("processes", "charge", "expected"),
+    [
+        ((), 0, 0),
+        # all of it is charged, or was there when its context was made
+        ((use(2548 * MiB),), 2048 * MiB, 0),
+        ((use(2600 * MiB),), 2048 * MiB, 52 * MiB),
+        # a limiter that could not measure its context is given the benefit of one
+        ((use(3 * GiB, context=None),), 2 * GiB, 0),
+        ((use(4 * GiB, context=None),), 2 * GiB, GiB),
+        # of no limiter there is no context to be known
+        ((use(700 * MiB, limited=False),), 0, 700 * MiB),
+        # a block that one exports and another maps is in both figures, and charged once
+        ((use(2548 * MiB), use(2548 * MiB, imported=2 * GiB)), 2 * GiB, 0),
+        # what is imported is charged to somebody
+        ((use(2548 * MiB), use(2548 * MiB, imported=2 * GiB)), GiB, 2 * GiB),
+        # nobody's context is larger than any context is
+        ((use(8 * GiB, context=8 * GiB),), 0, 7 * GiB),
+        # no more than the limit is believed
+        ((use(8 * GiB + 500 * MiB),), 100 * GiB, 4 * GiB),
+        # a process that holds less than it did is no room for another
+        ((use(100 * MiB), use(1524 * MiB)), 0, GiB),
+    ],
+)
+def test_excess_is_what_is_left_of_the_drivers_figures(
+    processes: tuple[ProcessUse, ...], charge: int, expected: int
+) -> None:
+    found = excess_of(
+        dict(enumerate(processes)), charged=charge, limit=LIMIT, contexts_are_charged=False
+    )
+
+    assert expected == found
+
+
+def test_a_context_that_is_charged_is_not_taken_off_again() -> None:
+    one = {1: use(2548 * MiB)}
+
+    assert 0 == excess_of(one, charged=2548 * MiB, limit=LIMIT, contexts_are_charged=True)
+    assert 500 * MiB == excess_of(one, charged=2 * GiB, limit=LIMIT, contexts_are_charged=True)
+
+
+def test_what_is_allocated_and_freed_while_the_driver_is_asked_is_no_excess() -> None:
+    """The driver's figure is of one moment between two looks at the charges."""
+    chance = random.Random(1)
+    for _ in range(1000):
+        held, granted = [chance.randrange(GiB)], [0]
+        for _ in range(chance.randrange(1, 10)):
+            change = chance.randrange(-held[-1], GiB)
+            held.append(held[-1] + change)
+            granted.append(granted[-1] + max(change, 0))
+        asked = max(held)
+        most = charged_at_most(held[0], granted[0], granted[-1])
+        assert asked <= most
+        process = {1: use(asked + 500 * MiB)}
+        assert 0 == excess_of(process, charged=most, limit=10 * GiB, contexts_are_charged=False)
+
+
+# --- charged and told -----------------------------------------------------------------------------
+
+
+def test_excess_is_charged_at_once_and_taken_back_when_it_is_gone(
+    node: Node, vendor: MemoryVendor, limited: Start
+) -> None:
+    handle = admit(node, asking())
+    pid = limited(handle, used=2 * GiB, context=500 * MiB, granted=2 * GiB)
+    says(vendor, {pid: 3572 * MiB})
+    monitor = Monitor(node)
+
+    first = look(node, monitor)
+    assert GiB == charged(handle)
+    (told,) = first.news
+    assert isinstance(told, Excess)
+    assert (handle.grant.id, GiB, 0, pid) == (told.grant, told.memory, told.over, told.pid)
+    assert f"grant {handle.grant.id} holds 1024 MiB of {CARD}" in str(told)
+    assert () == look(node, monitor).news
+
+    says(vendor, {pid: 2548 * MiB})
+    look(node, monitor)
+    assert 0 == charged(handle)
+
+
+def test_a_little_is_charged_and_not_told_of(
+    node: Node, vendor: MemoryVendor, limited: Start
+) -> None:
+    handle = admit(node, asking())
+    pid = limited(handle, used=2 * GiB, context=500 * MiB)
+    says(vendor, {pid: 2558 * MiB})
+
+    seen = look(node)
+
+    assert 10 * MiB == charged(handle)
+    assert () == seen.news
+    assert [10 * MiB] == [one.memory for one in seen.excess]
+
+
+def test_who_is_to_report_only_charges_nothing(
+    node: Node, vendor: MemoryVendor, limited: Start
+) -> None:
+    handle = admit(node, asking(on_excess=OnExcess.REPORT))
+    pid = limited(handle, used=0, context=500 * MiB)
+    says(vendor, {pid: 2548 * MiB})
+
+    assert [2 * GiB] == [one.memory for one in look(node).news if isinstance(one, Excess)]
+    assert 0 == charged(handle)
+
+
+@pytest.mark.parametrize("available", [False, True])
+def test_figures_that_are_not_available_change_nothing(
+    node: Node, vendor: MemoryVendor, unlimited: Start, available: bool
+) -> None:
+    handle = admit(node, asking(on_bypass=OnBypass.KILL, on_excess=OnExcess.KILL))
+    pid = unlimited(handle)
+    vendor.usage[CARD] = Usage(memory=10 * GiB, processes={pid: 10 * GiB} if available else None)
+
+    seen = look(node)
+
+    assert available == (os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
+    assert available == bool(seen.news)
+    assert available == bool(charged(handle))
+
+
+def test_who_watches_no_longer_charges_nobody(
+    node: Node, vendor: MemoryVendor, unlimited: Start
+) -> None:
+    handle = admit(node, asking())
+    says(vendor, {unlimited(handle): GiB})
+    monitor = Monitor(node)
+    look(node, monitor)
+    assert GiB == charged(handle)
+
+    monitor.forget()
+
+    assert 0 == charged(handle)
+
+
+def test_a_sweep_leaves_the_excess_as_it_is(
+    node: Node, vendor: MemoryVendor, unlimited: Start
+) -> None:
+    handle = admit(node, asking())
+    says(vendor, {unlimited(handle): GiB})
+    look(node)
+
+    os.close(admit(node, request(memory=GiB, core=10)).descriptor)
+    node.snapshot()
+
+    assert GiB == charged(handle)
+
+
+# --- ended ----------------------------------------------------------------------------------------
+
+
+def test_a_program_without_a_limiter_is_ended_where_its_grant_says_so_and_nobody_else(
+    node: Node, vendor: MemoryVendor, limited: Start, unlimited: Start
+) -> None:
+    handle = admit(node, asking(on_bypass=OnBypass.KILL))
+    other = admit(node, asking())
+    thief, sibling = unlimited(handle), limited(handle, used=GiB, context=500 * MiB)
+    neighbour, stranger = unlimited(other), unlimited()
+    says(vendor, dict.fromkeys((thief, sibling, neighbour, stranger), 1524 * MiB))
+
+    seen = look(node)
+
+    (ended,) = (one for one in seen.news if isinstance(one, Ended))
+    assert (handle.grant.id, thief) == (ended.grant, ended.pid)
+    assert f"sleep ({thief}) of grant {handle.grant.id} is killed: holds 1524 MiB" in str(ended)
+    assert (thief, signal.SIGKILL) == os.waitpid(thief, 0)
+    assert [True] * 3 == [is_alive(pid) for pid in (sibling, neighbour, stranger)]
+    assert {thief, neighbour} == {one.pid for one in seen.bypass}
+
+
+def test_beyond_the_limit_the_process_with_most_excess_is_ended(
+    node: Node, vendor: MemoryVendor, limited: Start
+) -> None:
+    handle = admit(node, asking(on_excess=OnExcess.KILL))
+    pid = limited(handle, used=3 * GiB, context=500 * MiB)
+    says(vendor, {pid: 4500 * MiB})
+    monitor = Monitor(node)
+    look(node, monitor)
+    assert is_alive(pid)  # all of it fits under the limit
+
+    says(vendor, {pid: 5 * GiB})
+    look(node, monitor)
+
+    assert (pid, signal.SIGKILL) == os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("by", ["name", "path", "vendor"])
+def test_an_executable_that_is_ignored_is_told_of_and_not_ended(
+    node: Node, vendor: MemoryVendor, unlimited: Start, tmp_path: Path, by: str
+) -> None:
+    program = tmp_path / "monitord"
+    shutil.copy(shutil.which("sleep") or "", program)
+    if by == "vendor":
+        vendor._vendor = evolve(vendor._vendor, monitors=("monitord",))
+        node = evolve(node, registry=Registry.of(vendor))
+    else:
+        ignored = {"name": "monitord", "path": str(program)}[by]
+        node = evolve(node, settings=Settings(ignore=(ignored,)))
+    handle = admit(node, asking(on_bypass=OnBypass.KILL))
+    ignored_one, other = unlimited(handle, program=str(program)), unlimited(handle)
+    says(vendor, {ignored_one: GiB, other: GiB})
+
+    seen = look(node)
+
+    assert {ignored_one, other} == {one.pid for one in seen.bypass}
+    assert (other, signal.SIGKILL) == os.waitpid(other, 0)
+    assert is_alive(ignored_one)
+
+
+class Changing(dict[str, Usage]):
+    """What a driver says: the first answer, then others, after something has happened."""
+
+    def __init__(self, *answers: Usage, between: Callable[[], None]) -> None:
+        self.answers, self.between = list(answers), between
+
+    def get(self, _: str, __: Any = None) -> Any:
+        if len(self.answers) > 1:
+            return self.answers.pop(0)
+        self.between()
+        return self.answers[0]
+
+
+def test_who_gave_its_memory_back_before_the_second_look_is_not_ended(
+    node: Node, vendor: MemoryVendor, unlimited: Start
+) -> None:
+    handle = admit(node, asking(on_bypass=OnBypass.KILL))
+    pid = unlimited(handle)
+    first, then = (Usage(memory=GiB, processes=each) for each in ({pid: GiB}, {}))
+    vendor.usage = Changing(first, then, between=lambda: None)
+
+    seen = look(node)
+
+    assert [pid] == [one.pid for one in seen.bypass]
+    assert is_alive(pid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root says which number the next process has")
+def test_another_process_with_the_same_number_is_not_ended(
+    node: Node, vendor: MemoryVendor, unlimited: Start, children: list[subprocess.Popen[Any]]
+) -> None:
+    """The first is gone and its number is given to another while the drivers are asked again."""
+    handle = admit(node, asking(on_bypass=OnBypass.KILL))
+    pid = unlimited(handle)
+    found: list[int] = []
+
+    def reuse() -> None:
+        if found:
+            return
+        children[-1].kill()
+        children[-1].wait()
+        while pid not in found and len(found) < 100:  # others may take the number first
+            Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+            found.append(unlimited(handle))
+
+    usage = Usage(memory=GiB, processes={pid: GiB})
+    vendor.usage = Changing(usage, usage, between=reuse)
+
+    seen = look(node)
+
+    assert pid == found[-1]
+    assert [] == [one for one in seen.news if isinstance(one, Ended)]
+    assert is_alive(pid)
+
+
+def test_a_process_that_only_has_the_number_is_not_ended(
+    node: Node, vendor: MemoryVendor, unlimited: Start
+) -> None:
+    """What is held against it is read again when a pidfd stands for it."""
+    handle = admit(node, asking(on_bypass=OnBypass.KILL))
+    stranger = unlimited()
+    says(vendor, {stranger: GiB})
+    monitor = Monitor(node)
+    (device,) = node.discover().devices
+    found = Bypass(device=CARD, pid=stranger, program="sleep", grant=handle.grant.id, memory=GiB)
+
+    assert not monitor._end(found, device)
+    assert is_alive(stranger)
+
+
+def test_a_program_that_replaced_a_limited_one_has_no_limiter(
+    node: Node, vendor: MemoryVendor, children: list[subprocess.Popen[Any]]
+) -> None:
+    """Its PID and start are the same; it holds the grant by what it inherited."""
+    handle = admit(node, asking())
+    program = LIMITED.replace(
+        "time.sleep(60)",
+        "os.dup2(os.open(path, os.O_RDWR), 9)\nsys.stdin.read(1)\n"
+        "os.execlp('sh', 'sh', '-c', 'echo replaced; exec sleep 60')",
+    )
+    words = [str(handle.path / USAGE), *map(str, (0, 500 * MiB, 0, 0))]
+    children.append(
+        subprocess.Popen(
+            [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+    )
+    child = children[-1]
+    assert child.stdin
+    assert child.stdout
+    assert b"there\n" == child.stdout.readline()
+    says(vendor, {child.pid: 510 * MiB})
+    monitor = Monitor(node)
+    assert () == look(node, monitor).bypass
+
+    child.stdin.write(b"x")
+    child.stdin.flush()
+    assert b"replaced\n" == child.stdout.readline()
+    deadline = time.monotonic() + 5
+    while "sleep" not in Path(f"/proc/{child.pid}/comm").read_text():
+        assert time.monotonic() < deadline
+
+    assert [child.pid] == [one.pid for one in look(node, monitor).bypass]
+
+
+# --- memory without a process ---------------------------------------------------------------------
+
+
+def card_with(used: int | None, processes: Mapping[int, int] | None) -> tuple[Device, Usage]:
+    return rack(16 * GiB)[0], Usage(memory=used, processes=processes)
+
+
+def test_memory_that_is_no_processs_is_told_of_when_it_lasts() -> None:
+    memory = UnownedMemory()
+    idle = card_with(GiB + 600 * MiB, {1: GiB})  # an idle card uses 600 MiB
+    lost = card_with(GiB + 700 * MiB, {1: GiB})
+
+    assert () == memory.sample([idle], now=0)
+    assert () == memory.sample([lost], now=3)
+    assert () == memory.sample([lost], now=3 + LASTING - 1)
+    (found,) = memory.sample([lost], now=3 + LASTING)
+    assert Unowned(device=CARD, memory=100 * MiB) == found
+    assert f"100 MiB of {CARD} are in use and are no process's" == str(found)
+    assert () == memory.sample([idle], now=10)
+    assert () == memory.sample([lost], now=12)
+
+
+def test_memory_of_a_process_that_ends_is_not_told_of() -> None:
+    memory = UnownedMemory()
+    for now, (used, processes) in enumerate(((GiB, {1: GiB}), (GiB, {}), (0, {}), (GiB, {}))):
+        assert () == memory.sample([card_with(used, processes)], now=3 * now)
+
+
+def test_a_little_memory_and_what_is_not_known_are_nothing() -> None:
+    memory = UnownedMemory()
+    memory.sample([card_with(0, {})], now=0)
+    for now in range(0, 100, 3):
+        assert () == memory.sample([card_with(64 * MiB, {})], now=now)
+        assert () == memory.sample([card_with(GiB, None)], now=now)
+        assert () == memory.sample([card_with(None, {})], now=now)
+
+
+def test_who_looks_once_is_told_what_the_monitor_saw(node: Node) -> None:
+    os.close(admit(node, asking()).descriptor)  # there is a ledger
+    found = (Unowned(device=CARD, memory=GiB),)
+
+    note_unowned(node, found)
+    assert found == tuple(unowned_memory(node))
+    assert any(one.says == str(found[0]) for one in examine(node))
+    note_unowned(node, ())
+    assert () == tuple(unowned_memory(node))
