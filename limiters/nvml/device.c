@@ -217,32 +217,29 @@ static nvmlReturn_t give_out(nvmlReturn_t answer, nvmlDevice_t *found, unsigned 
     return answer;
 }
 
+#define GIVE_OUT(count, devices, ...)                                                                                  \
+    do {                                                                                                               \
+        nvmlDevice_t found[MOST_CARDS];                                                                                \
+        unsigned all = 0;                                                                                              \
+        if (count == NULL || (*count != 0 && devices == NULL))                                                         \
+            return real(__VA_ARGS__, count, devices);                                                                  \
+        nvmlReturn_t answer = real(__VA_ARGS__, &all, NULL);                                                           \
+        all = all < MOST_CARDS ? all : MOST_CARDS;                                                                     \
+        if (answer == NVML_SUCCESS && all != 0)                                                                        \
+            answer = real(__VA_ARGS__, &all, found);                                                                   \
+        return give_out(answer, found, all, count, devices);                                                           \
+    } while (0)
+
 nvmlReturn_t nearest_devices(nvmlReturn_t (*real)(nvmlDevice_t, nvmlGpuTopologyLevel_t, unsigned *, nvmlDevice_t *),
                              nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned *count, nvmlDevice_t *devices)
 {
-    nvmlDevice_t found[MOST_CARDS];
-    unsigned all = 0;
-    if (count == NULL || (*count != 0 && devices == NULL))
-        return real(device, level, count, devices);
-    nvmlReturn_t answer = real(device, level, &all, NULL);
-    all = all < MOST_CARDS ? all : MOST_CARDS;
-    if (answer == NVML_SUCCESS && all != 0)
-        answer = real(device, level, &all, found);
-    return give_out(answer, found, all, count, devices);
+    GIVE_OUT(count, devices, device, level);
 }
 
 nvmlReturn_t devices_of_cpu(nvmlReturn_t (*real)(unsigned, unsigned *, nvmlDevice_t *), unsigned cpu, unsigned *count,
                             nvmlDevice_t *devices)
 {
-    nvmlDevice_t found[MOST_CARDS];
-    unsigned all = 0;
-    if (count == NULL || (*count != 0 && devices == NULL))
-        return real(cpu, count, devices);
-    nvmlReturn_t answer = real(cpu, &all, NULL);
-    all = all < MOST_CARDS ? all : MOST_CARDS;
-    if (answer == NVML_SUCCESS && all != 0)
-        answer = real(cpu, &all, found);
-    return give_out(answer, found, all, count, devices);
+    GIVE_OUT(count, devices, cpu);
 }
 
 nvmlReturn_t devices_of_unit(nvmlReturn_t (*real)(nvmlUnit_t, unsigned *, nvmlDevice_t *), nvmlUnit_t unit,

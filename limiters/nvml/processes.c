@@ -138,49 +138,22 @@ static nvmlReturn_t infos_end(struct rows *rows, nvmlReturn_t answer, nvmlDevice
     return rows_end(rows, answer, count, out);
 }
 
-static nvmlReturn_t infos_v1(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_t *),
-                             nvmlDevice_t device, bool compute, unsigned *count, nvmlProcessInfo_v1_t *infos)
-{
-    struct rows rows;
-    if (!rows_begin(&rows, device, sizeof *infos, offsetof(nvmlProcessInfo_v1_t, pid)))
-        return real(device, count, infos);
-    nvmlReturn_t answer = real(device, &rows.count, (nvmlProcessInfo_v1_t *)rows.at);
-    return infos_end(&rows, answer, device, compute, count, infos);
-}
+/* A body for the functions that fill an array with rows of one struct. */
+#define LIST(name, row, end)                                                                                           \
+    nvmlReturn_t name(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *, row *), nvmlDevice_t device, unsigned *count,     \
+                      row *out)                                                                                        \
+    {                                                                                                                  \
+        struct rows rows;                                                                                              \
+        if (!rows_begin(&rows, device, sizeof *out, offsetof(row, pid)))                                               \
+            return real(device, count, out);                                                                           \
+        nvmlReturn_t answer = real(device, &rows.count, (row *)rows.at);                                               \
+        return end;                                                                                                    \
+    }
 
-static nvmlReturn_t infos_v2(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *),
-                             nvmlDevice_t device, bool compute, unsigned *count, nvmlProcessInfo_v2_t *infos)
-{
-    struct rows rows;
-    if (!rows_begin(&rows, device, sizeof *infos, offsetof(nvmlProcessInfo_v2_t, pid)))
-        return real(device, count, infos);
-    nvmlReturn_t answer = real(device, &rows.count, (nvmlProcessInfo_v2_t *)rows.at);
-    return infos_end(&rows, answer, device, compute, count, infos);
-}
-
-nvmlReturn_t compute_processes_v1(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_t *),
-                                  nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)
-{
-    return infos_v1(real, device, true, count, infos);
-}
-
-nvmlReturn_t compute_processes(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *),
-                               nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)
-{
-    return infos_v2(real, device, true, count, infos);
-}
-
-nvmlReturn_t other_processes_v1(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_t *),
-                                nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)
-{
-    return infos_v1(real, device, false, count, infos);
-}
-
-nvmlReturn_t other_processes(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *),
-                             nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)
-{
-    return infos_v2(real, device, false, count, infos);
-}
+LIST(compute_processes_v1, nvmlProcessInfo_v1_t, infos_end(&rows, answer, device, true, count, out))
+LIST(compute_processes, nvmlProcessInfo_v2_t, infos_end(&rows, answer, device, true, count, out))
+LIST(other_processes_v1, nvmlProcessInfo_v1_t, infos_end(&rows, answer, device, false, count, out))
+LIST(other_processes, nvmlProcessInfo_v2_t, infos_end(&rows, answer, device, false, count, out))
 
 nvmlReturn_t process_details(nvmlReturn_t (*real)(nvmlDevice_t, nvmlProcessDetailList_v1_t *), nvmlDevice_t device,
                              nvmlProcessDetailList_v1_t *list)
@@ -239,22 +212,5 @@ static nvmlReturn_t sessions_end(struct rows *rows, nvmlReturn_t answer, unsigne
     return asked && answer == NVML_ERROR_INSUFFICIENT_SIZE ? NVML_SUCCESS : answer;
 }
 
-nvmlReturn_t encoder_sessions(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *, nvmlEncoderSessionInfo_t *),
-                              nvmlDevice_t device, unsigned *count, nvmlEncoderSessionInfo_t *sessions)
-{
-    struct rows rows;
-    if (!rows_begin(&rows, device, sizeof *sessions, offsetof(nvmlEncoderSessionInfo_t, pid)))
-        return real(device, count, sessions);
-    nvmlReturn_t answer = real(device, &rows.count, (nvmlEncoderSessionInfo_t *)rows.at);
-    return sessions_end(&rows, answer, count, sessions);
-}
-
-nvmlReturn_t capture_sessions(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *, nvmlFBCSessionInfo_t *),
-                              nvmlDevice_t device, unsigned *count, nvmlFBCSessionInfo_t *sessions)
-{
-    struct rows rows;
-    if (!rows_begin(&rows, device, sizeof *sessions, offsetof(nvmlFBCSessionInfo_t, pid)))
-        return real(device, count, sessions);
-    nvmlReturn_t answer = real(device, &rows.count, (nvmlFBCSessionInfo_t *)rows.at);
-    return sessions_end(&rows, answer, count, sessions);
-}
+LIST(encoder_sessions, nvmlEncoderSessionInfo_t, sessions_end(&rows, answer, count, out))
+LIST(capture_sessions, nvmlFBCSessionInfo_t, sessions_end(&rows, answer, count, out))
