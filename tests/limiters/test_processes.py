@@ -171,8 +171,8 @@ def test_three_hundred_processes_at_once_all_get_a_slot_and_never_too_much(rack:
         out, errors = starts.communicate(timeout=120)
         assert (0, "") == (starts.returncode, errors)
         assert json.loads(out)["start"]["p99"] > 0
-    assert 300 * MIB == grant.usage().peak
-    assert 300 == grant.run("start(); say(info()[0] >> 20)")
+    assert 600 * MIB == grant.usage().peak
+    assert 600 == grant.run("start(); say(info()[0] >> 20)")
 
 
 @pytest.mark.timeout(3600)
