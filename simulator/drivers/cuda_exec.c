@@ -126,8 +126,19 @@ static CUresult free_first(const struct graph *graph, const struct stream *strea
     return CUDA_SUCCESS;
 }
 
+static CUresult run(struct stream *stream, const struct graph *graph, uint64_t exec);
+
+static CUresult run_node(struct stream *stream, const struct work *work, uint64_t exec)
+{
+    switch (work->type) {
+    case CU_GRAPH_NODE_TYPE_GRAPH: return run(stream, work->graph, exec);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return memory_revive(memory_find(work->alloc.dptr), stream, exec);
+    default: return perform(stream, work);
+    }
+}
+
 /* Kernels that follow one another go to the card as one piece: a replay costs one submission, not one a node. */
-static CUresult run(struct stream *stream, const struct graph *graph)
+static CUresult run(struct stream *stream, const struct graph *graph, uint64_t exec)
 {
     uint64_t together = 0;
     for (const struct node *node = graph->first; node; node = node->next) {
@@ -138,8 +149,7 @@ static CUresult run(struct stream *stream, const struct graph *graph)
         if (together)
             submit(stream, together);
         together = 0;
-        CHECK(node->work.type == CU_GRAPH_NODE_TYPE_GRAPH ? run(stream, node->work.graph)
-                                                          : perform(stream, &node->work));
+        CHECK(run_node(stream, &node->work, exec));
     }
     if (together)
         submit(stream, together);
@@ -156,5 +166,5 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
         return enqueue(stream,
                        &(struct work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = graph_copy(exec->graph, true)});
     CHECK(free_first(exec->graph, stream, exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
-    return run(stream, exec->graph);
+    return run(stream, exec->graph, exec->object.number);
 }

@@ -102,17 +102,25 @@ void memory_discard(uint64_t offset, size_t length)
         return; /* the pages stay until the process ends */
 }
 
-static bool pooled(const struct memory *memory)
+/* What one more or less allocation of its executable makes: the memory of a launch's allocations is taken together,
+ * in chunks. */
+static uint64_t graph_share(const struct memory *memory)
 {
-    return memory->kind == MEMORY_POOL || memory->kind == MEMORY_GRAPH;
+    uint64_t others = 0;
+    for (size_t i = 0; i < range_count; i++)
+        if (ranges[i]->exec == memory->exec && ranges[i]->live && ranges[i] != memory)
+            others += ranges[i]->size;
+    return round_up(others + memory->size, CHUNK) - round_up(others, CHUNK);
 }
 
 static bool charge(struct memory *memory, const struct stream *stream)
 {
+    if (memory->kind == MEMORY_GRAPH)
+        return pool_take(memory->pool, stream, graph_share(memory));
     if (memory->kind == MEMORY_DEVICE)
         return piece_take(memory->context, memory->size, memory->size < MIB, &memory->piece);
-    memory->charged = pooled(memory) ? memory->size : round_up(memory->size, GRAIN);
-    if (pooled(memory))
+    memory->charged = memory->pool ? memory->size : round_up(memory->size, GRAIN);
+    if (memory->pool)
         return pool_take(memory->pool, stream, memory->charged);
     if (engine_charge(memory->device->account, memory->charged))
         return true;
@@ -126,7 +134,9 @@ static void discharge(struct memory *memory, const struct stream *stream)
 {
     if (memory->kind == MEMORY_DEVICE)
         depart(stream, &memory->piece);
-    else if (pooled(memory))
+    else if (memory->kind == MEMORY_GRAPH)
+        pool_give(memory->pool, stream, graph_share(memory));
+    else if (memory->pool)
         pool_give(memory->pool, stream, memory->charged);
     else
         engine_release(memory->device->account, memory->charged);
@@ -178,11 +188,12 @@ void memory_free(struct memory *memory, const struct stream *stream)
     memory_remove(memory);
 }
 
-CUresult memory_revive(struct memory *memory, const struct stream *stream)
+CUresult memory_revive(struct memory *memory, const struct stream *stream, uint64_t exec)
 {
     if (!memory || memory->kind != MEMORY_GRAPH || memory->live)
         return CUDA_ERROR_INVALID_VALUE;
     settle(NULL);
+    memory->exec = exec;
     if (!charge(memory, stream))
         return CUDA_ERROR_OUT_OF_MEMORY;
     memory->live = true;

@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#define CHUNK (UINT64_C(32) << 20) /* what a pool asks the card for at a time */
-
 struct pool *pool_new(struct device *device, uint64_t threshold)
 {
     struct pool *pool = object_new(OBJECT_POOL);

@@ -33,17 +33,12 @@ CUresult perform(struct stream *stream, const struct work *work)
     case CU_GRAPH_NODE_TYPE_MEMCPY: copy_box(&work->copy); break;
     case CU_GRAPH_NODE_TYPE_MEMSET: fill_box(&work->fill); break;
     case CU_GRAPH_NODE_TYPE_HOST: return host_call(stream, work);
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return memory_revive(memory_find(work->alloc.dptr), stream);
     case CU_GRAPH_NODE_TYPE_MEM_FREE: memory_retire(memory_find(work->free), stream); break;
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
         submit(stream, 0);
         work->event->recorded = true;
         work->event->at = stream->last;
         work->event->recorded_at = engine_now();
-        return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-        for (struct node *node = work->graph->first; node; node = node->next)
-            CHECK(perform(stream, &node->work));
         return CUDA_SUCCESS;
     default: break;
     }

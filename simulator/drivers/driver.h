@@ -224,7 +224,8 @@ struct memory { /* an address range */
     struct piece piece;       /* of device memory; the bytes of the rest are in `charged` */
     uint64_t charged, offset; /* offset: in this process's device memory file; of another's: in the block */
     unsigned flags;
-    bool live; /* of a graph's allocation: whether a launch has given it memory */
+    bool live;     /* of a graph's allocation: whether a launch has given it memory */
+    uint64_t exec; /* and the number of the executable that did */
     uint64_t number;
 };
 
@@ -331,8 +332,10 @@ void memory_free(struct memory *memory, const struct stream *stream); /* in its 
 void memory_close(struct memory *memory);                             /* another process's */
 void memory_free_host(struct memory *memory);
 void memory_free_of(const struct context *context);
-CUresult memory_revive(struct memory *memory, const struct stream *stream); /* gives a graph's allocation its memory */
-void memory_retire(struct memory *memory, const struct stream *stream);     /* and takes it back */
+/* Gives a graph's allocation its memory, for the executable of this number. */
+CUresult memory_revive(struct memory *memory, const struct stream *stream, uint64_t exec);
+void memory_retire(struct memory *memory, const struct stream *stream); /* and takes it back */
+#define CHUNK (32 * MIB) /* what a pool asks the card for at a time, and a graph's executable the pool */
 struct pool *pool_new(struct device *device, uint64_t threshold);
 bool pool_take(struct pool *pool, const struct stream *stream, uint64_t bytes);
 void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes);

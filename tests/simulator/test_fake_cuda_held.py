@@ -278,3 +278,101 @@ def test_each_kind_of_wait_for_a_value_ends_as_documented(machine: Machine) -> N
     say(seen)"""
     )
     assert [[600, 0]] * 5 == told
+
+
+GRAPHS = (
+    BLOCKED
+    + """
+    def allocating(*sizes, free=True):
+        graph, node, pointers = c_void_p(), c_void_p(), []
+        cuda.cuGraphCreate(byref(graph), c_uint(0))
+        for size in sizes:
+            params = AllocNode(PoolProperties(1, 0, FIRST), None, 0, size, 0)
+            cuda.cuGraphAddMemAllocNode(byref(node), graph, None, 0, byref(params))
+            pointers.append(params.pointer)
+        for pointer in pointers if free else []:
+            cuda.cuGraphAddMemFreeNode(byref(node), graph, None, 0, pointer)
+        made = c_void_p()
+        cuda.cuGraphInstantiateWithFlags(byref(made), graph, 0)
+        return made, pointers
+    def graphs():
+        told = c_uint64(), c_uint64()
+        for attribute, value in zip((2, 0), told):
+            cuda.cuDeviceGetGraphMemAttribute(c_uint(0), c_uint(attribute), byref(value))
+        return [value.value // MIB for value in told]
+"""
+)
+
+
+def test_a_graph_takes_its_memory_when_it_is_launched_and_keeps_what_it_does_not_free(
+    machine: Machine,
+) -> None:
+    told = machine.run(
+        GRAPHS
+        + """
+    exec, (pointer,) = allocating(300 * MIB, free=False)
+    seen = [[held(), *graphs()]]
+    def step(name, *arguments):
+        getattr(cuda, name)(*arguments)
+        seen.append([held(), *graphs()])
+    step("cuGraphLaunch", exec, None)
+    step("cuGraphExecDestroy", exec)
+    step("cuDeviceGraphMemTrim", c_uint(0))
+    step("cuMemFreeAsync", pointer, None)
+    value.value = 1
+    step("cuCtxSynchronize")
+    step("cuDeviceGraphMemTrim", c_uint(0))
+    say(seen)"""
+    )
+    kept = [320, 320, 320]
+    assert [[0, 0, 0], kept, kept, kept, [320, 320, 0], [320, 320, 0], [0, 0, 0]] == told
+
+
+def test_what_a_graph_kept_is_given_back_by_a_plain_free(machine: Machine) -> None:
+    told = machine.run(
+        GRAPHS
+        + """
+    exec, (pointer,) = allocating(40 * MIB, free=False)
+    cuda.cuGraphLaunch(exec, None)
+    cuda.cuGraphExecDestroy(exec)
+    cuda.cuMemFree_v2(pointer)
+    seen = graphs()
+    cuda.cuDeviceGraphMemTrim(c_uint(0))
+    say([seen, graphs()])"""
+    )
+    assert [[64, 0], [0, 0]] == told
+
+
+def test_the_allocations_of_one_launch_share_chunks(machine: Machine) -> None:
+    told = machine.run(
+        GRAPHS
+        + """
+    exec, pointers = allocating(MIB, MIB, MIB, free=False)
+    cuda.cuGraphLaunch(exec, None)
+    seen = [graphs()]
+    cuda.cuMemFree_v2(pointers[0])
+    seen.append(graphs())
+    other, _ = allocating(MIB, free=False)
+    cuda.cuGraphLaunch(other, None)
+    say([*seen, graphs()])"""
+    )
+    assert [[32, 32], [32, 32], [64, 64]] == told
+
+
+def test_graphs_in_two_blocked_streams_need_memory_each(machine: Machine) -> None:
+    told = machine.run(
+        GRAPHS
+        + """
+    other = stream()
+    cuda.cuStreamWaitValue32_v2(other, gate.value, c_uint(1), c_uint(0))
+    for each in (blocked, other):
+        exec, _ = allocating(64 * MIB)
+        cuda.cuGraphLaunch(exec, each)
+    seen = [graphs()]
+    value.value = 1
+    cuda.cuCtxSynchronize()
+    exec, _ = allocating(64 * MIB)
+    cuda.cuGraphLaunch(exec, other)
+    say([*seen, graphs()])"""
+    )
+    assert [[128, 0], [128, 0]] == told
