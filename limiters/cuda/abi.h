@@ -36,6 +36,7 @@ typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUextMemory_st *CUexternalMemory;
 typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef void (*CUhostFn)(void *);
 
 #define CU_STREAM_LEGACY     ((CUstream)0x1) /* what NULL means, but in a _ptsz */
@@ -675,6 +676,14 @@ CUresult cuCtxGetId(CUcontext, unsigned long long *);
 CUresult cuCtxGetApiVersion(CUcontext, unsigned *);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxSynchronize_v2(CUcontext);
+CUresult cuCtxAttach(CUcontext *, unsigned);
+CUresult cuCtxDetach(CUcontext);
+CUresult cuGreenCtxCreate(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned);
+CUresult cuGreenCtxDestroy(CUgreenCtx);
+CUresult cuGLCtxCreate(CUcontext *, unsigned, CUdevice);
+CUresult cuGLCtxCreate_v2(CUcontext *, unsigned, CUdevice);
+CUresult cuVDPAUCtxCreate(CUcontext *, unsigned, CUdevice, uint32_t, void *);
+CUresult cuVDPAUCtxCreate_v2(CUcontext *, unsigned, CUdevice, uint32_t, void *);
 CUresult cuCtxGetLimit(size_t *, CUlimit);
 CUresult cuCtxSetLimit(CUlimit, size_t);
 CUresult cuCtxGetCacheConfig(CUfunc_cache *);

@@ -48,6 +48,17 @@ CUresult import_block(CUresult (*)(CUmemGenericAllocationHandle *, void *, CUmem
                       CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType);
 CUresult map_tiles(CUresult (*)(CUarrayMapInfo *, unsigned, CUstream), CUstream, CUarrayMapInfo *, unsigned, CUstream);
 
+CUresult share_pointer(CUresult (*)(CUipcMemHandle *, CUdeviceptr), CUipcMemHandle *, CUdeviceptr);
+CUresult open_shared(CUresult (*)(CUdeviceptr *, CUipcMemHandle, unsigned), CUdeviceptr *, CUipcMemHandle, unsigned);
+CUresult close_shared(CUresult (*)(CUdeviceptr), CUdeviceptr);
+CUresult import_pool(CUresult (*)(CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long),
+                     CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long);
+CUresult import_pointer(CUresult (*)(CUdeviceptr *, CUmemoryPool, CUmemPoolPtrExportData *), CUdeviceptr *,
+                        CUmemoryPool, CUmemPoolPtrExportData *);
+CUresult import_memory(CUresult (*)(CUexternalMemory *, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *), CUexternalMemory *,
+                       const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *);
+CUresult let_go_memory(CUresult (*)(CUexternalMemory), CUexternalMemory);
+
 CUresult instantiate_logged(CUresult (*)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t), CUgraphExec *, CUgraph,
                             CUgraphNode *, char *, size_t);
 CUresult instantiate_flags(CUresult (*)(CUgraphExec *, CUgraph, unsigned long long), CUgraphExec *, CUgraph,
@@ -65,6 +76,13 @@ CUresult create_context_affine(CUresult (*)(CUcontext *, CUexecAffinityParam *, 
                                CUexecAffinityParam *, int, unsigned, CUdevice);
 CUresult create_context_with(CUresult (*)(CUcontext *, CUctxCreateParams *, unsigned, CUdevice), CUcontext *,
                              CUctxCreateParams *, unsigned, CUdevice);
+CUresult create_context_vdpau(CUresult (*)(CUcontext *, unsigned, CUdevice, uint32_t, void *), CUcontext *, unsigned,
+                              CUdevice, uint32_t, void *);
+CUresult create_green(CUresult (*)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned), CUgreenCtx *,
+                      CUdevResourceDesc, CUdevice, unsigned);
+CUresult destroy_green(CUresult (*)(CUgreenCtx), CUgreenCtx);
+CUresult attach_context(CUresult (*)(CUcontext *, unsigned), CUcontext *, unsigned);
+CUresult detach_context(CUresult (*)(CUcontext), CUcontext);
 CUresult destroy_context(CUresult (*)(CUcontext), CUcontext);
 CUresult create_stream(CUresult (*)(CUstream *, unsigned), CUstream *, unsigned);
 CUresult create_stream_priority(CUresult (*)(CUstream *, unsigned, int), CUstream *, unsigned, int);

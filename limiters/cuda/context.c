@@ -124,6 +124,30 @@ CUresult create_context_with(CUresult (*real)(CUcontext *, CUctxCreateParams *, 
     CREATE(real(context, params, flags, device));
 }
 
+CUresult create_context_vdpau(CUresult (*real)(CUcontext *, unsigned, CUdevice, uint32_t, void *), CUcontext *context,
+                              unsigned flags, CUdevice device, uint32_t vdpau, void *lookup)
+{
+    CREATE(real(context, flags, device, vdpau, lookup));
+}
+
+/* A green context has part of a device's processors; it is destroyed by a name of its own. */
+CUresult create_green(CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned), CUgreenCtx *context,
+                      CUdevResourceDesc parts, CUdevice device, unsigned flags)
+{
+    struct measured measured = context_begins(device_of(device));
+    CUresult answer = real(context, parts, device, flags);
+    context_made(&measured, answer == CUDA_SUCCESS ? (CUcontext)*context : NULL);
+    return answer;
+}
+
+CUresult destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx context)
+{
+    CUresult answer = real(context);
+    if (answer == CUDA_SUCCESS)
+        context_over((CUcontext)context);
+    return answer;
+}
+
 static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool reset)
 {
     CUcontext context = device >= 0 && device < ORDINALS ? atomic_load(&primaries[device]) : NULL;
@@ -155,6 +179,33 @@ CUresult destroy_context(CUresult (*real)(CUcontext), CUcontext context)
     if (answer == CUDA_SUCCESS)
         after_context_ended(context);
     return answer;
+}
+
+/* Each detaching takes back one attaching, and the one after the last destroys. */
+CUresult attach_context(CUresult (*real)(CUcontext *, unsigned), CUcontext *context, unsigned flags)
+{
+    CUresult answer = real(context, flags);
+    struct entry previous, entry = {.kind = CONTEXT_ATTACHED};
+    if (answer != CUDA_SUCCESS)
+        return answer;
+    pthread_mutex_lock(&charging);
+    if (!table_take(CONTEXT_ATTACHED, (uintptr_t)*context, &entry))
+        entry = (struct entry){.kind = CONTEXT_ATTACHED, .key = (uintptr_t)*context, .owner = *context};
+    entry.bytes++;
+    table_put(&entry, &previous);
+    pthread_mutex_unlock(&charging);
+    return answer;
+}
+
+CUresult detach_context(CUresult (*real)(CUcontext), CUcontext context)
+{
+    struct entry previous, entry;
+    pthread_mutex_lock(&charging);
+    bool attached = table_take(CONTEXT_ATTACHED, (uintptr_t)context, &entry);
+    if (attached && --entry.bytes > 0)
+        table_put(&entry, &previous);
+    pthread_mutex_unlock(&charging);
+    return attached ? real(context) : destroy_context(real, context);
 }
 
 /* Streams take memory by the handful; what they take beyond the limit goes back. */

@@ -6,18 +6,20 @@
 
 enum {
     HELD_POINTER = 1, /* key: address; owner: context; link: &spilled, &piece (blocks.c), or NULL */
+    HELD_SHARED,      /* key: address; other processes may have it open */
     HELD_BLOCK,    /* key: address / BLOCK; bytes: pieces in it; owner: context; link: &charged (blocks.c), or NULL */
     CONTEXT_BLOCK, /* key: context; bytes: the key of the block that is part of it */
     CONTEXT_BYTES, /* key: context; bytes: what it takes by itself */
-    CONTEXT_LIMIT, /* + one of the first three CUlimit; key: context; bytes: charged; link: what it had by itself */
+    CONTEXT_ATTACHED, /* key: context; bytes: how often beyond its making */
+    CONTEXT_LIMIT,    /* + one of the first three CUlimit; key: context; bytes: charged; link: what it had by itself */
     HELD_MODULE = CONTEXT_LIMIT + 3, /* key: CUmodule or CUlibrary; bytes: the arrays it declares */
-    HELD_ARRAY,    /* key: CUarray or CUmipmappedArray */
-    HELD_HANDLE,   /* key: VMM handle; bytes: references it stands for; link: block */
-    HELD_MAPPING,  /* key: address; bytes: length; link: block */
-    HELD_TILES,       /* key: array and block; owner: array; link: block */
-    STREAM_DEVICE, /* key: stream */
-    CAPTURE,       /* key: what it is known by (capture.c) */
-    HELD_EXEC,     /* + device; key: CUgraphExec; bytes: what a launch may take; link: &prepaid (graph.c), or NULL */
+    HELD_ARRAY,                      /* key: CUarray or CUmipmappedArray */
+    HELD_HANDLE,                     /* key: VMM handle; bytes: references it stands for; link: block */
+    HELD_MAPPING,                    /* key: address; bytes: length; link: block */
+    HELD_TILES,                      /* key: array and block; owner: array; link: block */
+    STREAM_DEVICE,                   /* key: stream */
+    CAPTURE,                         /* key: what it is known by (capture.c) */
+    HELD_EXEC, /* + device; key: CUgraphExec; bytes: what a launch may take; link: &prepaid (graph.c), or NULL */
 };
 
 #endif

@@ -1,8 +1,8 @@
 /* Buffers of a context whose size the program sets: the stacks of its threads, the heap of device code, printf's queue.
  *
- * Measured on an NVIDIA H100 (driver 580.159.04, 2026-11-23): stacks are taken at once, for every thread that the device
- * can hold (4096 bytes in place of 1024 took 132 x 2048 x 3072), the heap and 2 MiB with the first kernel that uses it,
- * the queue with the first module that does. What a context has of them by itself is part of it.
+ * Measured on an NVIDIA H100 (driver 580.159.04, 2026-11-23): stacks are taken at once, for every thread that the
+ * device can hold (4096 bytes in place of 1024 took 132 x 2048 x 3072), the heap and 2 MiB with the first kernel that
+ * uses it, the queue with the first module that does. What a context has of them by itself is part of it.
  */
 #include "blocks.h"
 #include "bodies.h"

@@ -1,6 +1,7 @@
 /* Memory: what there is of it, and memory that is got by pointer. */
 #include "blocks.h"
 #include "bodies.h"
+#include "borrowed.h"
 #include "capturing.h"
 #include "charge.h"
 #include "device.h"
@@ -133,8 +134,12 @@ CUresult release(CUresult (*real)(CUdeviceptr), CUdeviceptr pointer)
 {
     struct entry entry, previous;
     bool ours = table_take(HELD_POINTER, pointer, &entry); /* before the driver can hand the name out again */
+    bool shared = ours && !is_piece(&entry) && table_take(HELD_SHARED, pointer, &previous);
+    uint64_t before = shared ? card_used(entry.device) : 0;
     CUresult answer = real(pointer);
-    if (ours && answer == CUDA_SUCCESS)
+    if (ours && answer == CUDA_SUCCESS && shared && !card_got_back(entry.device, before, entry.bytes))
+        stays_charged(entry.device, entry.bytes);
+    else if (ours && answer == CUDA_SUCCESS)
         give_back(&entry);
     else if (ours)
         table_put(&entry, &previous);

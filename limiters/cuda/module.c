@@ -1,5 +1,5 @@
-/* Modules and libraries: the arrays that an image declares are charged before it is loaded. What else it takes, and what
- * it does not say, is told by the driver's figure afterwards (uncounted.h).
+/* Modules and libraries: the arrays that an image declares are charged before it is loaded. What else it takes, and
+ * what it does not say, is told by the driver's figure afterwards (uncounted.h).
  */
 #include "blocks.h"
 #include "bodies.h"
@@ -47,7 +47,7 @@ static int device_of_image(void)
 }
 
 /* What an image took beyond the limit goes back with it. */
-#define LOAD(module, read, undo, call)                                                                               \
+#define LOAD(module, read, undo, call)                                                                                 \
     do {                                                                                                               \
         int device = device_of_image();                                                                                \
         if (!counted(device))                                                                                          \
@@ -80,7 +80,8 @@ CUresult load_image(CUresult (*real)(CUmodule *, const void *), CUmodule *module
 CUresult load_image_with(CUresult (*real)(CUmodule *, const void *, unsigned, CUjit_option *, void **),
                          CUmodule *module, const void *image_, unsigned count, CUjit_option *options, void **values)
 {
-    LOAD(module, image_read(image_), unload_module(REAL(cuModuleUnload), *module), real(module, image_, count, options, values));
+    LOAD(module, image_read(image_), unload_module(REAL(cuModuleUnload), *module),
+         real(module, image_, count, options, values));
 }
 
 /* A library is loaded where and when it is first used: it is charged before that. */

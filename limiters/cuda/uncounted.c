@@ -22,8 +22,9 @@
 static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t code;
 static struct {
-    uint64_t contexts;  /* bytes of all that stand, each with the block that is part of it, but for one that is charged */
-    unsigned count;     /* of them */
+    uint64_t
+        contexts;   /* bytes of all that stand, each with the block that is part of it, but for one that is charged */
+    unsigned count; /* of them */
     uint64_t uncounted; /* bytes that are charged for being beyond */
     int64_t unseen;
     uint64_t said; /* of contexts and code, what the region says */
@@ -87,8 +88,8 @@ void context_made(const struct measured *measured, CUcontext context)
 {
     int device = measured->device;
     uint64_t after;
-    struct entry previous, entry = {
-                               .key = (uintptr_t)context, .kind = CONTEXT_BYTES, .device = device, .owner = context};
+    struct entry previous,
+        entry = {.key = (uintptr_t)context, .kind = CONTEXT_BYTES, .device = device, .owner = context};
     pthread_mutex_lock(&measuring);
     if (context != NULL && measured->known && beyond_charges(device, &after) && after > measured->before) {
         entry.bytes = uncharged_context(device, after - measured->before);
@@ -118,9 +119,8 @@ void context_over(CUcontext context)
 void code_loaded(uint64_t bytes)
 {
     pthread_mutex_lock(&measuring);
-    code = bytes > CODE_MOST / CODE_OF_IMAGE || code + bytes * CODE_OF_IMAGE > CODE_MOST
-               ? CODE_MOST
-               : code + bytes * CODE_OF_IMAGE;
+    code = bytes > CODE_MOST / CODE_OF_IMAGE || code + bytes * CODE_OF_IMAGE > CODE_MOST ? CODE_MOST
+                                                                                         : code + bytes * CODE_OF_IMAGE;
     pthread_mutex_unlock(&measuring);
 }
 

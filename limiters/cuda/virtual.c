@@ -1,19 +1,18 @@
 /* Virtual memory management: a block of physical memory lives while a handle, a mapping or a sparse array refers to it,
  * so it is charged when it is created and given back with the last of them.
  *
- * One that was exported may live on in a descriptor or in who imported it, and the driver counts it for no process while
- * only descriptors have it. So it is given back when the card is seen to have it again, and stays charged otherwise.
+ * One that was exported may live on in a descriptor or in who imported it, and the driver counts it for no process
+ * while only descriptors have it. So it is given back when the card is seen to have it again, and stays charged
+ * otherwise.
  */
 #include "array.h"
 #include "bodies.h"
+#include "borrowed.h"
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
 #include "launch.h"
 #include "uncounted.h"
-
-#include "../core/log.h"
-#include "../nvml/shim.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -31,19 +30,7 @@ static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
 /* What is used of a block's card, before the driver is asked to let go of it; 0 where that tells nothing. */
 static uint64_t used_before(const struct block *block)
 {
-    uint64_t bytes = 0;
-    if (block != NULL && atomic_load(&block->exported) && !nvml_card_memory(tenant_terms(block->device)->uuid, &bytes))
-        bytes = 0;
-    return bytes;
-}
-
-/* Whether the card has an exported block again. A co-tenant that takes as much in this moment hides that: then it stays
- * charged, which is never too little. */
-static bool came_back(const struct block *block, uint64_t before)
-{
-    uint64_t after;
-    return nvml_card_memory(tenant_terms(block->device)->uuid, &after) && after <= before &&
-           before - after >= block->bytes;
+    return block != NULL && atomic_load(&block->exported) ? card_used(block->device) : 0;
 }
 
 /* One reference is gone. */
@@ -51,13 +38,10 @@ static void drop(struct block *block, uint64_t before)
 {
     if (block == NULL || atomic_fetch_sub(&block->references, 1) > 1)
         return;
-    if (!atomic_load(&block->exported) || came_back(block, before)) {
+    if (!atomic_load(&block->exported) || card_got_back(block->device, before, block->bytes))
         refund(block->device, block->bytes);
-    } else {
-        unseen_add(block->device, (int64_t)block->bytes);
-        log_line(LOG_INFO, "device %d: %llu bytes were exported and are not back: they stay charged", block->device,
-                 (unsigned long long)block->bytes);
-    }
+    else
+        stays_charged(block->device, block->bytes);
     free(block);
 }
 

@@ -1,0 +1,17 @@
+/* Memory that more than one process has. */
+#ifndef HETERO_CUDA_BORROWED_H
+#define HETERO_CUDA_BORROWED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What is used of a card, asked before and after the driver is told to let go of `bytes` that others may have, too: did
+ * they come back? The driver counts them for nobody, or for another. A co-tenant that takes as much in that moment
+ * hides that they did: then they stay charged, which is never too little. */
+uint64_t card_used(int device);
+bool card_got_back(int device, uint64_t before, uint64_t bytes);
+
+/* What a process held and others have. It stays charged until the process ends. */
+void stays_charged(int device, uint64_t bytes);
+
+#endif
