@@ -109,6 +109,22 @@ static bool find_ours(const char *name, struct place *place)
     return false;
 }
 
+/* Whether this handle leads to a driver's function that no table has and that is not to be had. */
+static bool hidden(void *handle, const char *name)
+{
+    if (name == NULL || handle == RTLD_NEXT || handle == RTLD_DEFAULT || tenancy() == TENANCY_FREE)
+        return false;
+    for (const struct symbols *const *at = __start_hetero_symbols; at < __stop_hetero_symbols; at++) {
+        struct library *library = (*at)->library;
+        if (library->hides == NULL || name[0] != library->rows[0].name[0] || name[1] != library->rows[0].name[1])
+            continue;
+        const struct link_map *object = object_of(libc_dlsym(handle, name));
+        if (object != NULL && object_is_called(object, library->name) && library->hides(name))
+            return true;
+    }
+    return false;
+}
+
 /* --------------------------------------------------------------------------------------------- the loader's functions
  */
 
@@ -149,7 +165,7 @@ __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *h
     void *pass = versioned ? (void *)libc_dlvsym : (void *)libc_dlsym;
     struct place place;
     if (name == NULL || !find_ours(name, &place))
-        return (struct lookup){NULL, pass};
+        return (struct lookup){NULL, hidden(handle, name) ? NULL : pass};
     /* A sanitizer asks for these before anything of it works: nothing is called but what passes such a call on. */
     bool early = place.library == &loader && (handle == RTLD_NEXT || handle == RTLD_DEFAULT);
     if (early && atomic_load(&process.tenancy) != TENANCY_FREE)

@@ -6,6 +6,7 @@
 #include "device.h"
 #include "driver.h"
 #include "governors.h"
+#include "known.h"
 #include "launch.h"
 #include "pools.h"
 #include "room.h"
@@ -191,7 +192,7 @@ static void *ours_for(void *found, const char *name, int version, uint64_t flags
 static CUresult answer(CUresult found, const char *name, void **function, int version, uint64_t flags)
 {
     if (found == CUDA_SUCCESS && function != NULL && *function != NULL) {
-        *function = ours_for(*function, name, version, flags);
+        *function = function_hidden(name) ? NULL : ours_for(*function, name, version, flags);
         found = *function != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
     }
     return found;
