@@ -70,7 +70,8 @@ struct context {
     unsigned flags, api;
     struct stream *legacy, *per_thread;
     size_t limits[CU_LIMIT_MAX];
-    struct block *blocks; /* that small pieces share */
+    struct block *blocks;                           /* that small pieces share */
+    uint64_t stack_bytes, printf_bytes, heap_bytes; /* that the limits take of the card */
 };
 
 #define MIB   (UINT64_C(1) << 20)
@@ -117,9 +118,25 @@ struct event {
     struct capture *capture; /* recorded inside one: no time of its own */
 };
 
+struct global { /* a module's variable */
+    char *name;
+    uint64_t offset, size;
+};
+
+struct residence { /* of a module in a context */
+    const struct context *context;
+    struct memory *globals; /* NULL: it has none */
+    struct residence *next;
+};
+
 struct module {
     struct object object;
-    char *ptx; /* NULL: a binary, whose names are not looked into */
+    char *ptx; /* NULL: a binary, whose functions are not looked into */
+    struct global *globals;
+    unsigned global_count;
+    uint64_t global_bytes;
+    bool prints; /* calls vprintf */
+    struct residence *residences;
 };
 
 struct function {
@@ -127,6 +144,7 @@ struct function {
     struct module *module;
     char *name;
     const struct nvidia_kernel *kernel;
+    bool mallocs; /* calls malloc */
 };
 
 struct array {
@@ -208,6 +226,7 @@ enum memory_kind {
     MEMORY_GRAPH,
     MEMORY_MAPPED,
     MEMORY_IPC,
+    MEMORY_MODULE,
     MEMORY_HOST,
     MEMORY_REGISTERED
 };
@@ -281,6 +300,8 @@ static inline uint64_t round_up(uint64_t value, uint64_t grain)
 
 struct context *current_context(void);
 struct device *device_at(CUdevice ordinal);
+#define THREADS_PER_MULTIPROCESSOR 2048
+unsigned multiprocessors(const struct device *device);
 CUresult device_join(struct device *device); /* counts one context more */
 void device_leave(struct device *device);
 bool device_peers(const struct device *one, const struct device *other);
@@ -354,6 +375,14 @@ bool piece_take(struct context *context, uint64_t size, bool small, struct piece
 void piece_give(const struct piece *piece);
 void blocks_free(struct context *context); /* whose pieces are all given back */
 void arrays_free_of(const struct context *context);
+
+/* Modules. */
+void image_read(struct module *module, const char *image, bool binary);
+bool image_declares(const struct module *module, const char *name); /* this kernel */
+bool image_mallocs(const struct module *module, const char *name);  /* this kernel does */
+CUresult module_enter(struct module *module, struct context *context, struct residence **residence);
+void modules_leave(const struct context *context);
+CUresult kernel_ready(CUfunction handle, struct context *context); /* for its first launch in the context */
 
 /* Copies. */
 void copy_box(const struct copy *copy);
