@@ -74,18 +74,37 @@ static bool is_the_drivers(struct library *library, struct symbol *row, const vo
     return loaded(library) != NULL && object == object_of(symbol_real(library, row));
 }
 
+/* What an object has under a name, itself or by what it was linked to; the program itself has no file name. */
+static void *linked(const struct link_map *object, const char *name)
+{
+    void *handle = libc_dlopen(*object->l_name == '\0' ? NULL : object->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    void *found = handle == NULL ? NULL : libc_dlsym(handle, name);
+    if (handle != NULL)
+        dlclose(handle);
+    return is_of_this_library(found) ? NULL : found;
+}
+
+/* The same of whatever is loaded. */
+static void *linked_anywhere(const char *name)
+{
+    void *found = NULL;
+    const struct link_map *object = object_of(__ehdr_start);
+    while (object->l_prev != NULL)
+        object = object->l_prev;
+    for (; object != NULL && found == NULL; object = object->l_next)
+        found = linked(object, name);
+    return found;
+}
+
 void *symbol_anothers(struct library *library, struct symbol *row, const void *caller)
 {
     const struct link_map *object = object_of(caller);
-    /* The program itself has no file name. */
-    const char *file = object == NULL || *object->l_name == '\0' ? NULL : object->l_name;
-    void *handle = libc_dlopen(file, RTLD_LAZY | RTLD_NOLOAD), *found = NULL;
-    if (handle != NULL) {
-        found = libc_dlsym(handle, row->name);
-        dlclose(handle);
-    }
-    if (found == NULL || is_of_this_library(found))
+    void *found = object == NULL ? NULL : linked(object, row->name);
+    if (found == NULL)
         found = after_us(row->name);
+    /* A caller that jumped here left no address. Where the driver's library is not there, only another can be meant. */
+    if (found == NULL && loaded(library) == NULL)
+        found = linked_anywhere(row->name);
     return found == NULL || is_the_drivers(library, row, found) ? NULL : found;
 }
 
