@@ -5,7 +5,8 @@
  * while only descriptors have it. So it is given back when the card is seen to have it again, and stays charged
  * otherwise.
  */
-#include "array.h"
+#include "virtual.h"
+
 #include "bodies.h"
 #include "borrowed.h"
 #include "charge.h"
