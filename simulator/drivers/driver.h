@@ -72,6 +72,8 @@ struct context {
     size_t limits[CU_LIMIT_MAX];
     struct block *blocks;                           /* that small pieces share */
     uint64_t stack_bytes, printf_bytes, heap_bytes; /* that the limits take of the card */
+    uint64_t stream_bytes;                          /* and the streams */
+    unsigned streams;                               /* that the program made and did not destroy */
 };
 
 #define MIB   (UINT64_C(1) << 20)
