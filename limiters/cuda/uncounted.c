@@ -91,7 +91,7 @@ void context_made(const struct measured *measured, CUcontext context)
     struct entry previous,
         entry = {.key = (uintptr_t)context, .kind = CONTEXT_BYTES, .device = device, .owner = context};
     pthread_mutex_lock(&measuring);
-    if (context != NULL && measured->known && beyond_charges(device, &after) && after > measured->before) {
+    if (context != NULL && measured->known && beyond_charges(device, &after) && after >= measured->before) {
         entry.bytes = uncharged_context(device, after - measured->before);
         if (table_put(&entry, &previous)) {
             devices[device].contexts += entry.bytes - (previous.kind != 0 ? previous.bytes : 0);
