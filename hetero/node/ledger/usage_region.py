@@ -67,11 +67,11 @@ class Region:
 
 def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
     """Return the counts of the grant's first `devices` devices; none where no process came yet."""
-    return read_region(path).counts[:devices]
+    return read_region(path, devices=devices).counts
 
 
-def read_region(path: Path) -> Region:
-    """Return what a region says; nothing where no process came yet.
+def read_region(path: Path, *, devices: int = MAX_DEVICES) -> Region:
+    """Return what a region says of the first `devices`; nothing where no process came yet.
 
     A slot counts while its process lives, which is while the slot's byte is locked. Raises
     `OSError` or `ValueError` for what is no region.
@@ -96,9 +96,10 @@ def read_region(path: Path) -> Region:
     finally:
         os.close(descriptor)
     counts = []
-    for position, (_, peak, denied, _, device_ns, _, _, granted) in enumerate(
-        DEVICE.iter_unpack(head[HEADER.size :])
-    ):
+    for position in range(devices):
+        _, peak, denied, _, device_ns, _, _, granted = DEVICE.unpack_from(
+            head, HEADER.size + position * DEVICE.size
+        )
         memory = sum(slot.used[position] for slot in live.values())
         counts.append(
             Counts(memory=memory, peak=peak, denied=denied, device_ns=device_ns, granted=granted)

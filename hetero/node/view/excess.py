@@ -93,12 +93,15 @@ class Excess:
 class Look:
     """What was seen of devices at one time.
 
-    `owners` has whose each process is that the drivers name, `limited` those in which a limiter is.
-    `excess` has the bytes of each grant on each device; missing is not known.
+    It is of `snapshot`. `regions` has what each grant counted, where that can be read. `owners` has
+    whose each process is that the drivers name, `limited` those in which a limiter is. `excess` has
+    the bytes of each grant on each device; missing is not known.
     """
 
+    snapshot: Snapshot
     usages: tuple[tuple[Device, Usage], ...]
     faults: tuple[str, ...]
+    regions: Mapping[str, Region]
     owners: Mapping[int, Owner | None]
     limited: frozenset[int]
     excess: Mapping[tuple[str, str], Excess]
@@ -108,11 +111,41 @@ class Look:
         owner = self.owners.get(pid)
         return owner.grant if owner else None
 
+    def is_still(
+        self,
+        snapshot: Snapshot,
+        usages: Iterable[tuple[Device, Usage]],
+        regions: Mapping[str, Region],
+    ) -> bool:
+        """Whether everybody holds and does what was seen here."""
+        return (
+            snapshot is self.snapshot
+            and list(map(_figures, usages)) == list(map(_figures, self.usages))
+            and regions == self.regions
+        )
 
-def look(node: Node, snapshot: Snapshot, devices: Iterable[Device], owners: Owners) -> Look:
-    """Ask the drivers, and hold what they say against what the limiters counted."""
+
+def _figures(of: tuple[Device, Usage]) -> tuple[object, ...]:
+    device, usage = of
+    return device.uuid, usage.memory, usage.processes, usage.busy
+
+
+def look(
+    node: Node,
+    snapshot: Snapshot,
+    devices: Iterable[Device],
+    owners: Owners,
+    *,
+    last: Look | None = None,
+) -> Look:
+    """Ask the drivers, and hold what they say against what the limiters counted.
+
+    `last`, the look before, is what is returned where nothing has changed since.
+    """
     before = _regions(node, snapshot.grants)
     usages, faults = node.registry.observe_all(devices)
+    if last and last.is_still(snapshot, usages, before):
+        return last
     shared = [(device, usage) for device, usage in usages if is_shared(device, snapshot)]
     named = {pid for _, usage in shared for pid in (*(usage.processes or ()), *(usage.busy or ()))}
     found = owners.of(sorted(named), snapshot.grants)
@@ -127,7 +160,15 @@ def look(node: Node, snapshot: Snapshot, devices: Iterable[Device], owners: Owne
         for entry in snapshot.grants
         if (made := _compare(entry, device, usage.processes, found, before, after)) is not None
     }
-    return Look(usages=usages, faults=faults, owners=found, limited=limited, excess=excess)
+    return Look(
+        snapshot=snapshot,
+        usages=usages,
+        faults=faults,
+        regions=after,
+        owners=found,
+        limited=limited,
+        excess=excess,
+    )
 
 
 def is_shared(device: Device, snapshot: Snapshot) -> bool:
@@ -176,7 +217,8 @@ def _regions(node: Node, grants: Iterable[Grant]) -> dict[str, Region]:
     found = {}
     for entry in grants:
         with suppress(OSError, ValueError):  # it ended, is another user's, or was scribbled on
-            found[entry.id] = read_region(node.directory(entry.id) / USAGE)
+            path = node.directory(entry.id) / USAGE
+            found[entry.id] = read_region(path, devices=len(entry.limits))
     return found
 
 
