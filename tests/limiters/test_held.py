@@ -355,3 +355,48 @@ say(seen)
 """
     )
     assert [24, 2] == told
+
+
+def test_memory_that_another_has_open_stays_charged_when_its_owner_ends(grant: Grant) -> None:
+    program = grant.start(
+        f"""
+import subprocess, sys
+OWNER = '''
+import sys
+from driver import *
+start()
+pointer = take("plain", {40 * MIB})
+handle = (ctypes.c_ubyte * 64)()
+if pointer > 1000:
+    call("cuIpcGetMemHandle", handle, pointer)
+print(bytes(handle).hex() if pointer > 1000 else "refused", flush=True)
+sys.stdin.readline()
+'''
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+start()
+def opened():
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    told, pointer = owner.stdout.readline().strip(), c_uint64()
+    if told != "refused":
+        handle = Handle((ctypes.c_ubyte * 64)(*bytes.fromhex(told)))
+        call("cuIpcOpenMemHandle_v2", byref(pointer), handle, c_uint(1))
+    owner.communicate("\\n")
+    return pointer.value
+first, second = opened(), opened()
+seen = [first > 0, second, info()[0] >> 20]
+say(seen)
+input()
+call("cuIpcCloseMemHandle", first)
+say([opened() > 0])
+"""
+    )
+    assert program.stdin
+    assert program.stdout
+    told = json.loads(program.stdout.readline())
+    held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
+    after, _ = program.communicate("\n")
+
+    assert ([True, 0, 24], [True]) == (told, json.loads(after))
+    assert held <= 42

@@ -29,15 +29,13 @@ class ProcessUse:
     """What is known of one process on one device, in bytes.
 
     `memory` is the driver's figure. `context` is what its contexts took when they were made, None
-    where that was not measured; `imported` are blocks that others of the grant are charged for.
-    Both are what the process says. `limited`: a limiter is in it.
+    where that was not measured, and its code. That is what the process says. `limited`: a limiter is in it.
     """
 
     memory: int
     limited: bool
     charged: int = 0
     context: int | None = None
-    imported: int = 0
 
 
 @frozen(kw_only=True)
@@ -188,20 +186,20 @@ def excess_of(
     `charged` is the grant's own word, so no more than its limit is believed.
     """
     beyond = sum(
-        max(one.memory - _uncharged(one, charged, contexts_are_charged), 0)
+        max(one.memory - _uncharged(one, contexts_are_charged), 0)
         for one in processes.values()
     )
     return max(beyond - min(charged, limit), 0)
 
 
-def _uncharged(one: ProcessUse, charged: int, contexts_are_charged: bool) -> int:
+def _uncharged(one: ProcessUse, contexts_are_charged: bool) -> int:
     """Return how much of a process's memory it need not be charged for."""
     if not one.limited:
         return 0
     context = CONTEXT if one.context is None else min(one.context, CONTEXT)
     if contexts_are_charged and one.context is not None:
         context = 0
-    return context + min(one.imported, charged)
+    return context
 
 
 def charged_at_most(before: int, granted_before: int, granted_after: int) -> int:
@@ -265,7 +263,7 @@ def _compare(
         key=lambda pid: (
             processes[pid].memory
             - processes[pid].charged
-            - _uncharged(processes[pid], charged, counted)
+            - _uncharged(processes[pid], counted)
         ),
         default=0,
     )
@@ -303,6 +301,5 @@ def _use(
         memory=memory,
         limited=bool(slots),
         charged=most(slot.used for slot in said),
-        context=most(slot.contexts for slot in said) or None,
-        imported=most(slot.imported for slot in said),
+        context=most(slot.uncharged for slot in said) or None,
     )
