@@ -156,6 +156,7 @@ struct array {
     struct context *context;
     CUDA_ARRAY3D_DESCRIPTOR shape;
     struct piece piece; /* without a block: takes nothing */
+    struct tile *tiles; /* of a sparse one: what is mapped into it */
     size_t pitch, size;
     char *bytes;
     struct mipmap *parent; /* owns the memory, if any */
@@ -381,6 +382,8 @@ bool piece_take(struct context *context, uint64_t size, bool small, struct piece
 void piece_give(const struct piece *piece);
 bool block_share(struct block *block);     /* for an IPC handle: others may have it open when it is freed */
 void blocks_free(struct context *context); /* whose pieces are all given back */
+struct physical *physical_map(CUmemGenericAllocationHandle handle); /* one mapping more; NULL: no such block */
+void physical_unmap(struct physical *physical);
 void arrays_free_of(const struct context *context);
 
 /* Modules. */

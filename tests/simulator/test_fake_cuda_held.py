@@ -646,3 +646,73 @@ def test_each_four_streams_take_a_block_that_stays_with_their_context(machine: M
     say([*seen, held()])"""
     )
     assert [0, 0, 2, 4, 8, 16, 16, 0] == told
+
+
+SPARSE = (
+    START
+    + """
+    class Shape(ctypes.Structure):
+        _fields_ = [
+            ("width", c_size_t), ("height", c_size_t), ("depth", c_size_t),
+            ("format", ctypes.c_int), ("channels", c_uint), ("flags", c_uint),
+        ]
+    class MapInfo(ctypes.Structure):
+        _fields_ = [
+            ("resource_type", c_uint), ("resource", c_void_p), ("subresource_type", c_uint),
+            ("alignment", c_uint), ("subresource", c_uint * 8),
+            ("operation", c_uint), ("handle_type", c_uint), ("block", c_uint64),
+            ("offset", c_uint64), ("devices", c_uint), ("flags", c_uint), ("reserved", c_uint * 2),
+        ]
+    shape = Shape(4096, 4096, 0, 0x20, 1, 0x40)
+    array = cuda.made("cuArray3DCreate_v2", byref(shape))
+    mipmap = cuda.made("cuMipmappedArrayCreate", byref(shape), c_uint(1))
+    def mapped(resource, block=0, where=0, kind=0):
+        place = (c_uint * 8)(0, 0, where)
+        operation = 1 if block else 2
+        info = MapInfo(kind, resource, 0, 0, place, operation, 0, block, 0, 1, 0)
+        return cuda.code("cuMemMapArrayAsync", byref(info), c_uint(1), None)
+    def block():
+        return cuda.made("cuMemCreate", 2 * MIB, byref(AllocationProperties(1, 0, FIRST)), 0)
+"""
+)
+
+
+def test_a_sparse_array_holds_what_is_mapped_into_it_until_it_is_unmapped(
+    machine: Machine,
+) -> None:
+    told = machine.run(
+        SPARSE
+        + """
+    seen = [held()]
+    one, other = block(), block()
+    seen += [mapped(array, one), mapped(array, other, 64), held()]
+    cuda.cuMemRelease(one), cuda.cuMemRelease(other)
+    seen += [held(), mapped(array), held(), mapped(array, 0, 64), held()]
+    say(seen)"""
+    )
+    assert [0, 0, 0, 4, 4, 0, 2, 0, 0] == told
+
+
+def test_what_is_mapped_into_a_sparse_array_goes_with_it(machine: Machine) -> None:
+    told = machine.run(
+        SPARSE
+        + """
+    one, other = block(), block()
+    seen = [mapped(array, one), mapped(mipmap, one, kind=1), mapped(mipmap, other, 64, kind=1)]
+    cuda.cuMemRelease(one), cuda.cuMemRelease(other)
+    cuda.cuArrayDestroy(array)
+    seen.append(held())
+    cuda.cuMipmappedArrayDestroy(mipmap)
+    say([*seen, held()])"""
+    )
+    assert [0, 0, 0, 4, 0] == told
+
+
+def test_only_a_block_is_mapped_and_only_into_a_sparse_array(machine: Machine) -> None:
+    told = machine.run(
+        SPARSE
+        + """
+    plain = cuda.made("cuArrayCreate_v2", byref(ArrayShape(1024, 0, 0x20, 1)))
+    say([mapped(plain, block()), mapped(array, 12345), mapped(array, block(), kind=1)])"""
+    )
+    assert [1, 1, 1] == told
