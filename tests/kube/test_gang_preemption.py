@@ -101,6 +101,27 @@ def test_the_rest_of_a_gang_follows_as_soon_as_the_api_lets_it_go(
     grouped(play, a=3)
 
 
+def test_nobody_more_is_asked_to_go_for_a_pod_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    protect_once_evictions_begin(monkeypatch, "a2")
+    monkeypatch.setattr(preemption, "RETRY", 0.05)
+
+    async def play(it: Running) -> None:
+        await gang(it, "a", 1, 1, 1)
+        high = it.pod("high", WHOLE, priority=10)
+        await ask(it, "high")
+        await until(lambda: it.api.evicted)
+        it.api.delete(f"{PODS}/high")
+        await until(lambda: it.scheduler.preemption.wanted(high))
+        it.api.protected = set()
+        await asyncio.sleep(0.2)
+
+        assert ["a1"] == it.api.evicted
+
+    grouped(play, a=3)
+
+
 def test_a_gang_of_which_a_part_could_not_be_evicted_in_time_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -97,10 +97,21 @@ def test_claims_hold_when_the_cluster_is_worked_out_anew_and_others_score_nothin
     assert {"n3"} == cache.costs(SMALL, names).keys()
     assert "n3" == cache.best(SMALL, frozenset(names), uid="new")
     cache.remove_node("n1")
+    assert {"n3"} == cache.costs(SMALL, names).keys()
     cache.forget("n2/0")
     assert "n2" == cache.best(LARGE, frozenset(names), uid="large")
     cache.forget("large")
     assert {"n0", "n2", "n3"} == cache.costs(SMALL, names).keys()
+
+
+def test_to_the_pod_that_claims_it_a_node_costs_no_more_than_another() -> None:
+    cache, names = waiting(1, 1, 1, 1)
+    cache.forget("n0/0")
+    cache.forget("n3/0")
+
+    assert "n0" == cache.best(LARGE, frozenset(names), uid="large")
+    assert "n3" == cache.best(LARGE, frozenset(names), uid="other")
+    assert "n3" == cache.best(LARGE, frozenset({"n1", "n3"}), uid="large")
 
 
 def test_a_pod_that_is_gone_claims_nothing() -> None:
