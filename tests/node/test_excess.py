@@ -455,6 +455,35 @@ def test_a_program_that_replaced_a_limited_one_has_no_limiter(
     assert [child.pid] == [one.pid for one in look(node, monitor).bypass]
 
 
+@pytest.mark.parametrize("how", ["its first thread ended", "a name of any bytes"])
+def test_a_process_does_not_hide_in_what_proc_says_of_it(
+    node: Node, vendor: MemoryVendor, children: list[subprocess.Popen[Any]], how: str
+) -> None:
+    """Its first thread ends and another goes on; its name is no text and has a bracket."""
+    handle = admit(node, asking())
+    if how == "its first thread ended":
+        then = "Thread(target=time.sleep, args=(60,)).start(); libc.pthread_exit(None)"
+    else:
+        then = "libc.prctl(15, bytes([0x29, 0x20, 0xFF, 0x29, 0x20]), 0, 0, 0); time.sleep(60)"
+    program = "import ctypes, sys, time; from threading import Thread; libc = ctypes.CDLL(None); "
+    program += "print('there', flush=True); " + then
+    with open(handle.path / USAGE, "r+b") as held:
+        children.append(
+            subprocess.Popen([sys.executable, "-c", program], stdin=held, stdout=subprocess.PIPE)
+        )
+    child = children[-1]
+    assert child.stdout
+    assert b"there\n" == child.stdout.readline()
+    stat = Path(f"/proc/{child.pid}/stat")
+    deadline = time.monotonic() + 5
+    while b"\xff" not in stat.read_bytes() and b") Z " not in stat.read_bytes():
+        assert time.monotonic() < deadline
+    says(vendor, {child.pid: GiB})
+
+    assert [child.pid] == [one.pid for one in look(node).bypass]
+    assert GiB == charged(handle)
+
+
 # --- memory without a process ---------------------------------------------------------------------
 
 
