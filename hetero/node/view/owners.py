@@ -62,18 +62,18 @@ class Owners:
         self._grants, self._known = frozenset(entry.id for entry in grants), {}
         for pid in pids:
             task = _running_task(pid)
-            words = _stat(task) if task else []
-            if not task or not words:
+            fields = _stat(task) if task else []
+            if not task or not fields:
                 continue
             program, owner = before.get(pid, ((), None))
-            found = tuple(words[each] for each in _BORN)
+            found = tuple(fields[each] for each in _BORN)
             known = program == found and (same if owner is None else owner.grant in self._grants)
             if not known or (owner is not None and not owner.slots):
-                owner = self._look(task, grants)
+                owner = self._find(task, grants)
             self._known[pid] = found, owner
         return {pid: owner for pid, (_, owner) in self._known.items()}
 
-    def _look(self, task: int, grants: Collection[Grant]) -> Owner | None:
+    def _find(self, task: int, grants: Collection[Grant]) -> Owner | None:
         directories = {entry.id: self.node.directory(entry.id) for entry in grants}
         grant = _holds(task, directories) or _sees(task, directories)
         if grant is None and (cgroup := container_cgroup(task)):
@@ -125,12 +125,12 @@ def _running_task(pid: int) -> int | None:
 
 
 def _runs(task: int) -> bool:
-    words = _stat(task)
-    return bool(words) and not int(words[_FLAGS]) & _EXITING
+    fields = _stat(task)
+    return bool(fields) and not int(fields[_FLAGS]) & _EXITING
 
 
 def _stat(task: int) -> list[str]:
-    """Return the words of a thread's `stat` from its state on; none if it is gone.
+    """Return the fields of a thread's `stat` from its state on; none if it is gone.
 
     Before them is its name, which may be any bytes.
     """
