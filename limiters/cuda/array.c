@@ -5,6 +5,7 @@
 #include "bodies.h"
 #include "charge.h"
 #include "device.h"
+#include "virtual.h"
 
 static uint64_t element_bytes(CUarray_format format)
 {

@@ -1,11 +1,8 @@
 /* Charging memory to the grant (charge.h). */
 #include "charge.h"
 
-#include "array.h"
-#include "blocks.h"
 #include "device.h"
 #include "driver.h"
-#include "room.h"
 
 #include "../core/ledger.h"
 #include "../core/log.h"
@@ -40,7 +37,7 @@ CUresult charge(int device, uint64_t bytes)
         return region == NULL ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
     uint64_t limit = terms_memory(tenant_terms(device));
     if (!charge_fits(device, bytes))
-        make_room(device, bytes); /* what is kept of freed memory is better used than refused */
+        more_room(device, bytes); /* what is kept of freed memory is better used than refused */
     enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit);
     if (answer == LEDGER_GRANTED)
         return CUDA_SUCCESS;
@@ -68,19 +65,33 @@ bool charge_held(int device, uint64_t bytes)
     return charge_within(device, 0);
 }
 
+static void (*givers[HELD_EXEC])(const struct entry *);
+static void (*room_maker)(int, uint64_t);
+
+void give_back_by(uint32_t kind, void (*give)(const struct entry *))
+{
+    givers[kind] = give;
+}
+
 void give_back(const struct entry *entry)
 {
-    if (entry->kind == HELD_POINTER && is_piece(entry))
-        piece_freed(entry);
-    else if (entry->kind == HELD_ARRAY)
-        array_gone(entry);
-    else if (entry->kind == HELD_POINTER || entry->kind == HELD_MODULE ||
-             (entry->kind >= CONTEXT_LIMIT && entry->kind < HELD_MODULE)) {
-        refund(entry->device, entry->bytes);
-        context_block_freed(entry);
-    }
-    if (entry->kind == HELD_BLOCK)
-        block_over(entry);
+    if (entry->kind < HELD_EXEC && givers[entry->kind] != NULL)
+        givers[entry->kind](entry);
+}
+
+void give_back_bytes(const struct entry *entry)
+{
+    refund(entry->device, entry->bytes);
+}
+
+void more_room_by(void (*make)(int device, uint64_t bytes))
+{
+    room_maker = make;
+}
+
+void more_room(int device, uint64_t bytes)
+{
+    room_maker(device, bytes);
 }
 
 CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link)
@@ -144,7 +155,6 @@ static bool lives_in(const struct entry *entry, const void *context)
 void refund_context(CUcontext context)
 {
     struct entry entry;
-    room_context_over(context);
     while (context != NULL && table_take_match(lives_in, context, &entry))
         give_back(&entry);
 }

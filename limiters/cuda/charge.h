@@ -37,8 +37,15 @@ CUresult settle_pointer(CUresult answer, const CUdeviceptr *pointer, int device,
         return answer;                                                                                                 \
     } while (0)
 
-/* Give back what is charged for an entry that is out of the table. */
+/* Give back what is charged for an entry that is out of the table: as said for its kind, below HELD_EXEC; nothing where
+ * nothing was said. */
 void give_back(const struct entry *entry);
+void give_back_by(uint32_t kind, void (*give)(const struct entry *));
+void give_back_bytes(const struct entry *entry);
+
+/* Get back what was freed and is kept or not back yet, until `bytes` fit: as said once (room.h). */
+void more_room(int device, uint64_t bytes);
+void more_room_by(void (*make)(int device, uint64_t bytes));
 
 /* Whether this answer of the driver means that the host is to hold what was asked of the device. */
 bool spills(CUresult answer, int device);

@@ -11,5 +11,4 @@ struct symbol cuda_rows[ROWS] = {
 #include "api.def"
 };
 
-struct library cuda_library = {
-    .name = "libcuda.so.1", .rows = cuda_rows, .count = ROWS, .hides = function_hidden};
+struct library cuda_library = {.name = "libcuda.so.1", .rows = cuda_rows, .count = ROWS, .hides = function_hidden};

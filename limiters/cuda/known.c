@@ -2,7 +2,6 @@
 #include "known.h"
 
 #include "bodies.h"
-#include "driver.h"
 
 #include "../core/log.h"
 #include "../core/tenant.h"
@@ -20,6 +19,14 @@ static const char *const others[] = {
     "",
 };
 enum { OTHERS = sizeof others / sizeof *others - 1 };
+
+static const char *const answered[] = {
+#define OWN(name, ...)      #name,
+#define OWN_IN(name, ...)   #name,
+#define GATED_IN(name, ...) #name,
+#define USED(name)
+#include "api.def"
+};
 
 #define SEEN 256u /* a power of two */
 
@@ -52,9 +59,9 @@ static bool refuse(const char *what)
 
 static bool is_listed(const char *name)
 {
-    for (unsigned row = 0; row < ROWS; row++) {
-        const char *known = cuda_rows[row].name;
-        size_t length = strlen(name);
+    size_t length = strlen(name);
+    for (size_t row = 0; row < sizeof answered / sizeof *answered; row++) {
+        const char *known = answered[row];
         if (strncmp(known, name, length) == 0 && (known[length] == '\0' || known[length] == '_'))
             return true;
     }
@@ -82,7 +89,8 @@ bool function_hidden(const char *name)
     return !is_listed(plain) && refuse(name);
 }
 
-/* ------------------------------------------------------------------------------------------------ tables of functions */
+/* ------------------------------------------------------------------------------------------------ tables of functions
+ */
 
 CUresult export_table(CUresult (*real)(const void **, const CUuuid *), const void **table, const CUuuid *id)
 {

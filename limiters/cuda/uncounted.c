@@ -74,7 +74,7 @@ static void say_uncharged(int device, uint64_t bytes)
     int64_t change = (int64_t)(bytes - devices[device].said);
     devices[device].said = bytes;
     if (change != 0)
-        ledger_uncharged(tenant_region(), HETERO_UNCHARGED_CONTEXT, (unsigned)device, change);
+        ledger_say(tenant_region(), HETERO_SAID_UNCHARGED, (unsigned)device, change);
 }
 
 /* What a context adds to what is not charged: itself, but where the grant charges the first of a process. */
@@ -91,7 +91,7 @@ void context_made(const struct measured *measured, CUcontext context)
     struct entry previous,
         entry = {.key = (uintptr_t)context, .kind = CONTEXT_BYTES, .device = device, .owner = context};
     pthread_mutex_lock(&measuring);
-    if (context != NULL && measured->known && beyond_charges(device, &after) && after > measured->before) {
+    if (context != NULL && measured->known && beyond_charges(device, &after) && after >= measured->before) {
         entry.bytes = uncharged_context(device, after - measured->before);
         if (table_put(&entry, &previous)) {
             devices[device].contexts += entry.bytes - (previous.kind != 0 ? previous.bytes : 0);

@@ -5,7 +5,8 @@
  * while only descriptors have it. So it is given back when the card is seen to have it again, and stays charged
  * otherwise.
  */
-#include "array.h"
+#include "virtual.h"
+
 #include "bodies.h"
 #include "borrowed.h"
 #include "charge.h"
@@ -22,6 +23,7 @@ struct block {
     uint64_t bytes;
     _Atomic unsigned references; /* one for every reference of a handle, one for every mapping, and sparse array */
     _Atomic bool exported;
+    bool imported; /* another process made it, and is charged for it */
 };
 
 /* Keeps a handle's count in the table and its block's references in step; never held across a driver call. */
@@ -38,10 +40,15 @@ static void drop(struct block *block, uint64_t before)
 {
     if (block == NULL || atomic_fetch_sub(&block->references, 1) > 1)
         return;
-    if (!atomic_load(&block->exported) || card_got_back(block->device, before, block->bytes))
-        refund(block->device, block->bytes);
-    else
+    if (block->imported)
+        say_opened(-1);
+    bool exported = atomic_load(&block->exported);
+    if (exported && !card_got_back(block->device, before, block->bytes)) {
         stays_charged(block->device, block->bytes);
+    } else {
+        refund(block->device, block->bytes);
+        say_shared(block->device, exported ? -(int64_t)block->bytes : 0);
+    }
     free(block);
 }
 
@@ -203,8 +210,8 @@ CUresult export_block(CUresult (*real)(void *, CUmemGenericAllocationHandle, CUm
 {
     struct block *block = block_of(handle);
     CUresult answer = real(shared, handle, type, flags);
-    if (block != NULL && answer == CUDA_SUCCESS)
-        atomic_store(&block->exported, true);
+    if (block != NULL && answer == CUDA_SUCCESS && !atomic_exchange(&block->exported, true))
+        say_shared(block->device, (int64_t)block->bytes);
     drop(block, 0);
     return answer;
 }
@@ -214,8 +221,13 @@ CUresult import_block(CUresult (*real)(CUmemGenericAllocationHandle *, void *, C
                       CUmemGenericAllocationHandle *handle, void *shared, CUmemAllocationHandleType type)
 {
     CUresult answer = real(handle, shared, type);
-    if (answer == CUDA_SUCCESS)
+    struct block *block = answer == CUDA_SUCCESS ? malloc(sizeof *block) : NULL;
+    if (block != NULL) {
+        *block = (struct block){.device = DEVICE_NONE, .references = 1, .imported = true};
+        remember(*handle, block);
+        say_opened(1);
         uncounted_look(device_current());
+    }
     return answer;
 }
 

@@ -25,12 +25,8 @@ CUresult device_join(struct device *device)
 {
     if (!device->account) {
         device->account = engine_join(driver.rack->engine, device->card_index);
-        if (!device->account || !engine_charge(device->account, device->slot->context)) {
-            if (device->account)
-                engine_leave(device->account);
-            device->account = NULL;
+        if (!device->account)
             return CUDA_ERROR_OUT_OF_MEMORY;
-        }
         device->launches = calloc(QUEUE, sizeof *device->launches);
         device->default_pool = device->current_pool = pool_new(device, 0);
         device->graph_pool = pool_new(device, UINT64_MAX);
@@ -86,6 +82,10 @@ static const size_t first_limits[CU_LIMIT_MAX] = {
 static CUresult context_new(struct device *device, unsigned flags, unsigned api, struct context **context)
 {
     CHECK(device_join(device));
+    if (!engine_charge(device->account, device->slot->context)) {
+        device_leave(device);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     struct context *it = object_new(OBJECT_CONTEXT);
     it->device = device;
     it->flags = flags;
@@ -105,7 +105,8 @@ static void context_free(struct context *context)
     memory_free_of(context);
     arrays_free_of(context);
     blocks_free(context);
-    engine_release(context->device->account, context->stack_bytes + context->printf_bytes + context->heap_bytes);
+    engine_release(context->device->account, context->device->slot->context + context->stack_bytes +
+                                                 context->printf_bytes + context->heap_bytes + context->stream_bytes);
     for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
         if (it->context == context)
             object_free(it);

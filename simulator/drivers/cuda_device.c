@@ -235,6 +235,14 @@ EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordin
     return CUDA_SUCCESS;
 }
 
+struct device *device_of_card(unsigned card)
+{
+    for (unsigned i = 0; i < driver.device_count; i++)
+        if (driver.devices[i].card_index == card)
+            return &driver.devices[i];
+    return NULL;
+}
+
 unsigned multiprocessors(const struct device *device)
 {
     unsigned all = device->slot->multiprocessors;

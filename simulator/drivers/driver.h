@@ -72,6 +72,8 @@ struct context {
     size_t limits[CU_LIMIT_MAX];
     struct block *blocks;                           /* that small pieces share */
     uint64_t stack_bytes, printf_bytes, heap_bytes; /* that the limits take of the card */
+    uint64_t stream_bytes;                          /* and the streams */
+    unsigned streams;                               /* that the program made and did not destroy */
 };
 
 #define MIB   (UINT64_C(1) << 20)
@@ -83,6 +85,8 @@ struct block { /* of a card's memory: BLOCK for small pieces, or a large one's o
     uintptr_t start;
     uint64_t size, offset; /* offset: in this process's device memory file */
     unsigned live;         /* slots in use; a large block has one */
+    bool shared;           /* an IPC handle names it */
+    struct engine_share share;
     bool taken[BLOCK / GRAIN];
     struct block *next; /* in context->blocks, the small ones */
 };
@@ -243,6 +247,7 @@ struct memory { /* an address range */
     struct piece piece;       /* of device memory; the bytes of the rest are in `charged` */
     uint64_t charged, offset; /* offset: in this process's device memory file; of another's: in the block */
     unsigned flags;
+    int share;     /* the number of another process's block */
     bool live;     /* of a graph's allocation: whether a launch has given it memory */
     uint64_t exec; /* and the number of the executable that did */
     uint64_t number;
@@ -300,6 +305,7 @@ static inline uint64_t round_up(uint64_t value, uint64_t grain)
 
 struct context *current_context(void);
 struct device *device_at(CUdevice ordinal);
+struct device *device_of_card(unsigned card); /* NULL: the process does not see it */
 #define THREADS_PER_MULTIPROCESSOR 2048
 unsigned multiprocessors(const struct device *device);
 CUresult device_join(struct device *device); /* counts one context more */
@@ -373,6 +379,7 @@ void memory_discard(uint64_t offset, size_t length);                         /* 
 void *address_room(size_t size, uint64_t grain, void *wanted); /* addresses alone; NULL: none are left */
 bool piece_take(struct context *context, uint64_t size, bool small, struct piece *piece);
 void piece_give(const struct piece *piece);
+bool block_share(struct block *block);     /* for an IPC handle: others may have it open when it is freed */
 void blocks_free(struct context *context); /* whose pieces are all given back */
 void arrays_free_of(const struct context *context);
 

@@ -154,3 +154,249 @@ say(seen + [left()])
 """
     )
     assert [32, 64] == told
+
+
+PTX = """
+def image(*declarations):
+    text = ".version 6.0\\n.target sm_50\\n.address_size 64\\n" + "\\n".join(declarations)
+    return (text + "\\n.visible .entry spin(.param .u64 .ptr .global .align 8 at) { ret; }\\n").encode() + b"\\0"
+def load(*declarations):
+    made = c_void_p()
+    code = driver.code("cuModuleLoadData", byref(made), image(*declarations))
+    return made if code == 0 else code
+"""
+
+
+@pytest.mark.parametrize(
+    ("declarations", "mebibytes"),
+    [
+        ((".visible .global .align 4 .b8 big[41943040];",), 40),
+        ((".global .u32 big[0xa00000];",), 40),
+        ((".global .f64 big [ 5 * 1024 * 1024 ] ;",), 40),
+        ((".global .align 16 .v4 .f32 big[16][16384][10];",), 40),
+        ((".global .b8 one[20971520], two[20971520];",), 40),
+        (("// .global .b8 no[41943040];", "/* .global .b8 no[41943040]; */"), 0),
+        ((".extern .global .align 4 .b8 elsewhere[41943040];",), 0),
+        ((".global .u32 some[4] = {1, 2, 3, 4};",), 0),
+    ],
+)
+def test_arrays_that_an_image_declares_are_charged_while_it_is_loaded(
+    grant: Grant, declarations: tuple[str, ...], mebibytes: int
+) -> None:
+    told = grant.run(
+        LEFT
+        + PTX
+        + f"""
+start()
+first = load(*{declarations!r})
+seen = [left()]
+second = load(*{declarations!r})
+call("cuModuleUnload", first)
+say(seen + [second if isinstance(second, int) else 0, left()])
+"""
+    )
+    refused = 2 if mebibytes else 0
+    assert [64 - mebibytes, refused, 64] == told
+
+
+@pytest.mark.parametrize("loading", ["LAZY", "EAGER"])
+def test_a_library_is_charged_before_it_is_loaded(grant: Grant, loading: str) -> None:
+    told = grant.run(
+        LEFT
+        + PTX
+        + """
+start()
+def library(size):
+    made = c_void_p()
+    code = driver.code("cuLibraryLoadData", byref(made), image(f".global .b8 big[{size << 20}];"), None, None,
+                       c_uint(0), None, None, c_uint(0))
+    return code, made
+code, made = library(40)
+seen = [code, left(), library(40)[0]]
+pointer, size = c_uint64(), c_size_t()
+call("cuLibraryGetGlobal", byref(pointer), byref(size), made, b"big")
+seen += [size.value >> 20, left()]
+call("cuLibraryUnload", made)
+say(seen + [left()])
+""",
+        CUDA_MODULE_LOADING=loading,
+    )
+    assert [0, 24, 2, 40, 24, 64] == told
+
+
+def test_buffers_of_a_context_are_charged_from_when_they_are_asked_for(rack: Rack) -> None:
+    grant = rack.grant(Terms(memory=900 * MIB))
+    told = grant.run(
+        LEFT
+        + f"""
+start()
+STACK, PRINTF, HEAP = 0, 1, 2
+def ask(limit, size):
+    return cuda.cuCtxSetLimit(c_uint(limit), c_size_t(size))
+seen = [ask(HEAP, {512 * MIB}), left(), ask(PRINTF, {512 * MIB}), ask(HEAP, {8 * MIB}), left()]
+seen += [ask(PRINTF, {256 * MIB}), left(), ask(PRINTF, 0), left(), ask(STACK, 1 << 20), left()]
+before = left()
+ask(STACK, 2048)
+taken = before - left()
+ask(STACK, 1024)
+call("cuDevicePrimaryCtxReset_v2", c_int(0))
+start()
+say([seen, taken > 200, left()])
+"""
+    )
+    assert [
+        [0, 386, 2, 0, 900, 0, 642, 0, 900, 2, 900],
+        True,
+        900,
+    ] == told
+
+
+def test_streams_take_memory_by_the_handful(grant: Grant) -> None:
+    told = grant.run(
+        LEFT
+        + """
+start()
+streams, code = 0, 0
+while code == 0 and streams < 1000:
+    code = cuda.cuStreamCreate(byref(c_void_p()), c_uint(1))
+    streams += 1
+say([code, 100 < streams < 160])
+"""
+    )
+    assert [2, True] == told
+
+
+SHARED = """
+import os
+start()
+def exportable(size):
+    made = c_uint64()
+    properties = AllocationProperties(1, 1, FIRST)
+    code = driver.code("cuMemCreate", byref(made), size, byref(properties), 0)
+    return made.value if code == 0 else code
+def exported(handle):
+    file = c_int()
+    call("cuMemExportToShareableHandle", byref(file), handle, c_uint(1), 0)
+    return file.value
+def imported(file):
+    made = c_uint64()
+    call("cuMemImportFromShareableHandle", byref(made), c_void_p(file), c_uint(1))
+    return made.value
+"""
+
+
+def test_a_block_that_lives_on_in_a_descriptor_stays_charged(grant: Grant) -> None:
+    told = grant.run(
+        LEFT
+        + SHARED
+        + f"""
+first = exportable({40 * MIB})
+file = exported(first)
+call("cuMemRelease", first)
+seen = [left(), exportable({40 * MIB})]
+again = imported(file)
+seen += [left(), exportable({40 * MIB})]
+say(seen)
+"""
+    )
+    assert [24, 2, 24, 2] == told
+
+
+def test_a_block_that_was_exported_and_is_gone_is_given_back(grant: Grant) -> None:
+    """As NCCL does: the descriptor is closed once the other side has the block."""
+    told = grant.run(
+        LEFT
+        + SHARED
+        + f"""
+for _ in range(10):
+    first = exportable({40 * MIB})
+    file = exported(first)
+    again = imported(file)
+    os.close(file)
+    call("cuMemRelease", again)
+    call("cuMemRelease", first)
+say(left())
+"""
+    )
+    assert 64 == told
+
+
+def test_memory_that_another_has_open_stays_charged_when_its_owner_frees_it(grant: Grant) -> None:
+    told = grant.run(
+        LEFT
+        + f"""
+import subprocess, sys
+start()
+def shared():
+    pointer = take("plain", {40 * MIB})
+    if pointer < 1000:
+        return pointer
+    handle = (ctypes.c_ubyte * 64)()
+    call("cuIpcGetMemHandle", handle, pointer)
+    child = subprocess.Popen([sys.executable, "-c", '''
+import sys
+from driver import *
+start()
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+handle = Handle((ctypes.c_ubyte * 64)(*bytes.fromhex(sys.argv[1])))
+pointer = c_uint64()
+call("cuIpcOpenMemHandle_v2", byref(pointer), handle, c_uint(1))
+print("open", flush=True)
+sys.stdin.readline()
+''', bytes(handle).hex()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "open\\n"
+    give("plain", pointer)
+    return child
+child = shared()
+seen = [left(), shared()]
+child.communicate("\\n")
+say(seen)
+"""
+    )
+    assert [24, 2] == told
+
+
+def test_memory_that_another_has_open_stays_charged_when_its_owner_ends(grant: Grant) -> None:
+    program = grant.start(
+        f"""
+import subprocess, sys
+OWNER = '''
+import sys
+from driver import *
+start()
+pointer = take("plain", {40 * MIB})
+handle = (ctypes.c_ubyte * 64)()
+if pointer > 1000:
+    call("cuIpcGetMemHandle", handle, pointer)
+print(bytes(handle).hex() if pointer > 1000 else "refused", flush=True)
+sys.stdin.readline()
+'''
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+start()
+def opened():
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    told, pointer = owner.stdout.readline().strip(), c_uint64()
+    if told != "refused":
+        handle = Handle((ctypes.c_ubyte * 64)(*bytes.fromhex(told)))
+        call("cuIpcOpenMemHandle_v2", byref(pointer), handle, c_uint(1))
+    owner.communicate("\\n")
+    return pointer.value
+first, second = opened(), opened()
+seen = [first > 0, second, info()[0] >> 20]
+say(seen)
+input()
+call("cuIpcCloseMemHandle", first)
+say([opened() > 0])
+"""
+    )
+    assert program.stdin
+    assert program.stdout
+    told = json.loads(program.stdout.readline())
+    held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
+    after, _ = program.communicate("\n")
+
+    assert ([True, 0, 24], [True]) == (told, json.loads(after))
+    assert held <= 42

@@ -299,7 +299,7 @@ say([versions("Compute"), versions("Graphics"),
             CUDA_VISIBLE_DEVICES="1",
         )
     own = details
-    assert [3, 10] == sorted(memory for _, memory in own)
+    assert [4, 10] == sorted(memory for _, memory in own)
     assert [0, 10] in own
     assert [[0, own]] * 3 == compute
     assert [[0, []]] * 3 == graphics

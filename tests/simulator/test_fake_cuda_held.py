@@ -610,3 +610,39 @@ def test_heap_and_printf_buffer_are_taken_when_a_program_first_needs_them(tmp_pa
         [0, 1282],
         0,
     ] == told
+
+
+def test_each_context_takes_the_same_again(tmp_path: Path) -> None:
+    rack = H100.replace("memory = 80 GiB", "memory = 2 GiB\n    context = 518 MiB")
+    told = Machine(tmp_path, rack).run(
+        START
+        + """
+    seen = [held()]
+    contexts = [cuda.made("cuCtxCreate_v2", c_uint(0), c_uint(0)) for _ in range(2)]
+    seen.append(held())
+    seen.append(cuda.code("cuCtxCreate_v2", byref(c_void_p()), c_uint(0), c_uint(0)))
+    cuda.cuCtxDestroy_v2(contexts[0])
+    say([*seen, held()])"""
+    )
+    assert [518, 1554, 2, 1036] == told
+
+
+def test_each_four_streams_take_a_block_that_stays_with_their_context(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    own = cuda.made("cuCtxCreate_v2", c_uint(0), c_uint(0))
+    streams, seen = [], []
+    for count in (1, 2, 3, 7, 15, 31):
+        while len(streams) < count:
+            streams.append(cuda.made("cuStreamCreate", c_uint(1)))
+        seen.append(held())
+    for stream in streams:
+        cuda.cuStreamDestroy_v2(stream)
+    cuda.made("cuStreamCreate", c_uint(1))
+    seen.append(held())
+    cuda.cuCtxDestroy_v2(own)
+    cuda.start()
+    say([*seen, held()])"""
+    )
+    assert [0, 0, 2, 4, 8, 16, 16, 0] == told

@@ -22,6 +22,7 @@ from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET, framed
 from hetero.node.ledger.grant_dir import create
 from hetero.node.ledger.locks import try_lock
 from hetero.node.ledger.state import prepare
+from hetero.node.ledger.watched import WatchedLedger
 from hetero.node.mounts import show_read_only
 from hetero.node.node import Node
 from hetero.node.view.monitor import Finding, watch
@@ -50,6 +51,10 @@ class Server:
     _busy: bool = False
     _open: Counter[int] = field(factory=Counter)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
+    _watched: WatchedLedger = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._watched = WatchedLedger(self.node.ledger)
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until cancelled."""
@@ -104,7 +109,7 @@ class Server:
         while True:
             async with self._place(_ROOT):
                 with suppress(HeteroError):  # said to whoever asks next
-                    await asyncio.to_thread(self.node.ledger.snapshot)
+                    await asyncio.to_thread(self._watched.snapshot)
             await asyncio.sleep(ROUND)
 
     @asynccontextmanager
