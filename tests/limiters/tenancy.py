@@ -116,7 +116,7 @@ class Rack:
                 (directory / f"page.{index}").hardlink_to(_page(board, name))
                 (directory / f"board.{index}").symlink_to(board)
                 _add_row(board, name, each)
-        return Grant(self, directory)
+        return Grant(self, directory, terms)
 
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":
         settings = {
@@ -140,6 +140,7 @@ class Grant:
 
     rack: Rack
     directory: Path
+    terms: tuple[Terms, ...]
 
     @property
     def environment(self) -> dict[str, str]:

@@ -1,0 +1,147 @@
+/* Memory that is freed in the order of a stream that does not come there. */
+#include "memory.h"
+
+#define TAKEN (16 * MIB)
+
+static CUresult allocate_pooled(CUdeviceptr *pointer, CUstream stream)
+{
+    return CU(cuMemAllocAsync)(pointer, TAKEN, stream);
+}
+
+static CUresult allocate_plain(CUdeviceptr *pointer, CUstream stream)
+{
+    (void)stream;
+    return (CUresult)cu.allocate((uint64_t *)pointer, TAKEN);
+}
+
+static void free_behind(CUresult (*allocate)(CUdeviceptr *, CUstream), CUstream stream)
+{
+    CUdeviceptr pointer;
+    for (unsigned i = 0; i < times(TAKEN) && allocate(&pointer, stream) == CUDA_SUCCESS; i++)
+        CU(cuMemFreeAsync)(pointer, stream);
+}
+
+/* A stream's own order lets it use again what it freed: so each allocation is of another stream. */
+static void free_in_others(CUstream behind)
+{
+    CUdeviceptr pointer;
+    for (unsigned i = 0; i < times(TAKEN) && allocate_pooled(&pointer, NULL) == CUDA_SUCCESS; i++)
+        CU(cuMemFreeAsync)(pointer, behind);
+}
+
+static void waiting(void)
+{
+    open_card();
+    free_in_others(blocked_stream());
+}
+
+static void sleep_on(void *none)
+{
+    (void)none;
+    sleep(2);
+}
+
+static bool sleeping(CUstream *stream)
+{
+    must(CU(cuStreamCreate)(stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    return CU(cuLaunchHostFunc)(*stream, sleep_on, NULL) == CUDA_SUCCESS;
+}
+
+static void asleep(void)
+{
+    CUstream stream;
+    open_card();
+    must(!sleeping(&stream), "cuLaunchHostFunc");
+    free_in_others(stream);
+}
+
+static void plain(void)
+{
+    open_card();
+    free_behind(allocate_plain, blocked_stream());
+}
+
+static void own_default_stream(void)
+{
+    CUdeviceptr pointer;
+    open_card();
+    block(CU_STREAM_PER_THREAD);
+    for (unsigned i = 0; i < times(TAKEN) && allocate_pooled(&pointer, blocked_stream()) == CUDA_SUCCESS; i++)
+        CU(cuMemFreeAsync)(pointer, CU_STREAM_PER_THREAD);
+}
+
+static void many_streams(void)
+{
+    CUdeviceptr pointer;
+    open_card();
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        CUstream stream = blocked_stream();
+        if (allocate_pooled(&pointer, stream) != CUDA_SUCCESS)
+            break;
+        CU(cuMemFreeAsync)(pointer, stream);
+    }
+}
+
+/* The streams are gone, their work is not. */
+static void streams_destroyed(void)
+{
+    CUdeviceptr pointer;
+    open_card();
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        CUstream stream = blocked_stream();
+        bool refused = (i % 2 == 0 ? allocate_pooled : allocate_plain)(&pointer, stream) != CUDA_SUCCESS;
+        if (!refused)
+            CU(cuMemFreeAsync)(pointer, stream);
+        CU(cuStreamDestroy_v2)(stream);
+        if (refused)
+            break;
+    }
+}
+
+static void pools_destroyed(void)
+{
+    CUdeviceptr pointer;
+    CUmemoryPool pool;
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    open_card();
+    CUstream stream = blocked_stream();
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        must(CU(cuMemPoolCreate)(&pool, &properties), "cuMemPoolCreate");
+        bool refused = CU(cuMemAllocFromPoolAsync)(&pointer, TAKEN, pool, stream) != CUDA_SUCCESS;
+        if (!refused)
+            CU(cuMemFreeAsync)(pointer, stream);
+        CU(cuMemPoolDestroy)(pool);
+        if (refused)
+            break;
+    }
+}
+
+/* Behind an event that stands behind the wait. */
+static void events(void)
+{
+    CUstream stream;
+    CUevent event;
+    open_card();
+    must(CU(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    must(CU(cuEventRecord)(event, blocked_stream()), "cuEventRecord");
+    must(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(CU(cuStreamWaitEvent)(stream, event, 0), "cuStreamWaitEvent");
+    free_behind(allocate_plain, stream);
+    free_in_others(stream);
+}
+
+int main(void)
+{
+    static const struct part parts[] = {
+        {"behind a wait for a word", waiting},
+        {"behind a host function that sleeps", asleep},
+        {"cuMemAlloc's memory", plain},
+        {"a thread's own default stream", own_default_stream},
+        {"many streams", many_streams},
+        {"streams destroyed", streams_destroyed},
+        {"pools destroyed", pools_destroyed},
+        {"behind an event", events},
+    };
+    RUN_PARTS(parts);
+}

@@ -1,0 +1,117 @@
+/* Contexts of all kinds, which end while memory lives, and memory that lives while they end. Each part has two. */
+#include "memory.h"
+
+#define TAKEN (8 * MIB)
+
+static CUcontext another(void)
+{
+    CUcontext context;
+    must(CU(cuCtxCreate_v2)(&context, 0, 0), "cuCtxCreate");
+    return context;
+}
+
+static void take_all(void)
+{
+    uint64_t pointer;
+    for (unsigned i = 0; i < times(TAKEN) && cu.allocate(&pointer, TAKEN) == 0; i++)
+        ;
+}
+
+/* A piece of each, whose first block is part of the context. */
+static void first_blocks(void)
+{
+    uint64_t pointer;
+    open_card();
+    CUcontext other = another();
+    for (unsigned i = 0; i < 2; i++) {
+        cu.set(i == 0 ? cu.context : other);
+        for (unsigned j = 0; j < times(512 * 1024) && cu.allocate(&pointer, 512 * 1024) == 0; j++)
+            ;
+    }
+}
+
+/* Ended and made again, with memory left in the first one. */
+static void made_again(void)
+{
+    open_card();
+    for (unsigned i = 0; i < 4; i++) {
+        CUcontext other = another();
+        cu.set(cu.context);
+        take_all();
+        CU(cuCtxDestroy_v2)(other);
+    }
+    another();
+    take_all();
+}
+
+/* What counts as its end is not: it is attached to once more. */
+static void detached(void)
+{
+    open_card();
+    CUcontext other = another(), same;
+    for (unsigned i = 0; i < 4; i++) {
+        if (CU(cuCtxAttach)(&same, 0) != CUDA_SUCCESS)
+            break;
+        take_all();
+        CU(cuCtxDetach)(other);
+    }
+}
+
+/* What is not the context's end frees nothing. */
+static void retained_twice(void)
+{
+    CUcontext same;
+    open_card();
+    another();
+    cu.set(cu.context);
+    for (unsigned i = 0; i < 4; i++) {
+        must(CU(cuDevicePrimaryCtxRetain)(&same, 0), "cuDevicePrimaryCtxRetain");
+        take_all();
+        CU(cuDevicePrimaryCtxRelease_v2)(0);
+    }
+}
+
+struct resource { /* CUdevResource of cuda.h */
+    char bytes[144];
+};
+
+/* A green context's memory is that of its card's context, and does not end with it. */
+static void green(void)
+{
+    CUresult (*of_card)(CUdevice, struct resource *, int) = driver_function("cuDeviceGetDevResource");
+    CUresult (*split)(struct resource *, unsigned *, const struct resource *, struct resource *, unsigned, unsigned) =
+        driver_function("cuDevSmResourceSplitByCount");
+    CUresult (*describe)(CUdevResourceDesc *, struct resource *, unsigned) =
+        driver_function("cuDevResourceGenerateDesc");
+    CUresult (*as_context)(CUcontext *, CUgreenCtx) = driver_function("cuCtxFromGreenCtx");
+    struct resource all, part, rest;
+    unsigned groups = 1;
+    CUdevResourceDesc description;
+    CUgreenCtx parts;
+    CUcontext context;
+    const int processors = 1;
+    open_card();
+    another();
+    if (of_card(0, &all, processors) != CUDA_SUCCESS || split(&part, &groups, &all, &rest, 0, 16) != CUDA_SUCCESS ||
+        describe(&description, &part, 1) != CUDA_SUCCESS)
+        return;
+    for (unsigned i = 0; i < 4; i++) {
+        if (CU(cuGreenCtxCreate)(&parts, description, 0, 1) != CUDA_SUCCESS)
+            return;
+        if (as_context(&context, parts) == CUDA_SUCCESS && cu.set(context) == 0)
+            take_all();
+        CU(cuGreenCtxDestroy)(parts);
+    }
+}
+
+int main(void)
+{
+    static const struct part parts[] = {
+        {"first blocks", first_blocks},
+        {"contexts made again", made_again},
+        {"attached and detached", detached},
+        {"retained and released", retained_twice},
+        {"green contexts", green},
+    };
+    RUN_PARTS(parts);
+}
