@@ -1,4 +1,4 @@
-"""What the driver holds is what is charged: blocks, chunks, what is freed later, what an image declares."""
+"""What the driver holds is charged: blocks, chunks, what is freed later, what images declare."""
 
 import json
 
@@ -17,7 +17,7 @@ def test_pieces_are_charged_by_the_blocks_they_lie_in(grant: Grant) -> None:
         LEFT
         + f"""
 start()
-pieces = [take("plain", {MIB} - 512) for _ in range(40)]  # two to a block, 20 blocks, the first is the context's
+pieces = [take("plain", {MIB} - 512) for _ in range(40)]  # 20 blocks, one is the context's
 seen = [left()]
 for piece in pieces[::2]:
     give("plain", piece)
@@ -159,7 +159,8 @@ say(seen + [left()])
 PTX = """
 def image(*declarations):
     text = ".version 6.0\\n.target sm_50\\n.address_size 64\\n" + "\\n".join(declarations)
-    return (text + "\\n.visible .entry spin(.param .u64 .ptr .global .align 8 at) { ret; }\\n").encode() + b"\\0"
+    kernel = ".visible .entry spin(.param .u64 .ptr .global .align 8 at) { ret; }"
+    return (text + "\\n" + kernel + "\\n").encode() + b"\\0"
 def load(*declarations):
     made = c_void_p()
     code = driver.code("cuModuleLoadData", byref(made), image(*declarations))
@@ -208,8 +209,8 @@ def test_a_library_is_charged_before_it_is_loaded(grant: Grant, loading: str) ->
 start()
 def library(size):
     made = c_void_p()
-    code = driver.code("cuLibraryLoadData", byref(made), image(f".global .b8 big[{size << 20}];"), None, None,
-                       c_uint(0), None, None, c_uint(0))
+    data, none = image(f".global .b8 big[{size << 20}];"), (None, None, c_uint(0))
+    code = driver.code("cuLibraryLoadData", byref(made), data, *none, *none)
     return code, made
 code, made = library(40)
 seen = [code, left(), library(40)[0]]

@@ -49,8 +49,8 @@ class Counts:
 class Slot:
     """What a live process says of itself: bytes of each device, and the PID it knows itself by.
 
-    `used` is charged. `uncharged` is not, and the driver counts it for the process: its contexts, as
-    measured when they were made, and its code.
+    `used` is charged. `uncharged` is not, and the driver counts it for the process: its
+    contexts, as measured when they were made, and its code.
     """
 
     pid: int

@@ -29,7 +29,8 @@ class ProcessUse:
     """What is known of one process on one device, in bytes.
 
     `memory` is the driver's figure. `context` is what its contexts took when they were made, None
-    where that was not measured, and its code. That is what the process says. `limited`: a limiter is in it.
+    where that was not measured, and its code. That is what the process says. `limited`: a limiter
+    is in it.
     """
 
     memory: int
