@@ -231,7 +231,7 @@ static struct tile **tiles_of(const struct CUarrayMapInfo_st *info)
     return mipmap ? &mipmap->tiles : &array->tiles;
 }
 
-/* A place is mapped or unmapped as a whole; what is mapped over is let go. */
+/* A place is mapped or unmapped as a whole; what was there before is unmapped. */
 static CUresult map_tile(const struct CUarrayMapInfo_st *info)
 {
     struct tile **link = tiles_of(info), *made = NULL;
