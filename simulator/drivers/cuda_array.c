@@ -219,7 +219,7 @@ static struct tile **tiles_of(const CUarrayMapInfo *info)
     return mipmap ? &mipmap->tiles : &array->tiles;
 }
 
-/* A place is mapped or unmapped as a whole; what is mapped over is let go. */
+/* A place is mapped or unmapped as a whole; what is mapped over loses its reference. */
 static CUresult map_tile(const CUarrayMapInfo *info)
 {
     struct tile **link = tiles_of(info), *made = NULL;

@@ -116,9 +116,7 @@ def _whole(contents: bytes) -> int:
 
 def _slot(words: tuple[int, ...]) -> Slot:
     of = MAX_DEVICES
-    return Slot(
-        used=words[:of], uncharged=words[of : 2 * of], pid=words[-1]
-    )
+    return Slot(used=words[:of], uncharged=words[of : 2 * of], pid=words[-1])
 
 
 def slots_of(pid: int, region: Path) -> frozenset[int]:
