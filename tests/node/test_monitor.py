@@ -1,4 +1,7 @@
-"""What a driver counts beyond the charges is charged, told of and acted upon; nobody else is."""
+"""What a driver counts beyond the charges is charged, told of and acted upon; nobody else is.
+
+Over 400 lines because all of it stands on one card, with processes that hold grants of it.
+"""
 
 from __future__ import annotations
 
