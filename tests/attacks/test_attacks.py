@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from attacks import ATTACKS, OF_TIME, SOON, grant_for, seen, simulated_rack, start, told
+from attacks import ATTACKS, SOON, grant_for, seen, simulated_rack, start, told
 from tenancy import Rack
 
-BY_NAME = {attack.name: attack for attack in (*ATTACKS, *OF_TIME)}
+BY_NAME = {attack.name: attack for attack in ATTACKS}
 
 
 def _held(directory: Path, name: str) -> None:
@@ -130,14 +130,6 @@ def test_honest_use_of_what_attacks_use_gets_the_whole_limit(tmp_path: Path) -> 
 
 def test_captures_begun_by_other_names_have_the_programs_nodes_alone(tmp_path: Path) -> None:
     _held(tmp_path, "hidden_captures")
-
-
-def test_seldom_used_calls_get_the_share(tmp_path: Path) -> None:
-    _held(tmp_path, "ungated_work")
-
-
-def test_launches_on_two_cards_get_the_share_of_both(tmp_path: Path) -> None:
-    _held(tmp_path, "several_devices")
 
 
 ISOLATION = Path(__file__).parents[2] / "docs/isolation.md"
