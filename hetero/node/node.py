@@ -534,6 +534,6 @@ def user() -> str:
 def program(pid: int) -> str:
     """Return the name of the program a process runs, for people to read."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return "ended"

@@ -5,6 +5,7 @@
 #include "charge.h"
 
 #include "../core/ledger.h"
+#include "../core/log.h"
 #include "../core/tenant.h"
 #include "../nvml/shim.h"
 
@@ -150,7 +151,11 @@ bool uncounted_settle(int device)
         refund(device, old - now);
     if (now > old)
         charge_held(device, now - old);
-    return now <= old || charge_within(device, slack);
+    bool within = now <= old || charge_within(device, slack);
+    if (!within)
+        log_line(LOG_INFO, "device %d: the driver holds %llu MiB more than was asked for, which does not fit", device,
+                 (unsigned long long)(now >> 20));
+    return within;
 }
 
 bool uncounted_look(int device)

@@ -1,12 +1,35 @@
 /* Arrays and mipmapped arrays: opaque memory, kept here as plain rows. */
 #include "driver.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 struct mipmap {
     struct object object;
     unsigned levels;
     struct array *level[16];
+    struct tile *tiles;
+};
+
+struct CUarrayMapInfo_st { /* CUarrayMapInfo of cuda.h */
+    unsigned resource_type;
+    void *resource;
+    struct place { /* CUarraySparseSubresourceType and its union, as they came */
+        unsigned type;
+        unsigned long long bytes[4];
+    } place;
+    unsigned operation, handle_type;
+    CUmemGenericAllocationHandle block;
+    unsigned long long offset;
+    unsigned devices, flags, reserved[2];
+};
+enum { RESOURCE_ARRAY = 0, RESOURCE_MIPMAP = 1, OPERATION_MAP = 1, OPERATION_UNMAP = 2 };
+
+struct tile { /* a place in a sparse array that has memory */
+    struct place place;
+    struct physical *physical;
+    struct tile *next;
 };
 
 static size_t element_size(const CUDA_ARRAY3D_DESCRIPTOR *shape)
@@ -54,8 +77,18 @@ static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **r
     return CUDA_SUCCESS;
 }
 
+static void tile_free(struct tile **link)
+{
+    struct tile *it = *link;
+    *link = it->next;
+    physical_unmap(it->physical);
+    free(it);
+}
+
 static void array_free(struct array *array)
 {
+    while (array->tiles)
+        tile_free(&array->tiles);
     if (array->piece.block)
         piece_give(&array->piece);
     munmap(array->bytes, array->size);
@@ -119,6 +152,8 @@ EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *nee
 
 static void mipmap_free(struct mipmap *mipmap)
 {
+    while (mipmap->tiles)
+        tile_free(&mipmap->tiles);
     for (unsigned i = 0; i < mipmap->levels; i++)
         array_free(mipmap->level[i]);
     object_free(mipmap);
@@ -181,5 +216,55 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
     if (!mipmap)
         return CUDA_ERROR_INVALID_HANDLE;
     mipmap_free(mipmap);
+    return CUDA_SUCCESS;
+}
+
+/* Sparse arrays: they take no memory, and hold the blocks that are mapped into them. */
+
+static struct tile **tiles_of(const struct CUarrayMapInfo_st *info)
+{
+    struct array *array = info->resource_type == RESOURCE_ARRAY ? object_find(info->resource, OBJECT_ARRAY) : NULL;
+    struct mipmap *mipmap = info->resource_type == RESOURCE_MIPMAP ? object_find(info->resource, OBJECT_MIPMAP) : NULL;
+    const struct array *any = mipmap ? mipmap->level[0] : array;
+    if (!any || !(any->shape.Flags & CUDA_ARRAY3D_SPARSE))
+        return NULL;
+    return mipmap ? &mipmap->tiles : &array->tiles;
+}
+
+/* A place is mapped or unmapped as a whole; what is mapped over is let go. */
+static CUresult map_tile(const struct CUarrayMapInfo_st *info)
+{
+    struct tile **link = tiles_of(info), *made = NULL;
+    if (!link || info->flags || (info->operation != OPERATION_MAP && info->operation != OPERATION_UNMAP))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (info->operation == OPERATION_MAP) {
+        struct physical *physical = physical_map(info->block);
+        if (!physical)
+            return CUDA_ERROR_INVALID_VALUE;
+        made = malloc(sizeof *made);
+        *made = (struct tile){info->place, physical, NULL};
+    }
+    while (*link && (memcmp((*link)->place.bytes, info->place.bytes, sizeof info->place.bytes) != 0 ||
+                     (*link)->place.type != info->place.type))
+        link = &(*link)->next;
+    if (*link)
+        tile_free(link);
+    if (made) {
+        made->next = *link;
+        *link = made;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo *infos, unsigned count, CUstream handle)
+{
+    WITH_STREAM(stream, handle);
+    if (!infos || !count)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture)
+        return capture_spoil(stream->capture);
+    for (unsigned i = 0; i < count; i++)
+        CHECK(map_tile(&infos[i]));
+    submit(stream, 0);
     return CUDA_SUCCESS;
 }

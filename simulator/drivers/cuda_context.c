@@ -2,16 +2,9 @@
 #include "driver.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define STACK 32u
-/* Those of cuda.h's CUlimit that abi.h has no name for. */
-#define LIMIT_SYNC_DEPTH       3 /* not on cards of today */
-#define LIMIT_PENDING_LAUNCHES 4
-#define LIMIT_L2_FETCH         5
-#define LIMIT_PERSISTING_L2    6
-#define LIMIT_SHARED_MEMORY    7
-#define QUEUE                  1024u /* launches in flight before the launcher waits, about the real driver's depth */
+#define QUEUE 1024u /* launches in flight before the launcher waits, about the real driver's depth */
 
 static __thread struct context *stack[STACK]; /* this thread's contexts, the current one last */
 static __thread unsigned depth;
@@ -68,17 +61,6 @@ void legacy_follows(struct stream *stream)
     last->condition = condition_both(last->condition, stream->last.condition);
 }
 
-/* What an H100 says with driver 580. */
-static const size_t first_limits[CU_LIMIT_MAX] = {
-    [CU_LIMIT_STACK_SIZE] = 1024,
-    [CU_LIMIT_PRINTF_FIFO_SIZE] = 8650752,
-    [CU_LIMIT_MALLOC_HEAP_SIZE] = 8388608,
-    [LIMIT_PENDING_LAUNCHES] = 2048,
-    [LIMIT_L2_FETCH] = 64,
-    [LIMIT_PERSISTING_L2] = 9830400,
-    [LIMIT_SHARED_MEMORY] = 232448,
-};
-
 static CUresult context_new(struct device *device, unsigned flags, unsigned api, struct context **context)
 {
     CHECK(device_join(device));
@@ -90,7 +72,7 @@ static CUresult context_new(struct device *device, unsigned flags, unsigned api,
     it->device = device;
     it->flags = flags;
     it->api = api;
-    memcpy(it->limits, first_limits, sizeof first_limits);
+    limits_start(it);
     it->legacy = stream_new(it, 0, 0);
     it->per_thread = stream_new(it, 0, 0);
     *context = it;
@@ -105,8 +87,8 @@ static void context_free(struct context *context)
     memory_free_of(context);
     arrays_free_of(context);
     blocks_free(context);
-    engine_release(context->device->account, context->device->slot->context + context->stack_bytes +
-                                                 context->printf_bytes + context->heap_bytes + context->stream_bytes);
+    engine_release(context->device->account, context->device->slot->context + context->stream_bytes);
+    limits_end(context);
     for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
         if (it->context == context)
             object_free(it);
@@ -383,48 +365,6 @@ EXPORT CUresult cuCtxSynchronize(void)
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle)
 {
     return synchronize(handle);
-}
-
-EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    NEEDS(value);
-    if ((unsigned)limit >= CU_LIMIT_MAX || limit == LIMIT_SYNC_DEPTH)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    *value = context->limits[limit];
-    return CUDA_SUCCESS;
-}
-
-/* Every thread that may run has a stack: what is above the first size is taken at once, and given back at once. */
-static CUresult set_stack(struct context *context, size_t value)
-{
-    struct device *device = context->device;
-    size_t more = value > first_limits[CU_LIMIT_STACK_SIZE] ? value - first_limits[CU_LIMIT_STACK_SIZE] : 0;
-    uint64_t bytes, threads = (uint64_t)multiprocessors(device) * THREADS_PER_MULTIPROCESSOR;
-    if (__builtin_mul_overflow(more, threads, &bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (bytes > context->stack_bytes && !engine_charge(device->account, bytes - context->stack_bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (bytes < context->stack_bytes)
-        engine_release(device->account, context->stack_bytes - bytes);
-    context->stack_bytes = bytes;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    if ((unsigned)limit >= CU_LIMIT_MAX || limit == LIMIT_SYNC_DEPTH)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    if ((limit == CU_LIMIT_PRINTF_FIFO_SIZE && context->printf_bytes) ||
-        (limit == CU_LIMIT_MALLOC_HEAP_SIZE && context->heap_bytes))
-        return CUDA_ERROR_INVALID_VALUE; /* it is made, and stays as it is */
-    if (limit == CU_LIMIT_STACK_SIZE)
-        CHECK(set_stack(context, value));
-    context->limits[limit] = value;
-    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)

@@ -150,25 +150,13 @@ CUresult launch_work(struct work *work, CUfunction handle, const unsigned dims[7
     return CUDA_SUCCESS;
 }
 
-/* A context's heap is made for the first kernel that allocates, with 2 MiB to keep its books. */
-static CUresult take_heap(struct context *context)
-{
-    uint64_t bytes = round_up(context->limits[CU_LIMIT_MALLOC_HEAP_SIZE], BLOCK) + BLOCK;
-    if (context->heap_bytes)
-        return CUDA_SUCCESS;
-    if (!engine_charge(context->device->account, bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    context->heap_bytes = bytes;
-    return CUDA_SUCCESS;
-}
-
 CUresult kernel_ready(CUfunction handle, struct context *context)
 {
     struct function *function = object_find(handle, OBJECT_FUNCTION);
     if (!function)
         return CUDA_ERROR_INVALID_HANDLE;
     CHECK(module_enter(function->module, context, NULL));
-    return function->mallocs ? take_heap(context) : CUDA_SUCCESS;
+    return function->mallocs ? limits_need_heap(context) : CUDA_SUCCESS;
 }
 
 static CUresult launch(CUstream handle, CUfunction function, const unsigned dims[7], void **params, void **extra)

@@ -13,18 +13,6 @@ static bool eager(void)
     return mode && !strcmp(mode, "EAGER");
 }
 
-/* A context's printf buffer is made for the first module that prints. */
-static CUresult take_printf(struct context *context)
-{
-    uint64_t bytes = round_up(context->limits[CU_LIMIT_PRINTF_FIFO_SIZE], BLOCK);
-    if (context->printf_bytes)
-        return CUDA_SUCCESS;
-    if (!engine_charge(context->device->account, bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    context->printf_bytes = bytes;
-    return CUDA_SUCCESS;
-}
-
 CUresult module_enter(struct module *module, struct context *context, struct residence **result)
 {
     struct residence *it = module->residences;
@@ -33,7 +21,7 @@ CUresult module_enter(struct module *module, struct context *context, struct res
     if (!it) {
         struct memory *memory = NULL;
         if (module->prints)
-            CHECK(take_printf(context));
+            CHECK(limits_need_printf(context));
         if (module->global_bytes)
             CHECK(memory_new(&(struct memory){.context = context, .size = module->global_bytes, .kind = MEMORY_MODULE},
                              NULL, &memory));
@@ -234,5 +222,76 @@ EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
     if (!mode)
         return CUDA_ERROR_INVALID_VALUE;
     *mode = eager() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}
+
+/* Linking: of PTX alone, which stays text. It takes nothing of a card. */
+
+#define LINK_PTX 1 /* CU_JIT_INPUT_PTX of cuda.h's CUjitInputType */
+
+struct link {
+    struct object object;
+    char *text;
+    size_t size; /* with the zero behind it */
+};
+
+EXPORT CUresult cuLinkCreate_v2(unsigned count, CUjit_option *options, void **values, void **handle)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    (void)context, (void)count, (void)options, (void)values;
+    NEEDS(handle);
+    struct link *link = object_new(OBJECT_LINK);
+    link->text = calloc(1, link->size = 1);
+    *handle = link;
+    return CUDA_SUCCESS;
+}
+
+#define WITH_LINK(name, handle)                                                                                        \
+    LOCKED;                                                                                                            \
+    struct link *name = object_find(handle, OBJECT_LINK);                                                              \
+    if (!name)                                                                                                         \
+    return CUDA_ERROR_INVALID_HANDLE
+
+EXPORT CUresult cuLinkAddData_v2(void *handle, unsigned type, const void *data, size_t size, const char *name,
+                                 unsigned count, CUjit_option *options, void **values)
+{
+    WITH_LINK(link, handle);
+    (void)name, (void)count, (void)options, (void)values;
+    if (!data || !size || type != LINK_PTX)
+        return data && size ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    size = strnlen(data, size);
+    link->text = realloc(link->text, link->size + size + 1);
+    memcpy(link->text + link->size - 1, data, size);
+    link->size += size + 1;
+    memcpy(link->text + link->size - 2, "\n", 2);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLinkAddFile_v2(void *handle, unsigned type, const char *path, unsigned count, CUjit_option *options,
+                                 void **values)
+{
+    char *image;
+    CHECK(read_image(path, &image));
+    CUresult result = cuLinkAddData_v2(handle, type, image, strlen(image), path, count, options, values);
+    free(image);
+    return result;
+}
+
+EXPORT CUresult cuLinkComplete(void *handle, void **image, size_t *size)
+{
+    WITH_LINK(link, handle);
+    NEEDS(image);
+    *image = link->text;
+    if (size)
+        *size = link->size;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLinkDestroy(void *handle)
+{
+    WITH_LINK(link, handle);
+    free(link->text);
+    object_free(link);
     return CUDA_SUCCESS;
 }

@@ -120,6 +120,21 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     if (!name || !name->handles)                                                                                       \
     return CUDA_ERROR_INVALID_VALUE
 
+struct physical *physical_map(CUmemGenericAllocationHandle handle)
+{
+    struct physical *physical = object_find((void *)(uintptr_t)handle, OBJECT_PHYSICAL);
+    if (!physical || !physical->handles)
+        return NULL;
+    physical->maps++;
+    return physical;
+}
+
+void physical_unmap(struct physical *physical)
+{
+    physical->maps--;
+    drop_if_unused(physical);
+}
+
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     WITH_PHYSICAL(physical, handle);
@@ -273,8 +288,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
         mmap((void *)at, memory->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         at += memory->size;
         memory_remove(memory);
-        physical->maps--;
-        drop_if_unused(physical);
+        physical_unmap(physical);
     }
     return CUDA_SUCCESS;
 }

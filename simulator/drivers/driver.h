@@ -7,6 +7,7 @@
 #ifndef HETERO_FAKE_DRIVER_H
 #define HETERO_FAKE_DRIVER_H
 
+#include "block.h"
 #include "cuda/abi.h"
 #include "nvidia.h"
 
@@ -28,6 +29,7 @@ enum object_kind {
     OBJECT_GRAPH,
     OBJECT_NODE,
     OBJECT_EXEC,
+    OBJECT_LINK,
 };
 
 struct object {
@@ -74,28 +76,6 @@ struct context {
     uint64_t stack_bytes, printf_bytes, heap_bytes; /* that the limits take of the card */
     uint64_t stream_bytes;                          /* and the streams */
     unsigned streams;                               /* that the program made and did not destroy */
-};
-
-#define MIB   (UINT64_C(1) << 20)
-#define BLOCK (2 * MIB)     /* what a card's memory comes in, and what its addresses are aligned to */
-#define GRAIN UINT64_C(512) /* what small pieces, pitches and managed memory are rounded up to */
-
-struct block { /* of a card's memory: BLOCK for small pieces, or a large one's own */
-    struct context *context;
-    uintptr_t start;
-    uint64_t size, offset; /* offset: in this process's device memory file */
-    unsigned live;         /* slots in use; a large block has one */
-    bool shared;           /* an IPC handle names it */
-    struct engine_share share;
-    bool taken[BLOCK / GRAIN];
-    struct block *next; /* in context->blocks, the small ones */
-};
-
-struct piece { /* what an allocation takes of a card's blocks */
-    struct block *block;
-    unsigned first, count; /* slots of the block */
-    uintptr_t start;
-    size_t length;
 };
 
 struct position {       /* a point in the order of a device's work */
@@ -156,6 +136,7 @@ struct array {
     struct context *context;
     CUDA_ARRAY3D_DESCRIPTOR shape;
     struct piece piece; /* without a block: takes nothing */
+    struct tile *tiles; /* of a sparse one: what is mapped into it */
     size_t pitch, size;
     char *bytes;
     struct mipmap *parent; /* owns the memory, if any */
@@ -375,13 +356,15 @@ int memory_file(void);
 bool memory_map(size_t length, uint64_t *offset, void *fixed, void **start); /* fresh bytes of the memory file */
 void memory_discard(uint64_t offset, size_t length);                         /* and gone again */
 
-/* Blocks. */
-void *address_room(size_t size, uint64_t grain, void *wanted); /* addresses alone; NULL: none are left */
-bool piece_take(struct context *context, uint64_t size, bool small, struct piece *piece);
-void piece_give(const struct piece *piece);
-bool block_share(struct block *block);     /* for an IPC handle: others may have it open when it is freed */
-void blocks_free(struct context *context); /* whose pieces are all given back */
+struct physical *physical_map(CUmemGenericAllocationHandle handle); /* one mapping more; NULL: no such block */
+void physical_unmap(struct physical *physical);
 void arrays_free_of(const struct context *context);
+
+/* Limits. */
+void limits_start(struct context *context);
+void limits_end(struct context *context);
+CUresult limits_need_printf(struct context *context);
+CUresult limits_need_heap(struct context *context);
 
 /* Modules. */
 void image_read(struct module *module, const char *image, bool binary);

@@ -118,8 +118,8 @@ def says(vendor: MemoryVendor, counted: Mapping[int, int] | None, *, beside: int
     vendor.usage[CARD] = Usage(memory=used, core=None, processes=counted)
 
 
-def look(node: Node, monitor: Monitor | None = None) -> Sighting:
-    return (monitor or Monitor(node)).look(node.discover().devices)
+def sample(node: Node, monitor: Monitor | None = None) -> Sighting:
+    return (monitor or Monitor(node)).sample(node.discover().devices)
 
 
 def charged(handle: GrantHandle) -> int:
@@ -206,16 +206,16 @@ def test_excess_is_charged_at_once_and_taken_back_when_it_is_gone(
     says(vendor, {pid: 3572 * MiB})
     monitor = Monitor(node)
 
-    first = look(node, monitor)
+    first = sample(node, monitor)
     assert GiB == charged(handle)
     (told,) = first.news
     assert isinstance(told, Excess)
     assert (handle.grant.id, GiB, 0, pid) == (told.grant, told.memory, told.over, told.pid)
     assert f"grant {handle.grant.id} holds 1024 MiB of {CARD}" in str(told)
-    assert () == look(node, monitor).news
+    assert () == sample(node, monitor).news
 
     says(vendor, {pid: 2548 * MiB})
-    look(node, monitor)
+    sample(node, monitor)
     assert 0 == charged(handle)
 
 
@@ -226,7 +226,7 @@ def test_a_little_is_charged_and_not_told_of(
     pid = limited(handle, used=2 * GiB, context=500 * MiB)
     says(vendor, {pid: 2558 * MiB})
 
-    seen = look(node)
+    seen = sample(node)
 
     assert 10 * MiB == charged(handle)
     assert () == seen.news
@@ -240,7 +240,7 @@ def test_who_is_to_report_only_charges_nothing(
     pid = limited(handle, used=0, context=500 * MiB)
     says(vendor, {pid: 2548 * MiB})
 
-    assert [2 * GiB] == [one.memory for one in look(node).news if isinstance(one, Excess)]
+    assert [2 * GiB] == [one.memory for one in sample(node).news if isinstance(one, Excess)]
     assert 0 == charged(handle)
 
 
@@ -252,7 +252,7 @@ def test_figures_that_are_not_available_change_nothing(
     pid = unlimited(handle)
     vendor.usage[CARD] = Usage(memory=10 * GiB, processes={pid: 10 * GiB} if available else None)
 
-    seen = look(node)
+    seen = sample(node)
 
     assert (os.waitpid(pid, 0)[1] == signal.SIGKILL) if available else is_alive(pid)
     assert available == bool(seen.news)
@@ -265,7 +265,7 @@ def test_who_watches_no_longer_charges_nobody(
     handle = admit(node, asking())
     says(vendor, {unlimited(handle): GiB})
     monitor = Monitor(node)
-    look(node, monitor)
+    sample(node, monitor)
     assert GiB == charged(handle)
 
     monitor.forget()
@@ -278,7 +278,7 @@ def test_a_sweep_leaves_the_excess_as_it_is(
 ) -> None:
     handle = admit(node, asking())
     says(vendor, {unlimited(handle): GiB})
-    look(node)
+    sample(node)
 
     os.close(admit(node, request(memory=GiB, core=10)).descriptor)
     node.snapshot()
@@ -298,7 +298,7 @@ def test_a_program_without_a_limiter_is_ended_where_its_grant_says_so_and_nobody
     neighbour, stranger = unlimited(other), unlimited()
     says(vendor, dict.fromkeys((thief, sibling, neighbour, stranger), 1524 * MiB))
 
-    seen = look(node)
+    seen = sample(node)
 
     (ended,) = (one for one in seen.news if isinstance(one, Ended))
     assert (handle.grant.id, thief) == (ended.grant, ended.pid)
@@ -315,11 +315,11 @@ def test_beyond_the_limit_the_process_with_most_excess_is_ended(
     pid = limited(handle, used=3 * GiB, context=500 * MiB)
     says(vendor, {pid: 4500 * MiB})
     monitor = Monitor(node)
-    look(node, monitor)
+    sample(node, monitor)
     assert is_alive(pid)  # all of it fits under the limit
 
     says(vendor, {pid: 5 * GiB})
-    look(node, monitor)
+    sample(node, monitor)
 
     assert (pid, signal.SIGKILL) == os.waitpid(pid, 0)
 
@@ -340,7 +340,7 @@ def test_an_executable_that_is_ignored_is_told_of_and_not_ended(
     ignored_one, other = unlimited(handle, program=str(program)), unlimited(handle)
     says(vendor, {ignored_one: GiB, other: GiB})
 
-    seen = look(node)
+    seen = sample(node)
 
     assert {ignored_one, other} == {one.pid for one in seen.bypass}
     assert (other, signal.SIGKILL) == os.waitpid(other, 0)
@@ -368,7 +368,7 @@ def test_who_gave_its_memory_back_before_the_second_look_is_not_ended(
     first, then = (Usage(memory=GiB, processes=each) for each in ({pid: GiB}, {}))
     vendor.usage = Changing(first, then, between=lambda: None)
 
-    seen = look(node)
+    seen = sample(node)
 
     assert [pid] == [one.pid for one in seen.bypass]
     assert is_alive(pid)
@@ -395,7 +395,7 @@ def test_another_process_with_the_same_number_is_not_ended(
     usage = Usage(memory=GiB, processes={pid: GiB})
     vendor.usage = Changing(usage, usage, between=reuse)
 
-    seen = look(node)
+    seen = sample(node)
 
     assert pid == found[-1]
     assert [] == [one for one in seen.news if isinstance(one, Ended)]
@@ -439,7 +439,7 @@ def test_a_program_that_replaced_a_limited_one_has_no_limiter(
     assert b"there\n" == child.stdout.readline()
     says(vendor, {child.pid: 510 * MiB})
     monitor = Monitor(node)
-    assert () == look(node, monitor).bypass
+    assert () == sample(node, monitor).bypass
 
     child.stdin.write(b"x")
     child.stdin.flush()
@@ -448,7 +448,36 @@ def test_a_program_that_replaced_a_limited_one_has_no_limiter(
     while "sleep" not in Path(f"/proc/{child.pid}/comm").read_text():
         assert time.monotonic() < deadline
 
-    assert [child.pid] == [one.pid for one in look(node, monitor).bypass]
+    assert [child.pid] == [one.pid for one in sample(node, monitor).bypass]
+
+
+@pytest.mark.parametrize("how", ["its first thread ended", "a name of any bytes"])
+def test_a_process_does_not_hide_in_what_proc_says_of_it(
+    node: Node, vendor: MemoryVendor, children: list[subprocess.Popen[Any]], how: str
+) -> None:
+    """Its first thread ends and another goes on; its name is no text and has a bracket."""
+    handle = admit(node, asking())
+    if how == "its first thread ended":
+        then = "Thread(target=time.sleep, args=(60,)).start(); libc.pthread_exit(None)"
+    else:
+        then = "libc.prctl(15, bytes([0x29, 0x20, 0xFF, 0x29, 0x20]), 0, 0, 0); time.sleep(60)"
+    program = "import ctypes, sys, time; from threading import Thread; libc = ctypes.CDLL(None); "
+    program += "print('there', flush=True); " + then
+    with open(handle.path / USAGE, "r+b") as held:
+        children.append(
+            subprocess.Popen([sys.executable, "-c", program], stdin=held, stdout=subprocess.PIPE)
+        )
+    child = children[-1]
+    assert child.stdout
+    assert b"there\n" == child.stdout.readline()
+    stat = Path(f"/proc/{child.pid}/stat")
+    deadline = time.monotonic() + 5
+    while b"\xff" not in stat.read_bytes() and b") Z " not in stat.read_bytes():
+        assert time.monotonic() < deadline
+    says(vendor, {child.pid: GiB})
+
+    assert [child.pid] == [one.pid for one in sample(node).bypass]
+    assert GiB == charged(handle)
 
 
 # --- memory without a process ---------------------------------------------------------------------

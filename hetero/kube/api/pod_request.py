@@ -35,7 +35,7 @@ POLICY = "hetero.io/policy"
 #: What becomes of memory that a limiter did not count, and of programs without one.
 ON_EXCESS, ON_BYPASS = "hetero.io/on-excess", "hetero.io/on-bypass"
 
-#: What asks for the cluster's own way in so many words.
+#: What asks for the cluster's own way in so many choices.
 _DEFAULT = "default"
 #: Containers that ask alike are read once, until so many others were.
 _MOST_READ = 4096
@@ -286,15 +286,15 @@ class Vocabulary:
         return _said(notes, resource_names.policy, meanings)
 
 
-def _word(notes: Mapping[str, str], name: str, words: type[_E]) -> _E | None:
+def _word(notes: Mapping[str, str], name: str, choices: type[_E]) -> _E | None:
     """Return what an annotation says, None where it is not there. Raises `BadInput`."""
     said = notes.get(name)
     if said is None:
         return None
-    for one in words:
+    for one in choices:
         if said == one.value:
             return one
-    raise BadInput(f"{name} {said!r} is none of {', '.join(str(one.value) for one in words)}")
+    raise BadInput(f"{name} {said!r} is none of {', '.join(str(one.value) for one in choices)}")
 
 
 def _variables(container: Plain) -> dict[str, str | None]:

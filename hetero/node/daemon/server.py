@@ -22,7 +22,6 @@ from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET, framed
 from hetero.node.ledger.grant_dir import create
 from hetero.node.ledger.locks import try_lock
 from hetero.node.ledger.state import prepare
-from hetero.node.ledger.watched import WatchedLedger
 from hetero.node.mounts import show_read_only
 from hetero.node.node import Node
 from hetero.node.view.monitor import Finding, watch
@@ -31,8 +30,6 @@ from hetero.node.view.monitor import Finding, watch
 DEADLINE = 5.0
 #: The most connections, of one user and of all.
 MOST_OF_ONE, MOST = 16, 256
-#: Seconds between two looks at the ledger, at which what ended is removed.
-ROUND = 2.0
 #: struct ucred of socket(7): pid, uid, gid.
 _CREDENTIALS = struct.Struct("iII")
 #: The first descriptor that systemd passes, of sd_listen_fds(3).
@@ -51,16 +48,11 @@ class Server:
     _busy: bool = False
     _open: Counter[int] = field(factory=Counter)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
-    _watched: WatchedLedger = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._watched = WatchedLedger(self.node.ledger)
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
         listener.setblocking(False)
-        self._start(self._rounds())
         while True:
             connection, _ = await loop.sock_accept(listener)
             connection.setblocking(False)
@@ -103,14 +95,6 @@ class Server:
             raise
         if handle:
             os.close(handle.descriptor)
-
-    async def _rounds(self) -> None:
-        """Do what nobody asks for."""
-        while True:
-            async with self._place(_ROOT):
-                with suppress(HeteroError):  # said to whoever asks next
-                    await asyncio.to_thread(self._watched.snapshot)
-            await asyncio.sleep(ROUND)
 
     @asynccontextmanager
     async def _place(self, uid: int) -> AsyncIterator[None]:
@@ -229,7 +213,7 @@ def serve(node: Node, *, ready: Callable[[Path], None], tell: Callable[[Finding]
         if not try_lock(alone):
             raise Refused(f"heterod runs already for {directory}")
         with listen(directory) as listener:
-            # A thread that nobody waits for: a driver may take its time to answer.
+            # It removes what has ended, too. A thread that nobody waits for: drivers take time.
             Thread(target=watch, args=(node, tell), daemon=True).start()
             ready(directory / SOCKET)
             asyncio.run(_until_stopped(Server(node).serve(listener)))

@@ -27,13 +27,13 @@ class WatchedLedger:
 
     def snapshot(self) -> Snapshot:
         """Return what stands now, as `Ledger.snapshot` does."""
-        seen, now = tuple(self._look()), time.monotonic()
+        seen, now = tuple(self._marks()), time.monotonic()
         if seen != self._seen or now - self._swept > ANYWAY:
             self._snapshot = self.ledger.snapshot()
-            self._seen, self._swept = tuple(self._look()), now
+            self._seen, self._swept = tuple(self._marks()), now
         return self._snapshot
 
-    def _look(self) -> Iterator[object]:
+    def _marks(self) -> Iterator[object]:
         """Yield what changes when a grant comes, goes or changes, or a tenant resizes a file."""
         if self.ledger.persistent:
             with suppress(OSError):

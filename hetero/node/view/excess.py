@@ -88,7 +88,7 @@ class Excess:
 
 
 @frozen(kw_only=True)
-class Look:
+class Comparison:
     """What was seen of devices at one time.
 
     It is of `snapshot`. `regions` has what each grant counted, where that can be read. `owners` has
@@ -128,14 +128,14 @@ def _figures(of: tuple[Device, Usage]) -> tuple[object, ...]:
     return device.uuid, usage.memory, usage.processes, usage.busy
 
 
-def look(
+def compare(
     node: Node,
     snapshot: Snapshot,
     devices: Iterable[Device],
     owners: Owners,
     *,
-    last: Look | None = None,
-) -> Look:
+    last: Comparison | None = None,
+) -> Comparison:
     """Ask the drivers, and hold what they say against what the limiters counted.
 
     `last`, the look before, is what is returned where nothing has changed since.
@@ -156,9 +156,9 @@ def look(
         for device, usage in shared
         if usage.processes is not None
         for entry in snapshot.grants
-        if (made := _compare(entry, device, usage.processes, found, before, after)) is not None
+        if (made := _excess(entry, device, usage.processes, found, before, after)) is not None
     }
-    return Look(
+    return Comparison(
         snapshot=snapshot,
         usages=usages,
         faults=faults,
@@ -231,7 +231,7 @@ def _slots(
     return frozenset(slot for slot in owner.slots if any(slot in one for one in live))
 
 
-def _compare(
+def _excess(
     entry: Grant,
     device: Device,
     memory: Mapping[int, int],

@@ -34,7 +34,7 @@ from hetero.node.view.bypass import (
     note_unowned,
 )
 from hetero.node.view.device_time import DeviceTime
-from hetero.node.view.excess import NOISE, Excess, Look, look
+from hetero.node.view.excess import NOISE, Comparison, Excess, compare
 from hetero.node.view.owners import Owners
 
 #: Seconds for which memory has to be no process's before it is told of: a process that ends is not
@@ -147,7 +147,7 @@ class Monitor:
     _ledger: WatchedLedger = field(init=False)
     _unowned: UnownedMemory = field(init=False, factory=UnownedMemory)
     _told: frozenset[tuple[object, ...]] = field(init=False, default=frozenset())
-    _last: Look | None = field(init=False, default=None)
+    _last: Comparison | None = field(init=False, default=None)
     _sighting: Sighting = field(init=False, factory=Sighting)
 
     def __attrs_post_init__(self) -> None:
@@ -159,10 +159,10 @@ class Monitor:
         """Return all that stands, as `Node.snapshot` does."""
         return self.node.with_system(self._ledger.snapshot())
 
-    def look(self, devices: Iterable[Device], snapshot: Snapshot | None = None) -> Sighting:
-        """Look at `devices` once, and act; `snapshot` is what stands, if that is known."""
+    def sample(self, devices: Iterable[Device], snapshot: Snapshot | None = None) -> Sighting:
+        """Comparison at `devices` once, and act; `snapshot` is what stands, if that is known."""
         snapshot = snapshot or self.snapshot()
-        seen = look(self.node, snapshot, devices, self._owners, last=self._last)
+        seen = compare(self.node, snapshot, devices, self._owners, last=self._last)
         owner = {pid: one.grant for pid, one in seen.owners.items() if one}
         overuse = self._time.sample(snapshot.grants, seen.usages, owner, seen.regions)
         unowned = self._unowned.sample(seen.usages, now=time.monotonic())
@@ -242,7 +242,7 @@ class Monitor:
         with suppress(OSError):
             process = os.pidfd_open(found.pid)
             try:
-                seen = look(self.node, self.node.snapshot(), [device], Owners(self.node))
+                seen = compare(self.node, self.node.snapshot(), [device], Owners(self.node))
                 if _is_still(found, seen) and not self._is_ignored(found.pid):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                     return True
@@ -263,7 +263,7 @@ class Monitor:
         return not {str(path), path.name}.isdisjoint(ignored)
 
 
-def _is_still(found: Bypass | Excess, seen: Look) -> bool:
+def _is_still(found: Bypass | Excess, seen: Comparison) -> bool:
     """Whether a later look at the device finds the same of the process."""
     if isinstance(found, Excess):
         now = seen.excess.get((found.grant, found.device))
@@ -289,7 +289,7 @@ def acts_for(node: Node) -> str:
 
 
 def watch(node: Node, tell: Callable[[Finding], None]) -> NoReturn:
-    """Look every `PERIOD` at the devices that are shared, and tell of everything once."""
+    """Comparison every `PERIOD` at the devices that are shared, and tell of everything once."""
     # What is heterod's to do it does itself.
     monitor, devices = Monitor(node, acts=node.daemon is None), dict[str, Device]()
     try:
@@ -301,7 +301,7 @@ def watch(node: Node, tell: Callable[[Finding], None]) -> NoReturn:
                 if not shared <= devices.keys():
                     devices = {device.uuid: device for device in node.discover().devices}
                 chosen = [devices[uuid] for uuid in sorted(shared & devices.keys())]
-                for found in monitor.look(chosen, snapshot).news:
+                for found in monitor.sample(chosen, snapshot).news:
                     tell(found)
             time.sleep(PERIOD)
     finally:
