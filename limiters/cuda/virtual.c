@@ -29,6 +29,9 @@ struct block {
 /* Keeps a handle's count in the table and its block's references in step; never held across a driver call. */
 static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
 
+/* Held around calls that map, unmap or look up mappings, so that those that are known are those that the driver has. */
+static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* What is used of a block's card, before the driver is asked to let go of it; 0 where that tells nothing. */
 static uint64_t used_before(const struct block *block)
 {
@@ -140,14 +143,16 @@ static bool maps_address(const struct entry *entry, const void *address)
 CUresult retain_block(CUresult (*real)(CUmemGenericAllocationHandle *, void *), CUmemGenericAllocationHandle *handle,
                       void *address)
 {
+    pthread_mutex_lock(&mapping_lock);
     CUresult answer = real(handle, address);
     struct entry mapping;
-    if (answer != CUDA_SUCCESS || !table_find(maps_address, address, &mapping))
-        return answer;
-    struct block *block = mapping.link;
-    atomic_fetch_add(&block->references, 1);
-    if (count_handle(*handle, 1) == NULL)
-        remember(*handle, block); /* all earlier references were released, the mapping kept it alive */
+    if (answer == CUDA_SUCCESS && table_find(maps_address, address, &mapping)) {
+        struct block *block = mapping.link;
+        atomic_fetch_add(&block->references, 1);
+        if (count_handle(*handle, 1) == NULL)
+            remember(*handle, block); /* all earlier references were released, the mapping kept it alive */
+    }
+    pthread_mutex_unlock(&mapping_lock);
     return answer;
 }
 
@@ -156,13 +161,14 @@ CUresult map_block(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAll
                    unsigned long long flags)
 {
     struct block *block = block_of(handle);
+    struct entry previous, entry = {.key = address, .kind = HELD_MAPPING, .bytes = bytes, .link = block};
+    pthread_mutex_lock(&mapping_lock);
     CUresult answer = real(address, bytes, offset, handle, flags);
-    if (answer != CUDA_SUCCESS) {
-        drop(block, 0);
-    } else if (block != NULL) {
-        struct entry previous, entry = {.key = address, .kind = HELD_MAPPING, .bytes = bytes, .link = block};
+    if (answer == CUDA_SUCCESS && block != NULL)
         table_put(&entry, &previous);
-    }
+    pthread_mutex_unlock(&mapping_lock);
+    if (answer != CUDA_SUCCESS)
+        drop(block, 0);
     return answer;
 }
 
@@ -188,15 +194,16 @@ CUresult unmap_blocks(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address
 {
     struct entry *taken = NULL, previous;
     uint64_t before = 0;
-    size_t count = take_mappings(address, bytes, &taken); /* first: the addresses may be mapped again at once */
+    pthread_mutex_lock(&mapping_lock);
+    size_t count = take_mappings(address, bytes, &taken);
     for (size_t i = 0; i < count && before == 0; i++)
         before = used_before(taken[i].link);
     CUresult answer = real(address, bytes);
-    for (size_t i = 0; i < count; i++)
-        if (answer == CUDA_SUCCESS)
-            drop(taken[i].link, before);
-        else
-            table_put(&taken[i], &previous);
+    for (size_t i = 0; i < count && answer != CUDA_SUCCESS; i++)
+        table_put(&taken[i], &previous);
+    pthread_mutex_unlock(&mapping_lock);
+    for (size_t i = 0; i < count && answer == CUDA_SUCCESS; i++)
+        drop(taken[i].link, before);
     free(taken);
     return answer;
 }
