@@ -83,9 +83,7 @@ def children() -> Iterator[list[subprocess.Popen[Any]]]:
 def limited(children: list[subprocess.Popen[Any]]) -> Start:
     """Start a process of a grant with a limiter in it; return its PID."""
 
-    def start(
-        handle: GrantHandle, *, used: int, context: int = 0, granted: int = 0
-    ) -> int:
+    def start(handle: GrantHandle, *, used: int, context: int = 0, granted: int = 0) -> int:
         words = map(str, (handle.path / USAGE, used, context, granted))
         command = [sys.executable, "-c", LIMITED, *words]
         child = subprocess.Popen(command, stdout=subprocess.PIPE)
