@@ -364,7 +364,7 @@ def test_a_program_that_replaced_a_limited_one_has_no_limiter(
         "os.dup2(os.open(path, os.O_RDWR), 9)\nsys.stdin.read(1)\n"
         "os.execlp('sh', 'sh', '-c', 'echo replaced; exec sleep 60')",
     )
-    words = [str(handle.path / USAGE), *map(str, (0, 500 * MiB, 0, 0))]
+    words = [str(handle.path / USAGE), *map(str, (0, 500 * MiB, 0))]
     children.append(
         subprocess.Popen(
             [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
