@@ -294,7 +294,8 @@ class Node:
         """Return what the grant file is to say, one limit for each grant."""
         counts = self.settings.context
         return tuple(
-            limit_of(piece, devices[piece.device], context=counts) for piece in allocation.pieces
+            limit_of(piece, devices[piece.device], context=counts, strict=allocation.strict)
+            for piece in allocation.pieces
         )
 
     def release(self, name: str, *, force: bool = False, grace: float = 5.0) -> str:

@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <stdint.h>
+#include <stdio.h>
 
 typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
@@ -128,18 +129,22 @@ static bool find_ours(const char *name, struct place *place)
     return false;
 }
 
-/* Whether this handle leads to a driver's function that no table has and that is not to be had. */
+/* Whether this handle leads to a driver's function that no table has and that is not to be had. Then dlerror says so:
+ * programs count on it to say something. */
 static bool hidden(void *handle, const char *name)
 {
-    if (name == NULL || handle == RTLD_NEXT || handle == RTLD_DEFAULT || tenancy() == TENANCY_FREE)
-        return false;
-    for (const struct symbols *const *at = __start_hetero_symbols; at < __stop_hetero_symbols; at++) {
+    for (const struct symbols *const *at = __start_hetero_symbols; name != NULL && at < __stop_hetero_symbols; at++) {
         struct library *library = (*at)->library;
-        if (library->hides == NULL || name[0] != library->rows[0].name[0] || name[1] != library->rows[0].name[1])
+        if (library->hides == NULL || name[0] != library->rows[0].name[0] || name[1] != library->rows[0].name[1] ||
+            handle == RTLD_NEXT || handle == RTLD_DEFAULT || tenancy() == TENANCY_FREE)
             continue;
         const struct link_map *object = object_of(libc_dlsym(handle, name));
-        if (object != NULL && object_is_called(object, library->name) && library->hides(name))
-            return true;
+        if (object == NULL || !object_is_called(object, library->name) || !library->hides(name))
+            continue;
+        char text[160];
+        snprintf(text, sizeof text, "%s, which the limiter does not know", name);
+        libc_dlsym(handle, text);
+        return true;
     }
     return false;
 }

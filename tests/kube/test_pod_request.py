@@ -351,3 +351,13 @@ def test_annotations_say_what_becomes_of_excess_and_of_programs_without_a_limite
     for name, words in (("on-excess", "report, refuse, kill"), ("on-bypass", "report, kill")):
         with pytest.raises(BadInput, match=f"hetero.io/{name} 'end' is none of {words}"):
             asked(limits, notes={f"hetero.io/{name}": "end"})
+
+
+def test_an_annotation_makes_a_pods_grant_strict() -> None:
+    limits = {"nvidia.com/gpu": "1"}
+
+    assert asked(limits, notes={"hetero.io/strict": "true"}).request.strict
+    assert not asked(limits, notes={"hetero.io/strict": "false"}).request.strict
+    assert not asked(limits).request.strict
+    with pytest.raises(BadInput, match=r"strict 'yes' is none of true, false"):
+        asked(limits, notes={"hetero.io/strict": "yes"})

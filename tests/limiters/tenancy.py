@@ -26,7 +26,7 @@ UUIDS = (
     "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",
 )
 #: What a device's flags in a grant say.
-SPILL, CONTEXT = 1, 2
+SPILL, CONTEXT, STRICT = 1, 2, 4
 POLICIES = {"fixed": 0, "elastic": 1, "off": 2}
 
 

@@ -34,6 +34,7 @@ DEVICE_PLACEMENT = ("hetero.io/device-placement", "hami.io/?pu-scheduler-policy"
 POLICY = "hetero.io/policy"
 #: What becomes of memory that a limiter did not count, and of programs without one.
 ON_EXCESS, ON_BYPASS = "hetero.io/on-excess", "hetero.io/on-bypass"
+STRICT = "hetero.io/strict"
 
 #: What asks for the cluster's own way in so many words.
 _DEFAULT = "default"
@@ -41,6 +42,14 @@ _DEFAULT = "default"
 _MOST_READ = 4096
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Enum)
+
+
+class _Truth(Enum):
+    """What an annotation that says yes or no may say."""
+
+    TRUE = "true"
+    FALSE = "false"
+
 
 Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
 
@@ -246,6 +255,7 @@ class Vocabulary:
                 co_tenancy=_co_tenancy(resource_names, qos_class),
                 on_excess=_word(notes, ON_EXCESS, OnExcess),
                 on_bypass=_word(notes, ON_BYPASS, OnBypass),
+                strict=_word(notes, STRICT, _Truth) is _Truth.TRUE,
             ),
         )
 
