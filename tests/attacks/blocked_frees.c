@@ -70,18 +70,6 @@ static void own_default_stream(void)
         CU(cuMemFreeAsync)(pointer, CU_STREAM_PER_THREAD);
 }
 
-static void many_streams(void)
-{
-    CUdeviceptr pointer;
-    open_card();
-    for (unsigned i = 0; i < times(TAKEN); i++) {
-        CUstream stream = blocked_stream();
-        if (allocate_pooled(&pointer, stream) != CUDA_SUCCESS)
-            break;
-        CU(cuMemFreeAsync)(pointer, stream);
-    }
-}
-
 /* The streams are gone, their work is not. */
 static void streams_destroyed(void)
 {
@@ -127,7 +115,6 @@ static void events(void)
     must(CU(cuEventRecord)(event, blocked_stream()), "cuEventRecord");
     must(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     must(CU(cuStreamWaitEvent)(stream, event, 0), "cuStreamWaitEvent");
-    free_behind(allocate_plain, stream);
     free_in_others(stream);
 }
 
@@ -138,7 +125,6 @@ int main(void)
         {"behind a host function that sleeps", asleep},
         {"cuMemAlloc's memory", plain},
         {"a thread's own default stream", own_default_stream},
-        {"many streams", many_streams},
         {"streams destroyed", streams_destroyed},
         {"pools destroyed", pools_destroyed},
         {"behind an event", events},

@@ -3,10 +3,13 @@
 
 #define TAKEN (8 * MIB)
 
+/* In place of the current one, so that the stack of contexts does not grow. */
 static CUcontext another(void)
 {
     CUcontext context;
-    must(CU(cuCtxCreate_v2)(&context, 0, 0), "cuCtxCreate");
+    must((int)CU(cuCtxCreate_v2)(&context, 0, 0), "cuCtxCreate");
+    must((int)CU(cuCtxPopCurrent_v2)(&context), "cuCtxPopCurrent");
+    must(cu.set(context), "cuCtxSetCurrent");
     return context;
 }
 
@@ -71,6 +74,23 @@ static void retained_twice(void)
     }
 }
 
+/* Arrays of modules beside contexts that end, with modules of their own. */
+static void with_modules(void)
+{
+    static const char array[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                                ".visible .global .b8 a[8388608];\n.visible .entry touch() { ret; }\n";
+    void *module;
+    open_card();
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        CUcontext other = another();
+        cu.load(&module, array);
+        cu.set(cu.context);
+        cu.load(&module, array);
+        CU(cuCtxDestroy_v2)(other);
+    }
+    another();
+}
+
 struct resource { /* CUdevResource of cuda.h */
     char bytes[144];
 };
@@ -111,6 +131,7 @@ int main(void)
         {"contexts made again", made_again},
         {"attached and detached", detached},
         {"retained and released", retained_twice},
+        {"modules", with_modules},
         {"green contexts", green},
     };
     RUN_PARTS(parts);
