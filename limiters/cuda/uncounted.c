@@ -132,29 +132,37 @@ void unseen_add(int device, int64_t bytes)
     pthread_mutex_unlock(&measuring);
 }
 
+/* With `measuring` held: what is beyond what is known now, and how much more that is than was charged for it. False:
+ * nothing is known. */
+static bool measure(int device, int64_t *more)
+{
+    uint64_t beyond, expected = devices[device].contexts + code, old = devices[device].uncounted;
+    if (devices[device].count == 0 || !beyond_charges(device, &beyond))
+        return false;
+    devices[device].uncounted = beyond > expected ? beyond - expected : 0;
+    *more = (int64_t)(devices[device].uncounted - old);
+    say_uncharged(device, beyond < expected ? beyond : expected);
+    return true;
+}
+
 bool uncounted_settle(int device)
 {
-    uint64_t beyond, now = 0, old = 0, slack = 0;
+    int64_t more = 0;
     if (!counted(device) || tenant_region() == NULL)
         return true;
     pthread_mutex_lock(&measuring);
-    bool known = devices[device].count > 0 && beyond_charges(device, &beyond);
-    if (known) {
-        uint64_t expected = devices[device].contexts + code;
-        old = devices[device].uncounted;
-        now = devices[device].uncounted = beyond > expected ? beyond - expected : 0;
-        slack = devices[device].count * BLOCK;
-        say_uncharged(device, beyond < expected ? beyond : expected);
-    }
+    bool known = measure(device, &more);
+    uint64_t slack = devices[device].count * BLOCK;
     pthread_mutex_unlock(&measuring);
-    if (now < old)
-        refund(device, old - now);
-    if (now > old)
-        charge_held(device, now - old);
-    bool within = now <= old || charge_within(device, slack);
+    if (!known || more <= 0) {
+        refund(device, (uint64_t)-more);
+        return true;
+    }
+    charge_held(device, (uint64_t)more);
+    bool within = charge_within(device, slack);
     if (!within)
         log_line(LOG_INFO, "device %d: the driver holds %llu MiB more than was asked for, which does not fit", device,
-                 (unsigned long long)(now >> 20));
+                 (unsigned long long)more >> 20);
     return within;
 }
 

@@ -256,11 +256,12 @@ CUresult map_tiles(CUresult (*real)(CUarrayMapInfo *, unsigned, CUstream), CUstr
     if (answer != CUDA_SUCCESS)
         return answer;
     for (unsigned i = 0; tiles != NULL && i < count; i++) {
-        struct block *block = tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP ? block_of(tiles[i].memHandle)
-                                                                                     : NULL;
-        struct entry entry = {.key = (uintptr_t)tiles[i].array ^ (uintptr_t)block,
+        struct block *block = tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP
+                                  ? block_of(tiles[i].memHandle.memHandle)
+                                  : NULL;
+        struct entry entry = {.key = (uintptr_t)tiles[i].resource.array ^ (uintptr_t)block,
                               .kind = HELD_TILES,
-                              .owner = tiles[i].array,
+                              .owner = tiles[i].resource.array,
                               .link = block};
         if (block != NULL && (!table_put(&entry, &previous) || previous.kind != 0))
             drop(previous.kind != 0 ? previous.link : NULL, 0);

@@ -12,22 +12,9 @@ struct mipmap {
     struct tile *tiles;
 };
 
-struct CUarrayMapInfo_st { /* CUarrayMapInfo of cuda.h */
-    unsigned resource_type;
-    void *resource;
-    struct place { /* CUarraySparseSubresourceType and its union, as they came */
-        unsigned type;
-        unsigned long long bytes[4];
-    } place;
-    unsigned operation, handle_type;
-    CUmemGenericAllocationHandle block;
-    unsigned long long offset;
-    unsigned devices, flags, reserved[2];
-};
-enum { RESOURCE_ARRAY = 0, RESOURCE_MIPMAP = 1, OPERATION_MAP = 1, OPERATION_UNMAP = 2 };
-
-struct tile { /* a place in a sparse array that has memory */
-    struct place place;
+struct tile {      /* a place in a sparse array that has memory */
+    unsigned type; /* of what, and where */
+    unsigned long long place[4];
     struct physical *physical;
     struct tile *next;
 };
@@ -221,31 +208,34 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
 
 /* Sparse arrays: they take no memory, and hold the blocks that are mapped into them. */
 
-static struct tile **tiles_of(const struct CUarrayMapInfo_st *info)
+static struct tile **tiles_of(const CUarrayMapInfo *info)
 {
-    struct array *array = info->resource_type == RESOURCE_ARRAY ? object_find(info->resource, OBJECT_ARRAY) : NULL;
-    struct mipmap *mipmap = info->resource_type == RESOURCE_MIPMAP ? object_find(info->resource, OBJECT_MIPMAP) : NULL;
+    bool mipmapped = info->resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+    struct array *array = mipmapped ? NULL : object_find(info->resource.array, OBJECT_ARRAY);
+    struct mipmap *mipmap = mipmapped ? object_find(info->resource.mipmap, OBJECT_MIPMAP) : NULL;
     const struct array *any = mipmap ? mipmap->level[0] : array;
     if (!any || !(any->shape.Flags & CUDA_ARRAY3D_SPARSE))
         return NULL;
     return mipmap ? &mipmap->tiles : &array->tiles;
 }
 
-/* A place is mapped or unmapped as a whole; what is mapped over is let go. */
-static CUresult map_tile(const struct CUarrayMapInfo_st *info)
+/* A place is mapped or unmapped as a whole; what is mapped over loses its reference. */
+static CUresult map_tile(const CUarrayMapInfo *info)
 {
     struct tile **link = tiles_of(info), *made = NULL;
-    if (!link || info->flags || (info->operation != OPERATION_MAP && info->operation != OPERATION_UNMAP))
+    bool maps = info->memOperationType == CU_MEM_OPERATION_TYPE_MAP;
+    if (!link || info->flags || (!maps && info->memOperationType != CU_MEM_OPERATION_TYPE_UNMAP))
         return CUDA_ERROR_INVALID_VALUE;
-    if (info->operation == OPERATION_MAP) {
-        struct physical *physical = physical_map(info->block);
+    if (maps) {
+        struct physical *physical = physical_map(info->memHandle.memHandle);
         if (!physical)
             return CUDA_ERROR_INVALID_VALUE;
         made = malloc(sizeof *made);
-        *made = (struct tile){info->place, physical, NULL};
+        *made = (struct tile){.type = info->subresourceType, .physical = physical};
+        memcpy(made->place, &info->subresource, sizeof made->place);
     }
-    while (*link && (memcmp((*link)->place.bytes, info->place.bytes, sizeof info->place.bytes) != 0 ||
-                     (*link)->place.type != info->place.type))
+    while (*link && (memcmp((*link)->place, &info->subresource, sizeof(*link)->place) != 0 ||
+                     (*link)->type != info->subresourceType))
         link = &(*link)->next;
     if (*link)
         tile_free(link);

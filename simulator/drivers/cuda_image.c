@@ -178,8 +178,8 @@ static uint64_t elements(const char **at)
     return count;
 }
 
-struct kind { /* of the variables of a declaration */
-    uint64_t lanes, bytes, alignment;
+struct kind {                         /* of the variables of a declaration */
+    uint64_t width, bytes, alignment; /* width: elements of a vector */
 };
 
 /* ".v4", ".align 8", ".f16x2": what one directive of a declaration adds. */
@@ -191,7 +191,7 @@ static const char *qualify(struct kind *kind, const char *at, size_t length)
     } else if (is(at, length, ".attribute")) {
         end += strcspn(end, ")") + 1;
     } else if (digits < end && at[1] == 'v') {
-        kind->lanes = strtoull(digits, NULL, 10);
+        kind->width = strtoull(digits, NULL, 10);
     } else if (digits < end) {
         char *rest;
         kind->bytes = strtoull(digits, &rest, 10) / 8;
@@ -206,7 +206,7 @@ static const char *read_variable(struct module *module, const char *at, const st
     const char *name = at;
     size_t length = word(at);
     at += length;
-    uint64_t each = kind->lanes * kind->bytes, size = times(each, elements(&at));
+    uint64_t each = kind->width * kind->bytes, size = times(each, elements(&at));
     if (elsewhere)
         return at;
     module->global_bytes = round_up(module->global_bytes, kind->alignment ? kind->alignment : each ? each : 1);
@@ -218,7 +218,7 @@ static const char *read_variable(struct module *module, const char *at, const st
 /* The rest of a declaration, behind its ".global" or ".const". Opaque kinds (.texref) take nothing. */
 static const char *read_variables(struct module *module, const char *at, bool elsewhere)
 {
-    struct kind kind = {.lanes = 1};
+    struct kind kind = {.width = 1};
     for (at = blank(at); *at && *at != ';'; at = blank(at)) {
         size_t length = word(at);
         if (*at == '.')

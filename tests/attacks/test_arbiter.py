@@ -10,9 +10,7 @@ from attacks import OF_TIME, Attack, beside, grant_for, simulated_rack, start, t
 
 @pytest.mark.measured
 @pytest.mark.parametrize("attack", OF_TIME, ids=[attack.name for attack in OF_TIME])
-def test_work_of_any_length_and_by_any_call_gets_the_share(
-    tmp_path: Path, attack: Attack
-) -> None:
+def test_work_of_any_length_and_by_any_call_gets_the_share(tmp_path: Path, attack: Attack) -> None:
     answer = told(start(attack, grant_for(attack, simulated_rack(attack, tmp_path)), tmp_path))
     assert answer["held"], answer["got"]
     print(answer["got"])

@@ -127,14 +127,14 @@ def test_a_host_function_that_blocks_holds_what_is_freed_behind_it(machine: Mach
         BLOCKED
         + """
     import threading
-    let_go = threading.Event()
-    waits = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: let_go.wait() and None)
+    passed = threading.Event()
+    waits = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: passed.wait() and None)
     other, mine = stream(), pool()
     cuda.cuLaunchHostFunc(other, waits, None)
     cuda.cuMemFreeAsync(cuda.made("cuMemAllocFromPoolAsync", 64 * MIB, mine, other), other)
     cuda.cuMemPoolTrimTo(mine, 0)
     seen = told(mine)
-    let_go.set()
+    passed.set()
     cuda.cuStreamSynchronize(other)
     say([*seen, *told(mine)])"""
     )

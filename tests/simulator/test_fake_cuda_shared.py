@@ -249,14 +249,14 @@ def test_memory_that_others_have_open_outlives_its_owner(machine: Machine) -> No
     )
     assert owner.stdout is not None
     code = bytes.fromhex(owner.stdout.readline()).decode()
-    look = START + "    say(figures(*map(int, os.environ['PIDS'].split())))"
+    watching = START + "    say(figures(*map(int, os.environ['PIDS'].split())))"
     with machine.standing(START + f"    other = child({code!r})") as opener:
         pids = {"PIDS": f"{owner.pid}"}
-        told = [machine.run(look, **pids)]
+        told = [machine.run(watching, **pids)]
         owner.kill()
         owner.communicate()
-        told.append(machine.run(look, **pids))
+        told.append(machine.run(watching, **pids))
         opener.kill()
         opener.communicate()
     assert [[200, 200], [200, 0]] == told
-    assert [0, 0] == machine.run(look, PIDS="0")
+    assert [0, 0] == machine.run(watching, PIDS="0")

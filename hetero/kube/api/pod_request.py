@@ -35,7 +35,7 @@ POLICY = "hetero.io/policy"
 #: What becomes of memory that a limiter did not count, and of programs without one.
 ON_EXCESS, ON_BYPASS = "hetero.io/on-excess", "hetero.io/on-bypass"
 
-#: What asks for the cluster's own way in so many choices.
+#: What asks for the cluster's own way in so many words.
 _DEFAULT = "default"
 #: Containers that ask alike are read once, until so many others were.
 _MOST_READ = 4096

@@ -49,8 +49,8 @@ class Counts:
 class Slot:
     """What a live process says of itself: bytes of each device, and the PID it knows itself by.
 
-    `used` is charged. `uncharged` is not, and the driver counts it for the process: its contexts, as
-    measured when they were made, and its code.
+    `used` is charged. `uncharged` is not, and the driver counts it for the process: its
+    contexts, as measured when they were made, and its code.
     """
 
     pid: int
@@ -116,9 +116,7 @@ def _whole(contents: bytes) -> int:
 
 def _slot(words: tuple[int, ...]) -> Slot:
     of = MAX_DEVICES
-    return Slot(
-        used=words[:of], uncharged=words[of : 2 * of], pid=words[-1]
-    )
+    return Slot(used=words[:of], uncharged=words[of : 2 * of], pid=words[-1])
 
 
 def slots_of(pid: int, region: Path) -> frozenset[int]:

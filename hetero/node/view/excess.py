@@ -29,7 +29,8 @@ class ProcessUse:
     """What is known of one process on one device, in bytes.
 
     `memory` is the driver's figure. `context` is what its contexts took when they were made, None
-    where that was not measured, and its code. That is what the process says. `limited`: a limiter is in it.
+    where that was not measured, and its code. That is what the process says. `limited`: a limiter
+    is in it.
     """
 
     memory: int
@@ -186,8 +187,7 @@ def excess_of(
     `charged` is the grant's own word, so no more than its limit is believed.
     """
     beyond = sum(
-        max(one.memory - _uncharged(one, contexts_are_charged), 0)
-        for one in processes.values()
+        max(one.memory - _uncharged(one, contexts_are_charged), 0) for one in processes.values()
     )
     return max(beyond - min(charged, limit), 0)
 
@@ -261,9 +261,7 @@ def _excess(
     most = max(
         processes,
         key=lambda pid: (
-            processes[pid].memory
-            - processes[pid].charged
-            - _uncharged(processes[pid], counted)
+            processes[pid].memory - processes[pid].charged - _uncharged(processes[pid], counted)
         ),
         default=0,
     )
