@@ -83,8 +83,8 @@ static void files(void)
 static void linked(void)
 {
     CUresult (*create)(unsigned, CUjit_option *, void **, void **) = driver_function("cuLinkCreate_v2");
-    CUresult (*add)(void *, int, const void *, size_t, const char *, unsigned, CUjit_option *, void **) =
-        driver_function("cuLinkAddData_v2");
+    CUresult (*add)(void *, int, const void *, size_t, const char *, unsigned, CUjit_option *,
+                    void **) = driver_function("cuLinkAddData_v2");
     CUresult (*complete)(void *, void **, size_t *) = driver_function("cuLinkComplete");
     void *state, *image, *module;
     size_t size;

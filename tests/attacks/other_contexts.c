@@ -91,6 +91,21 @@ static void with_modules(void)
     another();
 }
 
+/* Stacks, which take memory at once, of contexts that end: 33 MiB each on a card of 132 multiprocessors. */
+static void with_stacks(void)
+{
+    open_card();
+    for (unsigned i = 0; i < 8; i++) {
+        CUcontext other = another();
+        CU(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, 1024 + 128);
+        cu.set(cu.context);
+        CU(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, 1024 + 128 * (i % 4));
+        if (i < 7)
+            CU(cuCtxDestroy_v2)(other);
+    }
+    take_memory();
+}
+
 struct resource { /* CUdevResource of cuda.h */
     char bytes[144];
 };
@@ -99,10 +114,10 @@ struct resource { /* CUdevResource of cuda.h */
 static void green(void)
 {
     CUresult (*of_card)(CUdevice, struct resource *, int) = driver_function("cuDeviceGetDevResource");
-    CUresult (*split)(struct resource *, unsigned *, const struct resource *, struct resource *, unsigned, unsigned) =
-        driver_function("cuDevSmResourceSplitByCount");
-    CUresult (*describe)(CUdevResourceDesc *, struct resource *, unsigned) =
-        driver_function("cuDevResourceGenerateDesc");
+    CUresult (*split)(struct resource *, unsigned *, const struct resource *, struct resource *, unsigned,
+                      unsigned) = driver_function("cuDevSmResourceSplitByCount");
+    CUresult (*describe)(CUdevResourceDesc *, struct resource *,
+                         unsigned) = driver_function("cuDevResourceGenerateDesc");
     CUresult (*as_context)(CUcontext *, CUgreenCtx) = driver_function("cuCtxFromGreenCtx");
     struct resource all, part, rest;
     unsigned groups = 1;
@@ -127,11 +142,9 @@ static void green(void)
 int main(void)
 {
     static const struct part parts[] = {
-        {"first blocks", first_blocks},
-        {"contexts made again", made_again},
-        {"attached and detached", detached},
-        {"retained and released", retained_twice},
-        {"modules", with_modules},
+        {"first blocks", first_blocks},      {"contexts made again", made_again},
+        {"attached and detached", detached}, {"retained and released", retained_twice},
+        {"modules", with_modules},           {"stacks", with_stacks},
         {"green contexts", green},
     };
     RUN_PARTS(parts);

@@ -93,8 +93,10 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("cuda/virtual.c", "tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP", "false"),
     ),
     "blocked_frees": (("cuda/memory.c", "free_in_order(&entry, meant);", "give_back(&entry);"),),
-    "ended_owners": (("cuda/memory.c", "ours && table_take(HELD_SHARED", "false && table_take(HELD_SHARED"),),
-    # The simulated driver has no managed pools, as drivers before 13.0; plain managed memory it has.
+    "ended_owners": (
+        ("cuda/memory.c", "ours && table_take(HELD_SHARED", "false && table_take(HELD_SHARED"),
+    ),
+    # The simulated driver has no managed pools, as drivers before 13.0: of plain managed memory.
     "managed_pools": (
         (
             "cuda/memory.c",
@@ -102,7 +104,9 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "int device = device_current();\n    CUresult refused = charge(device, 0);",
         ),
     ),
-    "raw_lookup": (("cuda/shim.c", "return ours[row] != NULL ? ours[row] : found;", "return found;"),),
+    "raw_lookup": (
+        ("cuda/shim.c", "return ours[row] != NULL ? ours[row] : found;", "return found;"),
+    ),
     "other_contexts": (("cuda/charge.c", "return entry->owner == context;", "return true;"),),
     "rounded_sizes": (
         ("cuda/blocks.c", "UINT64_MAX : (bytes + BLOCK - 1) / BLOCK * BLOCK;", "0 : bytes;"),
@@ -115,8 +119,10 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         (
             "cuda/virtual.c",
-            "pthread_mutex_lock(&mapping_lock);\n    size_t count = take_mappings(address, bytes, &taken);",
-            "size_t count = take_mappings(address, bytes, &taken);\n    pthread_mutex_lock(&mapping_lock);",
+            "pthread_mutex_lock(&mapping_lock);\n"
+            "    size_t count = take_mappings(address, bytes, &taken);",
+            "size_t count = take_mappings(address, bytes, &taken);\n"
+            "    pthread_mutex_lock(&mapping_lock);",
         ),
     ),
     "honest_memory": (
