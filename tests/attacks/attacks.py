@@ -97,6 +97,7 @@ OF_TIME = (
     Attack("ungated_work", "work by seldom used calls"),
     Attack("several_devices", "launches on two cards at once", cards=2),
 )
+BY_NAME = {attack.name: attack for attack in (*ATTACKS, *OF_TIME)}
 
 
 class Card(Machine):

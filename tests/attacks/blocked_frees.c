@@ -3,29 +3,11 @@
 
 #define TAKEN (16 * MIB)
 
-static CUresult allocate_pooled(CUdeviceptr *pointer, CUstream stream)
-{
-    return CU(cuMemAllocAsync)(pointer, TAKEN, stream);
-}
-
-static CUresult allocate_plain(CUdeviceptr *pointer, CUstream stream)
-{
-    (void)stream;
-    return (CUresult)cu.allocate((uint64_t *)pointer, TAKEN);
-}
-
-static void free_behind(CUresult (*allocate)(CUdeviceptr *, CUstream), CUstream stream)
-{
-    CUdeviceptr pointer;
-    for (unsigned i = 0; i < times(TAKEN) && allocate(&pointer, stream) == CUDA_SUCCESS; i++)
-        CU(cuMemFreeAsync)(pointer, stream);
-}
-
 /* A stream's own order lets it use again what it freed: so each allocation is of another stream. */
 static void free_in_others(CUstream behind)
 {
     CUdeviceptr pointer;
-    for (unsigned i = 0; i < times(TAKEN) && allocate_pooled(&pointer, NULL) == CUDA_SUCCESS; i++)
+    for (unsigned i = 0; i < times(TAKEN) && CU(cuMemAllocAsync)(&pointer, TAKEN, NULL) == CUDA_SUCCESS; i++)
         CU(cuMemFreeAsync)(pointer, behind);
 }
 
@@ -57,8 +39,11 @@ static void asleep(void)
 
 static void plain(void)
 {
+    CUdeviceptr pointer;
     open_card();
-    free_behind(allocate_plain, blocked_stream());
+    CUstream stream = blocked_stream();
+    for (unsigned i = 0; i < times(TAKEN) && cu.allocate((uint64_t *)&pointer, TAKEN) == 0; i++)
+        CU(cuMemFreeAsync)(pointer, stream);
 }
 
 static void own_default_stream(void)
@@ -66,20 +51,9 @@ static void own_default_stream(void)
     CUdeviceptr pointer;
     open_card();
     block(CU_STREAM_PER_THREAD);
-    for (unsigned i = 0; i < times(TAKEN) && allocate_pooled(&pointer, blocked_stream()) == CUDA_SUCCESS; i++)
+    for (unsigned i = 0; i < times(TAKEN) && CU(cuMemAllocAsync)(&pointer, TAKEN, blocked_stream()) == CUDA_SUCCESS;
+         i++)
         CU(cuMemFreeAsync)(pointer, CU_STREAM_PER_THREAD);
-}
-
-static void many_streams(void)
-{
-    CUdeviceptr pointer;
-    open_card();
-    for (unsigned i = 0; i < times(TAKEN); i++) {
-        CUstream stream = blocked_stream();
-        if (allocate_pooled(&pointer, stream) != CUDA_SUCCESS)
-            break;
-        CU(cuMemFreeAsync)(pointer, stream);
-    }
 }
 
 /* The streams are gone, their work is not. */
@@ -89,7 +63,8 @@ static void streams_destroyed(void)
     open_card();
     for (unsigned i = 0; i < times(TAKEN); i++) {
         CUstream stream = blocked_stream();
-        bool refused = (i % 2 == 0 ? allocate_pooled : allocate_plain)(&pointer, stream) != CUDA_SUCCESS;
+        bool refused = (i % 2 == 0 ? (int)CU(cuMemAllocAsync)(&pointer, TAKEN, stream)
+                                   : cu.allocate((uint64_t *)&pointer, TAKEN)) != 0;
         if (!refused)
             CU(cuMemFreeAsync)(pointer, stream);
         CU(cuStreamDestroy_v2)(stream);
@@ -117,31 +92,12 @@ static void pools_destroyed(void)
     }
 }
 
-/* Behind an event that stands behind the wait. */
-static void events(void)
-{
-    CUstream stream;
-    CUevent event;
-    open_card();
-    must(CU(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-    must(CU(cuEventRecord)(event, blocked_stream()), "cuEventRecord");
-    must(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    must(CU(cuStreamWaitEvent)(stream, event, 0), "cuStreamWaitEvent");
-    free_behind(allocate_plain, stream);
-    free_in_others(stream);
-}
-
 int main(void)
 {
     static const struct part parts[] = {
-        {"behind a wait for a word", waiting},
-        {"behind a host function that sleeps", asleep},
-        {"cuMemAlloc's memory", plain},
-        {"a thread's own default stream", own_default_stream},
-        {"many streams", many_streams},
-        {"streams destroyed", streams_destroyed},
-        {"pools destroyed", pools_destroyed},
-        {"behind an event", events},
+        {"behind a wait for a word", waiting},    {"behind a host function that sleeps", asleep},
+        {"cuMemAlloc's memory", plain},           {"a thread's own default stream", own_default_stream},
+        {"streams destroyed", streams_destroyed}, {"pools destroyed", pools_destroyed},
     };
     RUN_PARTS(parts);
 }

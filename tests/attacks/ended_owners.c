@@ -179,13 +179,11 @@ static void own_pool(void)
     CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    shared.there =
-        CU(cuMemPoolCreate)(&pool, &properties) == CUDA_SUCCESS &&
-        CU(cuMemAllocFromPoolAsync)(&pointer, TAKEN, pool, NULL) == CUDA_SUCCESS &&
-        cu.synchronize() == 0 &&
-        CU(cuMemPoolExportToShareableHandle)(&file, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
-            CUDA_SUCCESS &&
-        CU(cuMemPoolExportPointer)(&shared.pointer, pointer) == CUDA_SUCCESS;
+    shared.there = CU(cuMemPoolCreate)(&pool, &properties) == CUDA_SUCCESS &&
+                   CU(cuMemAllocFromPoolAsync)(&pointer, TAKEN, pool, NULL) == CUDA_SUCCESS && cu.synchronize() == 0 &&
+                   CU(cuMemPoolExportToShareableHandle)(&file, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+                       CUDA_SUCCESS &&
+                   CU(cuMemPoolExportPointer)(&shared.pointer, pointer) == CUDA_SUCCESS;
     hand_over(&shared);
     if (shared.there)
         send_file(up, file);
@@ -212,12 +210,9 @@ static void pools(void)
 int main(void)
 {
     static const struct part parts[] = {
-        {"pointers whose owners end", pointers},
-        {"pointers whose owners are killed", of_killed_owners},
-        {"pointers freed by their owner", freed_by_owner},
-        {"blocks whose owners end", blocks},
-        {"descriptors whose owners end", descriptors},
-        {"pools whose owners end", pools},
+        {"pointers whose owners end", pointers},           {"pointers whose owners are killed", of_killed_owners},
+        {"pointers freed by their owner", freed_by_owner}, {"blocks whose owners end", blocks},
+        {"descriptors whose owners end", descriptors},     {"pools whose owners end", pools},
     };
     RUN_PARTS(parts);
 }

@@ -37,6 +37,18 @@ static void mapped_from_import(void)
     }
 }
 
+/* A descriptor of addresses may keep what was freed there. */
+static void address_ranges(void)
+{
+    uint64_t pointer;
+    int file;
+    open_card();
+    for (unsigned i = 0; i < times(BLOCK) && cu.allocate(&pointer, BLOCK) == 0; i++) {
+        CU(cuMemGetHandleForAddressRange)(&file, pointer, BLOCK, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+        cu.release(pointer);
+    }
+}
+
 /* As many at once as fit, then as many more. */
 static void all_then_all(void)
 {
@@ -95,12 +107,9 @@ static void descriptors_of_child(void)
 int main(void)
 {
     static const struct part parts[] = {
-        {"exported and released", in_descriptors},
-        {"imported in its own process", imported_here},
-        {"mapped from the import", mapped_from_import},
-        {"all, then all again", all_then_all},
-        {"imported by a child", imported_by_child},
-        {"descriptors that a child keeps", descriptors_of_child},
+        {"exported and released", in_descriptors},      {"imported in its own process", imported_here},
+        {"mapped from the import", mapped_from_import}, {"all, then all again", all_then_all},
+        {"imported by a child", imported_by_child},     {"descriptors that a child keeps", descriptors_of_child},
     };
     RUN_PARTS(parts);
 }

@@ -5,8 +5,8 @@ held.py UUID CONTEXTS PROGRAM [ARGUMENT …]
 The program writes a line before each part; the first part is a context and nothing else. The last
 line of the output is the program's own, with `held` false where a part held more than ATTACK_MEMORY
 and 2 MiB for each context for longer than 100 ms. Contexts are counted as the processes that NVML
-lists, times CONTEXTS, and each is as large as in the first part. ATTACK_PRELOAD is LD_PRELOAD of the
-program alone: what asks NVML is under no grant.
+lists, times CONTEXTS, and each is as large as in the first part. ATTACK_PRELOAD is the program's
+LD_PRELOAD: what asks NVML is under no grant.
 """
 
 from __future__ import annotations

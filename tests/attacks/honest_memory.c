@@ -134,9 +134,9 @@ static void all_of_it(void)
 int main(void)
 {
     static const struct part parts[] = {
-        {"a pool", pool},       {"memory of two processes", shared},
-        {"exports", exports},   {"sparse arrays", sparse},
-        {"modules", modules},   {"graphs", graphs},
+        {"a pool", pool},         {"memory of two processes", shared},
+        {"exports", exports},     {"sparse arrays", sparse},
+        {"modules", modules},     {"graphs", graphs},
         {"the limit", all_of_it},
     };
     RUN_PARTS(parts);

@@ -63,10 +63,8 @@ static void without_pool(void)
 int main(void)
 {
     static const struct part parts[] = {
-        {"a managed pool of no place", nowhere},
-        {"a managed pool of the card", on_device},
-        {"a managed pool of the host", on_host},
-        {"the default managed pools", default_ones},
+        {"a managed pool of no place", nowhere},         {"a managed pool of the card", on_device},
+        {"a managed pool of the host", on_host},         {"the default managed pools", default_ones},
         {"managed memory without a pool", without_pool},
     };
     RUN_PARTS(parts);

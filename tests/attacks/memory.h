@@ -120,8 +120,7 @@ static int __attribute__((unused)) exported(size_t bytes, CUmemGenericAllocation
 
 static CUresult __attribute__((unused)) import(int file, CUmemGenericAllocationHandle *handle)
 {
-    return CU(cuMemImportFromShareableHandle)(handle, (void *)(intptr_t)file,
-                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    return CU(cuMemImportFromShareableHandle)(handle, (void *)(intptr_t)file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
 /* ------------------------------------------------------------------------------------------------ other processes */

@@ -83,8 +83,8 @@ static void files(void)
 static void linked(void)
 {
     CUresult (*create)(unsigned, CUjit_option *, void **, void **) = driver_function("cuLinkCreate_v2");
-    CUresult (*add)(void *, int, const void *, size_t, const char *, unsigned, CUjit_option *, void **) =
-        driver_function("cuLinkAddData_v2");
+    CUresult (*add)(void *, int, const void *, size_t, const char *, unsigned, CUjit_option *,
+                    void **) = driver_function("cuLinkAddData_v2");
     CUresult (*complete)(void *, void **, size_t *) = driver_function("cuLinkComplete");
     void *state, *image, *module;
     size_t size;
@@ -98,22 +98,6 @@ static void linked(void)
         cu.load(&module, image);
 }
 
-/* Loaded in one context, unloaded in another; and ended with contexts. */
-static void other_context(void)
-{
-    CUcontext other;
-    CUmodule module;
-    open_card();
-    for (unsigned i = 0; i < times(8 * MIB); i++) {
-        if (CU(cuCtxCreate_v2)(&other, 0, 0) != CUDA_SUCCESS)
-            break;
-        cu.load((void **)&module, spellings[0]);
-        cu.set(cu.context);
-        CU(cuModuleLoadDataEx)(&module, spellings[1], 0, NULL, NULL);
-        CU(cuCtxDestroy_v2)(other);
-    }
-}
-
 int main(void)
 {
     static const struct part parts[] = {
@@ -122,7 +106,6 @@ int main(void)
         {"libraries whose kernels are used", libraries_launched},
         {"files", files},
         {"linked images", linked},
-        {"beside contexts that end", other_context},
     };
     RUN_PARTS(parts);
 }

@@ -3,10 +3,13 @@
 
 #define TAKEN (8 * MIB)
 
+/* In place of the current one, so that the stack of contexts does not grow. */
 static CUcontext another(void)
 {
     CUcontext context;
-    must(CU(cuCtxCreate_v2)(&context, 0, 0), "cuCtxCreate");
+    must((int)CU(cuCtxCreate_v2)(&context, 0, 0), "cuCtxCreate");
+    must((int)CU(cuCtxPopCurrent_v2)(&context), "cuCtxPopCurrent");
+    must(cu.set(context), "cuCtxSetCurrent");
     return context;
 }
 
@@ -71,6 +74,38 @@ static void retained_twice(void)
     }
 }
 
+/* Arrays of modules beside contexts that end, with modules of their own. */
+static void with_modules(void)
+{
+    static const char array[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                                ".visible .global .b8 a[8388608];\n.visible .entry touch() { ret; }\n";
+    void *module;
+    open_card();
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        CUcontext other = another();
+        cu.load(&module, array);
+        cu.set(cu.context);
+        cu.load(&module, array);
+        CU(cuCtxDestroy_v2)(other);
+    }
+    another();
+}
+
+/* Stacks, which take memory at once, of contexts that end: 33 MiB each on a card of 132 multiprocessors. */
+static void with_stacks(void)
+{
+    open_card();
+    for (unsigned i = 0; i < 8; i++) {
+        CUcontext other = another();
+        CU(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, 1024 + 128);
+        cu.set(cu.context);
+        CU(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, 1024 + 128 * (i % 4));
+        if (i < 7)
+            CU(cuCtxDestroy_v2)(other);
+    }
+    take_memory();
+}
+
 struct resource { /* CUdevResource of cuda.h */
     char bytes[144];
 };
@@ -79,10 +114,10 @@ struct resource { /* CUdevResource of cuda.h */
 static void green(void)
 {
     CUresult (*of_card)(CUdevice, struct resource *, int) = driver_function("cuDeviceGetDevResource");
-    CUresult (*split)(struct resource *, unsigned *, const struct resource *, struct resource *, unsigned, unsigned) =
-        driver_function("cuDevSmResourceSplitByCount");
-    CUresult (*describe)(CUdevResourceDesc *, struct resource *, unsigned) =
-        driver_function("cuDevResourceGenerateDesc");
+    CUresult (*split)(struct resource *, unsigned *, const struct resource *, struct resource *, unsigned,
+                      unsigned) = driver_function("cuDevSmResourceSplitByCount");
+    CUresult (*describe)(CUdevResourceDesc *, struct resource *,
+                         unsigned) = driver_function("cuDevResourceGenerateDesc");
     CUresult (*as_context)(CUcontext *, CUgreenCtx) = driver_function("cuCtxFromGreenCtx");
     struct resource all, part, rest;
     unsigned groups = 1;
@@ -107,10 +142,9 @@ static void green(void)
 int main(void)
 {
     static const struct part parts[] = {
-        {"first blocks", first_blocks},
-        {"contexts made again", made_again},
-        {"attached and detached", detached},
-        {"retained and released", retained_twice},
+        {"first blocks", first_blocks},      {"contexts made again", made_again},
+        {"attached and detached", detached}, {"retained and released", retained_twice},
+        {"modules", with_modules},           {"stacks", with_stacks},
         {"green contexts", green},
     };
     RUN_PARTS(parts);

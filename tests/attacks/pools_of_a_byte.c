@@ -4,9 +4,8 @@
 static CUmemoryPool new_pool(size_t most)
 {
     CUmemoryPool pool = NULL;
-    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
-                                 .maxSize = most};
+    CUmemPoolProps properties = {
+        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}, .maxSize = most};
     return CU(cuMemPoolCreate)(&pool, &properties) == CUDA_SUCCESS ? pool : NULL;
 }
 

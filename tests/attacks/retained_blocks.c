@@ -45,7 +45,8 @@ static bool one_turn(unsigned number)
     must((int)CU(cuMemMap)(address, BLOCK, 0, handle, 0), "cuMemMap");
     must((int)CU(cuMemRelease)(handle), "cuMemRelease");
     atomic_store(&turn, number);
-    for (volatile unsigned i = 0; i < number % 2000; i++) {}
+    for (volatile unsigned i = 0; i < number % 2000; i++) {
+    }
     must((int)CU(cuMemUnmap)(address, BLOCK), "cuMemUnmap");
     atomic_store(&turn, 0);
     usleep(1);

@@ -1,7 +1,7 @@
 /* Blocks that only sparse arrays refer to. */
 #include "memory.h"
 
-#define TILE_POOL 0x1        /* CU_MEM_CREATE_USAGE_TILE_POOL of cuda.h */
+#define TILE_POOL 0x1         /* CU_MEM_CREATE_USAGE_TILE_POOL of cuda.h */
 #define WIDE      (16 * 1024) /* texels of 16 bytes */
 #define HIGH      1024        /* 256 MiB */
 
@@ -21,11 +21,8 @@ static CUarray sparse_array(struct sparse *tiles)
 {
     CUarray array;
     CUresult (*properties)(struct sparse *, CUarray) = driver_function("cuArrayGetSparseProperties");
-    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = WIDE,
-                                     .Height = HIGH,
-                                     .Format = CU_AD_FORMAT_FLOAT,
-                                     .NumChannels = 4,
-                                     .Flags = CUDA_ARRAY3D_SPARSE};
+    CUDA_ARRAY3D_DESCRIPTOR shape = {
+        .Width = WIDE, .Height = HIGH, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4, .Flags = CUDA_ARRAY3D_SPARSE};
     if (CU(cuArray3DCreate_v2)(&array, &shape) != CUDA_SUCCESS)
         return NULL;
     if (properties(tiles, array) != CUDA_SUCCESS)
@@ -40,11 +37,11 @@ static bool map_tile(CUarray array, const struct sparse *tiles, CUmemGenericAllo
     unsigned width = (unsigned)(BLOCK / (16ull * tiles->height)), across = WIDE / width;
     struct bounds bounds = {
         .x = i % across * width, .y = i / across * tiles->height, .width = width, .height = tiles->height, .depth = 1};
-    CUarrayMapInfo info = {.array = array,
+    CUarrayMapInfo info = {.resource = {.array = array},
                            .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
-                           .memHandle = handle,
+                           .memHandle = {handle},
                            .deviceBitMask = 1};
-    memcpy(info.subresource, &bounds, sizeof bounds);
+    memcpy(&info.subresource, &bounds, sizeof bounds);
     return bounds.y < HIGH && CU(cuMemMapArrayAsync)(&info, 1, stream) == CUDA_SUCCESS;
 }
 

@@ -6,10 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from attacks import ATTACKS, SOON, grant_for, seen, simulated_rack, start, told
+from attacks import ATTACKS, BY_NAME, SOON, grant_for, seen, simulated_rack, start, told
 from tenancy import Rack
-
-BY_NAME = {attack.name: attack for attack in ATTACKS}
 
 
 def _held(directory: Path, name: str) -> None:

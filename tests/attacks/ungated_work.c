@@ -43,8 +43,7 @@ static CUresult copy_peer(void)
 static CUresult prefetch(void)
 {
     CUresult answer = CU(cuMemPrefetchAsync)(managed, SIZE, 0, CU_STREAM_PER_THREAD);
-    return answer != CUDA_SUCCESS ? answer
-                                  : CU(cuMemPrefetchAsync)(managed, SIZE, CU_DEVICE_CPU, CU_STREAM_PER_THREAD);
+    return answer != CUDA_SUCCESS ? answer : CU(cuMemPrefetchAsync)(managed, SIZE, CU_DEVICE_CPU, CU_STREAM_PER_THREAD);
 }
 
 static CUresult prefetch_v2(void)
@@ -81,8 +80,8 @@ static void make_graph(void)
     CU(cuGraphUpload)(graph, CU_STREAM_PER_THREAD);
 }
 
-/* How long the device works for it, in ms: the shortest of five times, each behind a kernel, so that no launch is waited
- * for. 0: the driver lacks it. */
+/* How long the device works for it, in ms: the shortest of five times, each behind a kernel, so that no launch is
+ * waited for. 0: the driver lacks it. */
 static double device_ms(CUresult (*work)(void))
 {
     CUevent events[2];
