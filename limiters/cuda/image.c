@@ -43,7 +43,7 @@ static struct image read_elf(const char *data, uint64_t size)
 {
     Elf64_Ehdr head;
     memcpy(&head, data, sizeof head);
-    struct image image = {.bytes = sum(head.e_shoff, (uint64_t)head.e_shnum * sizeof(Elf64_Shdr))};
+    struct image image = {.bytes = sum(head.e_shoff, (uint64_t)head.e_shnum * sizeof(Elf64_Shdr)), .calls = true};
     if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_shentsize != sizeof(Elf64_Shdr) ||
         head.e_shstrndx >= head.e_shnum || image.bytes > size)
         return image;
@@ -168,6 +168,7 @@ static struct image read_ptx(const char *text)
     for (const char *at = skip_space(text); *at != '\0';) {
         if (strncmp(at, ".extern", 7) == 0 || strncmp(at, ".ptr", 4) == 0 || *at == ';')
             outside = *at == '.';
+        image.calls = image.calls || (strncmp(at, "call", 4) == 0 && !in_word(before));
         if (strncmp(at, name, strlen(name)) == 0 && word(at) == strlen(name) && !in_word(before)) {
             at += strlen(name);
             uint64_t bytes = declared(&at);
@@ -195,7 +196,7 @@ static struct image read_sized(const void *data, uint64_t size)
     if (magic == FAT_MAGIC) {
         struct fat fat;
         memcpy(&fat, data, sizeof fat);
-        return (struct image){.bytes = sum(fat.header, fat.size)};
+        return (struct image){.bytes = sum(fat.header, fat.size), .calls = true};
     }
     return memcmp(&magic, ELFMAG, SELFMAG) == 0 ? read_elf(data, size) : read_ptx(data);
 }

@@ -20,14 +20,6 @@ void limits_after_fork(void)
     setting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-static uint64_t threads_of(int device)
-{
-    int processors = 0, threads = 0;
-    REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal_of(device));
-    REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal_of(device));
-    return (uint64_t)processors * (uint64_t)threads;
-}
-
 /* What a buffer takes beyond what the context had of it by itself. */
 static uint64_t taken(int device, CUlimit limit, uint64_t value, uint64_t first)
 {
