@@ -159,26 +159,35 @@ static uint64_t declared(const char **at)
     return sum(bytes, product(elements == 0 ? 1 : elements, product(element, vector)));
 }
 
+/* The next place where a word may start; its first character's neighbour in `before`. */
+static const char *next_place(const char *at, char *before)
+{
+    const char *next = skip_space(at + 1);
+    *before = next == at + 1 ? *at : ' ';
+    return next;
+}
+
+static bool starts(const char *at, const char *text)
+{
+    return strncmp(at, text, strlen(text)) == 0;
+}
+
 static struct image read_ptx(const char *text)
 {
-    static const char name[] = ".global";
     struct image image = {.bytes = strlen(text)};
     bool outside = false; /* declared .extern: another image has it; or where a parameter points to */
     char before = '\n';
     for (const char *at = skip_space(text); *at != '\0';) {
-        if (strncmp(at, ".extern", 7) == 0 || strncmp(at, ".ptr", 4) == 0 || *at == ';')
+        if (starts(at, ".extern") || starts(at, ".ptr") || *at == ';')
             outside = *at == '.';
-        image.calls = image.calls || (strncmp(at, "call", 4) == 0 && !in_word(before));
-        if (strncmp(at, name, strlen(name)) == 0 && word(at) == strlen(name) && !in_word(before)) {
-            at += strlen(name);
+        image.calls = image.calls || (starts(at, "call") && !in_word(before));
+        if (starts(at, ".global") && word(at) == strlen(".global") && !in_word(before)) {
+            at += strlen(".global");
             uint64_t bytes = declared(&at);
             image.globals = sum(image.globals, outside ? 0 : bytes);
-            continue;
+        } else {
+            at = next_place(at, &before);
         }
-        before = *at;
-        const char *next = skip_space(++at);
-        before = next == at ? before : ' ';
-        at = next;
     }
     return image;
 }
