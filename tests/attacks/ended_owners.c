@@ -16,7 +16,7 @@ struct shared {
 static int owners[OWNERS]; /* sockets to them */
 static int up;             /* an owner's */
 
-/* Before there is a context here, which a child could not use: make the owners. Each waits for its turn, hands over
+/* Before there is a context here, which a child could not use: make the owners. Each waits to be called, hands over
  * what it has, waits until that is open, and ends. */
 static void make_owners(void (*own)(void), bool killed)
 {

@@ -107,9 +107,13 @@ static void descriptors_of_child(void)
 int main(void)
 {
     static const struct part parts[] = {
-        {"exported and released", in_descriptors},      {"imported in its own process", imported_here},
-        {"mapped from the import", mapped_from_import}, {"all, then all again", all_then_all},
-        {"imported by a child", imported_by_child},     {"descriptors that a child keeps", descriptors_of_child},
+        {"exported and released", in_descriptors},
+        {"imported in its own process", imported_here},
+        {"mapped from the import", mapped_from_import},
+        {"all, then all again", all_then_all},
+        {"descriptors of addresses", address_ranges},
+        {"imported by a child", imported_by_child},
+        {"descriptors that a child keeps", descriptors_of_child},
     };
     RUN_PARTS(parts);
 }

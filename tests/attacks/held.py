@@ -23,8 +23,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread, Timer
 
 MIB = 1 << 20
-#: Seconds between two looks at the card, and for how long a figure must last to count.
-LOOK, LASTING = 0.02, 0.1
+#: Seconds between two samples of the card, and for how long a figure must last to count.
+EVERY, LASTING = 0.02, 0.1
 #: What a context may hold beside what the grant counts: the first block that it shares out.
 BESIDE = 2 * MIB
 #: Seconds after which the program is ended, with its children.
@@ -45,9 +45,9 @@ class Card:
         )
         if code:
             raise OSError(f"NVML answers {code} for {uuid}")
-        self._before = self._look()
+        self._before = self._figures()
 
-    def _look(self) -> tuple[int, int]:
+    def _figures(self) -> tuple[int, int]:
         memory = (ctypes.c_uint64 * 3)()  # total, free, used
         count = ctypes.c_uint(PROCESSES)
         rows = (ctypes.c_char * (PROCESSES * PROCESS_BYTES))()
@@ -59,41 +59,41 @@ class Card:
             raise OSError(f"NVML answers {code}")
         return memory[2], count.value
 
-    def look(self) -> tuple[int, int]:
+    def figures(self) -> tuple[int, int]:
         """Return the bytes in use and the processes on the card, less those at first."""
-        used, count = self._look()
+        used, count = self._figures()
         return used - self._before[0], count - self._before[1]
 
 
 class Part:
-    """What a part held, as it is looked at."""
+    """What a part held, by samples of the card."""
 
     def __init__(self, context: int) -> None:
         """`context`: bytes to take off for each process."""
         self.most = 0
         self._context = context
-        self._looks: deque[tuple[float, int, int]] = deque()
+        self._samples: deque[tuple[float, int, int]] = deque()
 
     def add(self, used: int, processes: int) -> None:
-        """Take one more look at the card into account."""
+        """Take one more sample of the card into account."""
         now = time.monotonic()
-        self._looks.append((now, used, processes))
-        while len(self._looks) > 1 and self._looks[1][0] <= now - LASTING:
-            self._looks.popleft()
-        if self._looks[0][0] <= now - LASTING:
-            lasting = min(used for _, used, _ in self._looks)
-            contexts = max(processes for _, _, processes in self._looks)
+        self._samples.append((now, used, processes))
+        while len(self._samples) > 1 and self._samples[1][0] <= now - LASTING:
+            self._samples.popleft()
+        if self._samples[0][0] <= now - LASTING:
+            lasting = min(used for _, used, _ in self._samples)
+            contexts = max(processes for _, _, processes in self._samples)
             self.most = max(self.most, lasting - contexts * self._context)
 
 
 def watch(card: Card, lines: SimpleQueue[str | None], contexts: int) -> tuple[dict[str, int], str]:
-    """Look at the card until the lines end: the bytes of each part but the first; the last line."""
+    """Sample the card until the lines end: the bytes of each part but the first; the last line."""
     part, name, parts, last, context = Part(0), "", dict[str, int](), "", 0
     while True:
         try:
-            line = lines.get(timeout=LOOK)
+            line = lines.get(timeout=EVERY)
         except Empty:
-            part.add(*card.look())
+            part.add(*card.figures())
             continue
         if name and context:
             parts[name] = part.most

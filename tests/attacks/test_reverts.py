@@ -92,7 +92,9 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "sparse_arrays": (
         ("cuda/virtual.c", "tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP", "false"),
     ),
-    "blocked_frees": (("cuda/memory.c", "free_in_order(&entry, meant);", "give_back(&entry);"),),
+    "blocked_frees": (
+        ("cuda/room.c", "REAL(cuEventQuery)(freed->event) != CUDA_SUCCESS", "false"),
+    ),
     "ended_owners": (
         ("cuda/memory.c", "ours && table_take(HELD_SHARED", "false && table_take(HELD_SHARED"),
     ),
