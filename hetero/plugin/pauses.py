@@ -1,7 +1,7 @@
 """Remembers between commands which vendors gave no answer in time, and which enforced nothing.
 
 Only the first command waits for an answer that does not come; a program that goes on remembers that
-itself (`supervisor`). What a failed enforce said is kept for `hetero doctor`.
+itself (`supervisor`). `hetero doctor` says what a failed enforce said.
 """
 
 from __future__ import annotations

@@ -167,7 +167,8 @@ class Registry:
         """Return the declaration of a working vendor. Raises `NotFound`."""
         member = self._member(name)
         if not member.whole:
-            answer = self._ask(name, Question(ask="vendor", within=self._seconds or LOOK))
+            question = Question(ask="vendor", within=self._seconds or LOOK)
+            (answer,) = self._ask_all([member], question)
             if answer.failure is not None:
                 raise NotFound(answer.failure)
         assert member.vendor is not None  # noqa: S101 - `_member` saw to it
@@ -302,12 +303,8 @@ class Registry:
 
     def failures(self) -> tuple[str, ...]:
         """Return what each vendor said whose last enforce failed, here or in another command."""
-        if self._pauses is None:
-            return ()
-        notes = (
-            self._pauses.failure(one.plugin, "enforce") for one in self._members if one.trusted
-        )
-        return tuple(filter(None, notes))
+        notes, asked = self._pauses, [one.plugin for one in self._members if one.trusted]
+        return tuple(filter(None, (notes.failure(one, "enforce") for one in asked if notes)))
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
@@ -365,10 +362,6 @@ class Registry:
                 raise NotFound(answer.failure)
         refused = (member.refused for member in likely if member.plugin.name == name)
         raise NotFound(next(filter(None, refused), f"no vendor {name!r} is installed"))
-
-    def _ask(self, name: str, question: Question) -> Answer:
-        (answer,) = self._ask_all([self._member(name)], question)
-        return answer
 
     def _act(self, name: str, question: Question) -> Answer:
         """Have a vendor make or destroy something."""

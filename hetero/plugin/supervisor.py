@@ -21,7 +21,7 @@ from hetero.plugin.respondent import Plugin
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
 #: What later commands do not ask a vendor that gave no answer. What belongs to a grant is asked.
 _REMEMBERED = ("discover", "observe", "vendor")
-#: What nobody sees of a vendor unless it is kept for `hetero doctor`.
+#: What nobody sees of a vendor unless `hetero doctor` says it.
 _KEPT = ("enforce",)
 #: Processes that were killed and do not end, after which none is started any more.
 ABANDONED = 3

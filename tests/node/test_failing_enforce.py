@@ -129,8 +129,8 @@ def test_each_failure_to_enforce_is_a_line_of_doctor_until_it_succeeds(
     monkeypatch.syspath_prepend(str(tmp_path))
     later = make(*entries.values(), goes_on=False)
 
-    kept = "{}: kept until a grant of its devices succeeds"
-    expected = [Finding("enforce", Verdict.BAD, kept.format(said[deed])) for deed in fails]
+    line = "{}: kept until a grant of its devices succeeds"
+    expected = [Finding("enforce", Verdict.BAD, line.format(said[deed])) for deed in fails]
     assert expected == [found for found in examine(later) if found.subject == "enforce"]
     assert all("\n" not in why and ": enforce: " in why for why in said.values())
     for deed in fails:  # mended
