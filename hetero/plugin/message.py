@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TypeVar
 
-from hetero.model import Allocation, Device, Edits, Usage, codec
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, Edits, Usage, codec
+from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.plugin.vendor import Vendor
 
@@ -15,6 +16,14 @@ from hetero.plugin.vendor import Vendor
 LENGTH = struct.Struct("!I")
 #: The most bytes of a message; 64 cards with a link to each other take 0.3 MiB.
 MOST = 4 << 20
+#: The most devices of one vendor on a machine; eight cards of seven MIG instances are eight.
+MOST_DEVICES = 256
+#: The most characters of what a vendor says is wrong: it is one line of a table.
+SHOWN = 400
+#: The most bytes of a name that the grant file holds, and of a string that execve(2) passes on.
+_NAME, _STRING = 63, 1 << 17
+#: Above what 64 bits with a sign hold.
+_TOO_MANY = 1 << 63
 
 T = TypeVar("T")
 
@@ -80,6 +89,58 @@ def framed(message: Question | Answer) -> bytes:
 def read(text: bytes, cls: type[T], *, source: str) -> T:
     """Return the message in what came behind a length. Raises `BadInput`."""
     return codec.loads(text.decode(errors="replace"), cls, source=source)
+
+
+def expect_sound(question: Question, answer: Answer) -> None:
+    """Raise `BadInput` for what has the right types and can be no device, edit or figure."""
+    if len(answer.devices) > MOST_DEVICES:
+        raise BadInput(f"gave {len(answer.devices)} devices: {MOST_DEVICES} at most")
+    for device in answer.devices:
+        _expect_device(device)
+    if answer.edits is not None:
+        _expect_edits(answer.edits, {device.uuid for device in question.devices})
+    if answer.usage is not None:
+        usage = answer.usage
+        per_process = (*(usage.processes or {}).values(), *(usage.busy or {}).values())
+        for amount in (usage.memory, usage.core, usage.power, *per_process):
+            if amount is not None and not 0 <= amount < _TOO_MANY:
+                raise BadInput(f"gave {amount} where a figure of what is used was due")
+
+
+def _expect_device(device: Device) -> None:
+    if not _is_name(device.uuid):
+        raise BadInput(f"gave {device.uuid!r} as a UUID: at most {_NAME} bytes, all printable")
+    missing = {CORE, MEMORY, SLOTS} - device.capacity.keys()
+    if missing:
+        raise BadInput(f"device {device.uuid}: no {' or '.join(sorted(missing))} in its capacity")
+    for name, amount in (*device.capacity.items(), ("index", device.index)):
+        if not 0 <= amount < _TOO_MANY:
+            raise BadInput(f"device {device.uuid}: {name} {amount}")
+    if len(device.health or "") > SHOWN:
+        raise BadInput(f"device {device.uuid}: its health has more than {SHOWN} characters")
+
+
+def _expect_edits(edits: Edits, devices: Iterable[str]) -> None:
+    for device, part in edits.parts.items():
+        if device not in devices or not _is_name(part):
+            raise BadInput(f"gave {part!r} as the name of a slice of {device!r}")
+    mounted = (path for mount in edits.mounts for path in (mount.source, mount.target))
+    for text in (*edits.env.values(), *edits.device_nodes, *edits.cdi, *edits.files, *mounted):
+        if not _is_string(text):
+            raise BadInput(f"gave {text[:_NAME]!r} in its edits")
+    for name in edits.env:
+        if not name or "=" in name or not _is_string(name):
+            raise BadInput(f"gave {name[:_NAME]!r} as a variable")
+
+
+def _is_name(text: str) -> bool:
+    return text.isprintable() and 0 < len(text.encode()) <= _NAME
+
+
+def _is_string(text: str) -> bool:
+    """Whether the kernel takes a text: without NUL, and no half of a character."""
+    sound = text.encode(errors="replace").decode() == text
+    return sound and "\0" not in text and len(text) < _STRING
 
 
 @cache

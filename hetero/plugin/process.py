@@ -101,7 +101,9 @@ class VendorProcess:
         )
 
     def send(self, question: Question, until: float) -> None:
-        """Ask, by `until` (monotonic seconds). Raises `Ended`, `Overdue`."""
+        """Ask, by `until` (monotonic seconds). Raises `Ended`, `Overdue`, `BadInput`."""
+        if _ready(self._answers, select.POLLIN, 0.0) and self.runs:
+            raise BadInput("it said more than it was asked")
         rest = framed(question)
         while rest:
             try:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from attrs import define, field
 
 from hetero.model.errors import BadInput
-from hetero.plugin.message import Answer, Failure, Question, is_last
+from hetero.plugin.message import Answer, Failure, Question, expect_sound, is_last
 from hetero.plugin.pauses import Pauses, doubled
 from hetero.plugin.process import Ended, Overdue, Starter, VendorProcess, how_it_ended
 from hetero.plugin.respondent import Plugin
@@ -70,7 +70,7 @@ class Supervisor:
                 self._process = VendorProcess(self.plugin, self.starter)
             until = time.monotonic() + question.within  # to start a server is not the vendor's time
             self._process.send(question, until)
-        except (Ended, Overdue, Failure, ValueError, OSError) as error:
+        except (Ended, Overdue, BadInput, Failure, ValueError, OSError) as error:
             self._failed(question, error)
             return self._answer_at_once
         return lambda: self._answer(question, until)
@@ -90,6 +90,7 @@ class Supervisor:
         try:
             assert self._process is not None  # noqa: S101 - `ask` has started it
             answer = self._process.receive(until)
+            expect_sound(question, answer)
         except (Ended, Overdue, BadInput) as error:
             self._failed(question, error)
             return self._why
