@@ -70,7 +70,7 @@ class Supervisor:
                 self._process = VendorProcess(self.plugin, self.starter)
             until = time.monotonic() + question.within  # to start a server is not the vendor's time
             self._process.send(question, until)
-        except (Ended, Overdue, BadInput, Failure, ValueError, OSError) as error:
+        except (Ended, Overdue, Failure, ValueError, OSError) as error:
             self._failed(question, error)
             return self._answer_at_once
         return lambda: self._answer(question, until)

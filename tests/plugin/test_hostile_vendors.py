@@ -206,6 +206,34 @@ def test_what_cannot_be_is_one_sentence_and_the_neighbour_does_not_notice(
     registry.close()
 
 
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    {
+        "visible=('PATH',)": "gave 'PATH' as a variable that names its devices",
+        "visible=('LD_LIBRARY_PATH',)": "gave 'LD_LIBRARY_PATH' as a variable",
+        "visible=('A=B',)": "gave 'A=B' as a variable",
+        "runtime=(chr(0),)": r"gave '\x00' as a variable",
+        "none=chr(0)": r"gave '\x00' for no device",
+        "limiter='../x'": "gave '../x' as a name",
+        "files=('{',)": "gave '{' as a path",
+        "device_nodes=('/dev/{index.__class__}',)": "gave '/dev/{index.__class__}' as a path",
+    }.items(),
+)
+def test_what_no_vendor_can_declare_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: str, says: str
+) -> None:
+    source = good("hostile").replace('visible=("HOSTILE_VISIBLE_DEVICES",),', f"{declared},")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entry = install(tmp_path, "hostile", source)
+    registry = Registry(lambda: [entry])
+    (row,) = registry.discover().rows
+    registry.close()
+
+    assert "broken" == row.state
+    assert f"hostile: discover: {says}" in str(row.reason)
+    assert () == registry.declarations()
+
+
 def test_an_answer_that_was_not_asked_for_is_no_answer_to_the_next_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +242,7 @@ def test_an_answer_that_was_not_asked_for_is_no_answer_to_the_next_question(
         from hetero.plugin.message import Answer, framed
         for name in os.listdir("/proc/self/fd"):
             try:
-                os.write(int(name), framed(Answer(edits=plugin.Edits())))
+                os.write(int(name), framed(Answer(edits=plugin.Edits()), 2))
             except OSError:
                 continue
     """
@@ -226,7 +254,7 @@ def test_an_answer_that_was_not_asked_for_is_no_answer_to_the_next_question(
     (device,) = registry.discover().devices
     registry.observe(device)
 
-    with pytest.raises(Refused, match="hostile: enforce: it said more than it was asked"):
+    with pytest.raises(Refused, match="hostile: enforce: an answer to another question"):
         registry.enforce(granted("hostile"), [device], directory=tmp_path)
     assert registry.enforce(granted("hostile"), [device], directory=tmp_path) != Edits()
     registry.close()
