@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,10 +66,71 @@ def test_without_a_driver_the_contract_says_that_it_has_no_device_to_check(proje
     told = python(project, *CONTRACT, driver=False, code=1)
 
     assert "no usable device to check (zephyr is absent: libzephyr.so not found" in told
-    assert "19 failed, 3 passed" in told
+    assert "22 failed, 3 passed" in told
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "clause", "says"),
+    [
+        (
+            'uuid=plugin.text(card.serial) or ""',
+            "uuid=str(index)",
+            "test_a_uuid_stays_with_its_card_when_another_one_is_gone",
+            "0 is another card when the first one is gone: it names a position",
+        ),
+        (
+            'visible=("ZEPHYR_VISIBLE_DEVICES",)',
+            'device_nodes=("/dev/zephyr{index}",)',
+            "test_a_program_is_told_which_card_is_its_own",
+            "no variable tells a program its cards",
+        ),
+    ],
+    ids=["a UUID that is the index", "no variable that is visible"],
+)
+def test_a_mistake_breaks_the_clause_that_says_so(
+    project: Path, tmp_path: Path, right: str, wrong: str, clause: str, says: str
+) -> None:
+    source = (project / "hetero_zephyr.py").read_text()
+    assert 1 == source.count(right)
+    (tmp_path / "hetero_zephyr.py").write_text(source.replace(right, wrong))
+    told = _mistaken(project, tmp_path)
+
+    assert "1 failed, 24 passed" in told
+    assert f"FAILED test_zephyr.py::TestZephyr::{clause}" in told
+    assert says in told
+
+
+def test_slices_whose_driver_does_not_say_that_they_are_in_use_break_a_clause(
+    project: Path, tmp_path: Path
+) -> None:
+    _with_slices(project, tmp_path)
+    source = (tmp_path / "hetero_zephyr.py").read_text()
+    assert 1 == source.count("in_use=(9,),")
+    (tmp_path / "hetero_zephyr.py").write_text(source.replace("in_use=(9,),", ""))
+    told = _mistaken(tmp_path, tmp_path)
+
+    assert "1 failed, 24 passed" in told
+    assert "FAILED test_zephyr.py::TestZephyr::test_a_slice_in_use_is_left_until_it_is_not" in told
+    assert "zephyr_destroy: no code says that a slice is in use (`in_use`)" in told
+
+
+def _mistaken(driver: Path, path: Path) -> str:
+    """Return what the contract says of the vendor in `path`, with the driver of another folder."""
+    for name in ("test_zephyr.py", "libzephyr.so"):
+        if driver != path:
+            shutil.copy(driver / name, path)
+    return python(path, *CONTRACT, code=1, ZEPHYR_SLICES=str(path / "slices"))
 
 
 def test_the_guides_slices_keep_the_contract(project: Path, tmp_path: Path) -> None:
+    _with_slices(project, tmp_path)
+    slices = tmp_path / "slices"
+    assert "25 passed" in python(tmp_path, *CONTRACT, ZEPHYR_SLICES=str(slices))
+    assert slices.stat().st_size, "none was made"
+
+
+def _with_slices(project: Path, path: Path) -> None:
+    """Write the guide's vendor with slices, its driver and its test to `path`."""
     (example,) = re.findall(r"and add:\n\n```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     declared, hooks = example.split("\n\n\n", 1)
     source = (project / "hetero_zephyr.py").read_text()
@@ -76,15 +138,11 @@ def test_the_guides_slices_keep_the_contract(project: Path, tmp_path: Path) -> N
     assert shared in source
     source = source.replace(shared, "core=8, slots=8, granularity=_MENU")
     source = source.replace("VENDOR = plugin.Vendor(", f"{declared}\n\nVENDOR = plugin.Vendor(")
-    (tmp_path / "hetero_zephyr.py").write_text(f"{source}\n\n{hooks}")
+    (path / "hetero_zephyr.py").write_text(f"{source}\n\n{hooks}")
     fake = [project / "fake.c", Path(__file__).with_name("zephyr_slices.c")]
-    build = ["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", tmp_path / "libzephyr.so"]
+    build = ["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", path / "libzephyr.so"]
     subprocess.run(list(map(str, (*build, *fake))), check=True)
-    (tmp_path / "test_zephyr.py").write_text((project / "test_zephyr.py").read_text())
-
-    slices = tmp_path / "slices"
-    assert "22 passed" in python(tmp_path, *CONTRACT, ZEPHYR_SLICES=str(slices))
-    assert slices.stat().st_size, "none was made"
+    (path / "test_zephyr.py").write_text((project / "test_zephyr.py").read_text())
 
 
 def test_the_guides_vendor_is_listed_with_its_cards(project: Path) -> None:

@@ -99,28 +99,35 @@ def pin(
                 return entry
         expect_readable(snapshot)
         _expect_room(allocation, discovery, snapshot, beside=beside)
-        try:
-            edits = node.enforce(allocation, devices, container=True)
-            allocation = with_parts(allocation, edits.parts)
-            grant = Grant(
-                id=identity,
+        # Pinned only when it is confined: until then it ends with this process.
+        held = node.ledger.add(
+            Grant(
+                id="",
                 allocation=allocation,
                 limits=node.limits_of(allocation, devices),
                 command=(),
                 user=user(),
                 since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 label=label,
-                owner=owner,
                 numbers=numbers_of(allocation, discovery),
             )
-            limiters = libraries.put(node.limiters(allocation, discovery.vendors))
-            edits = _real(node, edits, injection or without_driver)
-            confined = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
-            grant = evolve(grant, edits=evolve(confined, cdi=edits.cdi))
-            node.ledger.pin(grant, beside=own.grants)
-        except BaseException:  # what was cut for it is nobody's now
-            node.reconcile(discovery, snapshot, vendors=allocation.vendors)
-            raise
+        )
+    confining = node.confined(held, discovery, container=True, sweep=False)
+    with confining as edits, node.ledger.admission() as own:
+        allocation = with_parts(allocation, edits.parts)
+        grant = evolve(
+            held.grant,
+            id=identity,
+            allocation=allocation,
+            limits=node.limits_of(allocation, devices),
+            owner=owner,
+        )
+        limiters = libraries.put(node.limiters(allocation, discovery.vendors))
+        edits = _real(node, edits, injection or without_driver)
+        confined = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
+        grant = evolve(grant, edits=evolve(confined, cdi=edits.cdi))
+        node.ledger.pin(grant, instead_of=held, beside=own.grants)
+    node.ledger.abort(held)
     return grant
 
 

@@ -17,9 +17,10 @@ from hetero.model.units import format_memory
 from hetero.node.ledger.grant_dir import GRANT, replace
 from hetero.node.ledger.grant_file import CORE_FULL
 from hetero.node.ledger.ledger import EDITS, Container, Grant
-from hetero.node.node import Node, with_parts
+from hetero.node.node import Node, devices_of, with_parts
 from hetero.node.resize import resize
 from hetero.node.view.containers import containers
+from hetero.plugin.registry import Discovery
 
 
 @frozen(kw_only=True)
@@ -76,10 +77,9 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
     discovery = node.discover()
     devices = {device.uuid: device for device in discovery.devices}
     views, words = [], []
+    faults = _confine_all(node, discovery)
     with node.ledger.admission() as snapshot:
         grant = {entry.share: entry for entry in snapshot.grants if entry.share}
-        if any(_noted(node, entry) is None for entry in grant.values()):
-            node.reconcile(discovery, node.with_system(snapshot))  # what an interrupted one had cut
         for name in specs.owned(node.ledger.path):
             if name not in grant:
                 specs.remove(name)
@@ -90,10 +90,10 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
                 for piece in entry.allocation.pieces
                 if not _there(node, piece, devices.get(piece.device))
             )
-            fault = f"{', '.join(gone)} is gone or not well" if gone else None
-            if fault is None:
+            fault = f"{', '.join(gone)} is gone or not well" if gone else faults.get(entry.id)
+            edits = _noted(node, entry)
+            if fault is None and edits is not None:
                 try:
-                    entry, edits = _confined(node, entry, devices)
                     _put(node, name, entry, edits, specs=specs)
                 except HeteroError as error:
                     fault = str(error)
@@ -134,9 +134,10 @@ def change(node: Node, name: str, ask: Ask, *, specs: Specs | None = None) -> Gr
     specs = specs or Specs()
     entry = resize(node, _named(node.ledger.snapshot().grants, name).id, ask)
     devices = {device.uuid: device for device in node.discover().devices}
-    with node.ledger.admission():
+    with node.slices_held(filter(node.registry.cuts, entry.allocation.vendors)):
         # A vendor may tell its runtime a slice's size: the next container is to hear the new one.
         edits = node.enforce(entry.allocation, devices, container=True)
+    with node.ledger.admission():
         _note(node, entry, edits)
         _put(node, name, entry, edits, specs=specs)
     tell(node, name, f"share changed: {_limits(entry)}")
@@ -153,16 +154,37 @@ def _there(node: Node, piece: DeviceAllocation, device: Device | None) -> bool:
     return any(template.part == piece.part for template in menu)
 
 
-def _confined(node: Node, entry: Grant, devices: Mapping[str, Device]) -> tuple[Grant, Edits]:
-    """Return a share with the vendors' edits for it; within `admission`.
+def _confine_all(node: Node, discovery: Discovery) -> dict[str, str]:
+    """Have the vendors confine the shares for which nothing is noted; return what failed, by grant.
 
     What the vendors said is noted where a reboot takes it away, as it takes the slices they cut:
     then they are asked to cut new ones. Killed half-way, the next look cuts again, and what was cut
     for nothing is nobody's.
     """
-    edits = _noted(node, entry)
-    if edits is not None:
-        return entry, edits
+
+    def unnoted() -> list[Grant]:
+        shares = (entry for entry in node.ledger.snapshot().grants if entry.share)
+        return [entry for entry in shares if _noted(node, entry) is None]
+
+    faults: dict[str, str] = {}
+    if not unnoted():
+        return faults
+    devices = devices_of(discovery)
+    with node.slices_held(discovery.cutting):
+        node.reconcile(discovery, discovery.cutting)  # what an interrupted one had cut
+        for entry in unnoted():
+            if all(
+                _there(node, piece, devices.get(piece.device)) for piece in entry.allocation.pieces
+            ):
+                try:
+                    _confine(node, entry, devices)
+                except HeteroError as error:
+                    faults[entry.id] = str(error)
+    return faults
+
+
+def _confine(node: Node, entry: Grant, devices: Mapping[str, Device]) -> None:
+    """Have the vendors confine a share anew, and note what they say; with the slices held."""
     allocation = evolve(
         entry.allocation,
         pieces=tuple(
@@ -172,9 +194,9 @@ def _confined(node: Node, entry: Grant, devices: Mapping[str, Device]) -> tuple[
     )
     edits = node.enforce(allocation, devices, container=True)
     entry = evolve(entry, allocation=with_parts(allocation, edits.parts))
-    node.ledger.change(entry)
-    _note(node, entry, edits)
-    return entry, edits
+    with node.ledger.admission():
+        node.ledger.change(entry)
+        _note(node, entry, edits)
 
 
 def _note(node: Node, entry: Grant, edits: Edits) -> None:

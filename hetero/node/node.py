@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 from attrs import evolve, field
 
 from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
-from hetero.model.errors import NotFound, Refused
+from hetero.model.errors import HeteroError, NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.model.names import check_label
 from hetero.node import slices
@@ -38,6 +39,9 @@ from hetero.plugin.pauses import Pauses
 from hetero.plugin.registry import Discovery, Registry
 from hetero.plugin.vendor import Vendor
 
+#: Seconds for which a vendor's slices are waited for by who can leave them to the next one.
+_BRIEFLY = 0.5
+
 
 @frozen(kw_only=True)
 class Admission:
@@ -54,7 +58,8 @@ class Node:
 
     `daemon` is heterod where it serves root's ledger to this user: then `ledger` is that one, which
     this user reads. Elsewhere each user has a ledger, and `system` is root's: what root gave out
-    counts here too, what other users gave out is not seen.
+    counts here too, what other users gave out is not seen. `aside` is called before a vendor makes
+    or destroys slices, which may take seconds and needs no ledger.
     """
 
     registry: Registry
@@ -64,6 +69,7 @@ class Node:
     daemon: DaemonClient | None = None
     simulation: Simulation | None = None
     environ: Mapping[str, str] = field(factory=dict, repr=False)
+    aside: Callable[[], object] = field(default=lambda: None, repr=False)
 
     @classmethod
     def here(cls, environ: Mapping[str, str] = os.environ) -> Node:
@@ -88,10 +94,7 @@ class Node:
             check(state)
         settings = load_settings(environ)
         return cls(
-            registry=Registry(
-                allowed=settings.vendors,
-                pauses=Pauses(state / "vendors.json", partial(prepare, state)),
-            ),
+            registry=Registry(allowed=settings.vendors, pauses=_pauses(state)),
             ledger=Ledger(state, persistent=within(persistent) if persistent else None),
             settings=settings,
             system=Ledger(shared) if shared != state and uid != 0 else None,
@@ -107,7 +110,12 @@ class Node:
 
         more = self.simulation.environment(self.environ) if self.simulation else {}
         starter = ForkServer({**self.environ, **more})
-        registry = Registry(starter=starter, allowed=self.settings.vendors, watch=True)
+        registry = Registry(
+            starter=starter,
+            allowed=self.settings.vendors,
+            pauses=_pauses(self.ledger.path),
+            watch=True,
+        )
         return evolve(self, registry=registry)
 
     @property
@@ -210,36 +218,97 @@ class Node:
             answer = fit(inventory_of(discovery, snapshot), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
-            self.reconcile(discovery, snapshot, vendors=answer.vendors)
             self.expect_within_quota(answer, snapshot, devices, asker)
-            try:
-                limiters = self.limiters(answer, discovery.vendors)
-                inside = container is not None or share is not None
-                edits = self.enforce(answer, devices, container=inside)
-                if not inside:  # a process sees all of the machine's cards
-                    edits = hidden(answer, discovery).merged(edits)
-                answer = with_parts(answer, edits.parts)
-                handle = self.ledger.add(
-                    Grant(
-                        id="",
-                        allocation=answer,
-                        limits=self.limits_of(answer, devices),
-                        command=tuple(command),
-                        user=asker.name if asker else user(),
-                        uid=asker.uid if asker else None,
-                        since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                        label=label,
-                        container=container,
-                        share=share,
-                        numbers=numbers_of(answer, discovery),
-                    )
+            limiters = self.limiters(answer, discovery.vendors)
+            handle = self.ledger.add(
+                Grant(
+                    id="",
+                    allocation=answer,
+                    limits=self.limits_of(answer, devices),
+                    command=tuple(command),
+                    user=asker.name if asker else user(),
+                    uid=asker.uid if asker else None,
+                    since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                    label=label,
+                    numbers=numbers_of(answer, discovery),
                 )
-            except BaseException:  # what was cut for it is nobody's now
-                self.reconcile(discovery, snapshot, vendors=answer.vendors)
-                raise
+            )
+        inside = container is not None or share is not None
+        with self.confined(handle, discovery, container=inside) as edits:
+            if inside or edits.parts:
+                allocation = with_parts(answer, edits.parts)
+                final = evolve(
+                    handle.grant,
+                    allocation=allocation,
+                    limits=self.limits_of(allocation, devices),
+                    container=container,
+                    share=share,
+                )
+                with self.ledger.admission() as own:
+                    _expect_new(own, container=container, share=share)
+                    handle = self.ledger.replace(handle, final)
+        if not inside:  # a process sees all of the machine's cards
+            edits = hidden(answer, discovery).merged(edits)
         sliced = not answer.vendors.isdisjoint(discovery.cutting)
         handle = evolve(handle, mounts=edits.mounts, sliced=sliced)
         return Admission(handle=handle, edits=edits, limiters=limiters)
+
+    @contextmanager
+    def confined(
+        self,
+        handle: GrantHandle,
+        discovery: Discovery,
+        *,
+        container: bool = False,
+        sweep: bool = True,
+    ) -> Iterator[Edits]:
+        """Have the vendors confine what this process holds, and give the block their edits.
+
+        Not within `admission`: the entry holds its units, and others have the ledger while a vendor
+        works. The slices are held until the block has written them down; those that nobody holds
+        go first if it is to `sweep`. After any error, the block's too, the grant and what was cut
+        for it are gone.
+        """
+        allocation, devices = handle.grant.allocation, devices_of(discovery)
+        cutting = allocation.vendors & discovery.cutting
+        try:
+            with self.slices_held(cutting):
+                try:
+                    if sweep:
+                        self.reconcile(discovery, cutting)
+                    yield self.enforce(allocation, devices, container=container)
+                except BaseException:  # what was cut for it is nobody's now
+                    with suppress(HeteroError):  # else at the next admission
+                        self.reconcile(discovery, cutting)
+                    raise
+        except BaseException:
+            self.ledger.abort(handle)
+            self.ledger.snapshot()  # brings back what its neighbours had
+            raise
+
+    @contextmanager
+    def slices_held(self, vendors: Iterable[str], *, within: float | None = None) -> Iterator[None]:
+        """Keep the slices of these vendors from all others; not within `admission`.
+
+        Raises `HeteroError` when somebody else holds them for longer than `within` seconds; None:
+        as long as the ledger is waited for.
+        """
+        self.aside()
+        with slices.held(
+            self.ledger, vendors, within=self.ledger.patience if within is None else within
+        ):
+            yield
+
+    def reconcile(self, discovery: Discovery, vendors: Collection[str]) -> tuple[str, ...]:
+        """Bring the slices of these vendors, which are held, in line with what stands.
+
+        Not within `admission`. Return a sentence about each failure.
+        """
+        if not vendors:
+            return ()
+        with self.ledger.admission() as own:
+            snapshot = self.with_system(own)
+        return slices.reconcile(self.registry, self.ledger, discovery, snapshot, vendors=vendors)
 
     def _asked_for(
         self,
@@ -274,19 +343,27 @@ class Node:
     def enforce(
         self, allocation: Allocation, devices: Mapping[str, Device], *, container: bool = False
     ) -> Edits:
-        """Have the vendors confine `allocation`; within `admission`, since it may cut slices."""
+        """Have the vendors confine `allocation`, with the slices of those that cut them held."""
         return slices.enforce(self.registry, self.ledger, allocation, devices, container=container)
 
     def sweep(self, vendors: Collection[str] | None = None) -> tuple[str, ...]:
         """Destroy the slices that no standing grant holds; return a sentence about each failure.
 
-        `vendors` asks these alone.
+        `vendors` asks these alone. One that is at work for another grant is not waited for.
         """
         if self.daemon:
             return self.daemon.sweep()
         discovery = self.discover(names=vendors)
-        with self.ledger.admission() as own:
-            return self.reconcile(discovery, self.with_system(own))
+        with self.ledger.admission():
+            pass  # what ended goes, whatever becomes of its slices
+        faults: list[str] = []
+        for name in sorted(discovery.cutting):
+            try:
+                with self.slices_held({name}, within=_BRIEFLY):
+                    faults += self.reconcile(discovery, {name})
+            except HeteroError as error:
+                faults.append(str(error))
+        return tuple(dict.fromkeys(faults))
 
     def limits_of(
         self, allocation: Allocation, devices: Mapping[str, Device]
@@ -412,19 +489,6 @@ class Node:
             stale=snapshot.stale,
         )
 
-    def reconcile(
-        self,
-        discovery: Discovery,
-        snapshot: Snapshot,
-        *,
-        vendors: Collection[str] | None = None,
-    ) -> tuple[str, ...]:
-        """Bring slices in line with `snapshot`; within `admission`. Return a line per failure.
-
-        `vendors` asks these alone.
-        """
-        return slices.reconcile(self.registry, self.ledger, discovery, snapshot, vendors=vendors)
-
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
         discovery = self.discover()
@@ -445,6 +509,11 @@ class Node:
         pids = self.processes([identity])[identity]
         named = ", ".join(f"{pid} ({program(pid)})" for pid in pids)
         return f"process {named}" if pids else "processes this user cannot see"
+
+
+def _pauses(state: Path) -> Pauses:
+    """Return what a state directory has noted of vendors."""
+    return Pauses(state / "vendors.json", partial(prepare, state))
 
 
 def _daemon_of(machine: Path, ledger: Path) -> DaemonClient | None:

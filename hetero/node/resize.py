@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from attrs import evolve
 
@@ -30,6 +30,7 @@ from hetero.node.ledger.ledger import Grant, Ledger, Snapshot
 from hetero.node.node import Node, devices_of, expect_readable, inventory_of
 from hetero.node.quota import User
 from hetero.node.slices import resizing
+from hetero.plugin.registry import Discovery
 
 #: After a limit is lowered: the time an allocation that read the old one may still be on its way.
 _SETTLING = 0.005
@@ -46,60 +47,103 @@ def resize(node: Node, name: str, ask: Ask, *, asker: User | None = None) -> Gra
     if node.daemon:
         return node.daemon.resize(name, ask)
     discovery = node.discover()
-    devices = devices_of(discovery)
-    with node.ledger.admission() as own:
-        uid = (asker.uid or None) if asker else node.uid
-        identity = one_of(own, name, uid=uid, system=node.system)
-        entry = next(entry for entry in own.grants if entry.id == identity)
-        node.expect_own(entry, asker)
-        snapshot = node.with_system(own)
-        expect_readable(snapshot)
-        others = Snapshot(grants=tuple(other for other in snapshot.grants if other is not entry))
-        free = inventory_of(discovery, others).free()
-        chosen = _chosen(entry, ask.device, discovery.devices)
-        pieces = tuple(
-            _recut(node, entry, piece, ask, devices=devices, free=free)
-            if piece in chosen
-            else piece
-            for piece in entry.allocation.pieces
-        )
-        allocation = evolve(entry.allocation, pieces=pieces)
-        node.expect_within_quota(allocation, others, devices, asker)
-        changed = evolve(entry, allocation=allocation, limits=node.limits_of(allocation, devices))
-        try:
-            with _slices_resized(node, entry, allocation, devices):
-                _lower(node.ledger, entry, changed)
-                node.ledger.change(changed)
-        except BaseException:
-            node.ledger.change(entry)
-            node.reconcile(discovery, snapshot, vendors=entry.allocation.vendors)
-            raise
+    standing = _entry(node, node.ledger.snapshot(), name, asker)
+    plan = partial(_plan, node, discovery, standing.id, ask, asker)
+    with node.slices_held(standing.allocation.vendors & discovery.cutting):
+        with node.ledger.admission() as own:
+            entry, changed = plan(own)
+            if not any(_is_slice(node, piece) for piece in entry.allocation.pieces):
+                _put(node, entry, changed)
+                return changed
+        _resize_slices(node, discovery, entry, changed, plan)
     return changed
 
 
-@contextmanager
-def _slices_resized(
-    node: Node, entry: Grant, allocation: Allocation, devices: Mapping[str, Device]
-) -> Iterator[None]:
-    """Lower slices before the block that records the change, and raise them after it.
+def _entry(node: Node, own: Snapshot, name: str, asker: User | None) -> Grant:
+    """Return the grant of this name, which the asker may change."""
+    uid = (asker.uid or None) if asker else node.uid
+    identity = one_of(own, name, uid=uid, system=node.system)
+    entry = next(entry for entry in own.grants if entry.id == identity)
+    node.expect_own(entry, asker)
+    return entry
 
-    So a slice is never more than the ledger says. The note has whoever looks next finish or undo
-    what is killed half-way.
+
+def _plan(
+    node: Node, discovery: Discovery, name: str, ask: Ask, asker: User | None, own: Snapshot
+) -> tuple[Grant, Grant]:
+    """Return the grant as it is and as it would be; within `admission`."""
+    entry, devices = _entry(node, own, name, asker), devices_of(discovery)
+    snapshot = node.with_system(own)
+    expect_readable(snapshot)
+    others = Snapshot(grants=tuple(other for other in snapshot.grants if other is not entry))
+    free = inventory_of(discovery, others).free()
+    chosen = _chosen(entry, ask.device, discovery.devices)
+    pieces = tuple(
+        _recut(node, entry, piece, ask, devices=devices, free=free) if piece in chosen else piece
+        for piece in entry.allocation.pieces
+    )
+    allocation = evolve(entry.allocation, pieces=pieces)
+    node.expect_within_quota(allocation, others, devices, asker)
+    return entry, evolve(entry, allocation=allocation, limits=node.limits_of(allocation, devices))
+
+
+def _put(node: Node, entry: Grant, changed: Grant) -> None:
+    """Put the change in force and write it down, or neither; within `admission`."""
+    try:
+        _lower(node.ledger, entry, changed)
+        node.ledger.change(changed)
+    except BaseException:
+        node.ledger.change(entry)
+        raise
+
+
+def _resize_slices(
+    node: Node,
+    discovery: Discovery,
+    entry: Grant,
+    changed: Grant,
+    plan: Callable[[Snapshot], tuple[Grant, Grant]],
+) -> None:
+    """Lower slices, which are held, before the change is written down, and raise them after it.
+
+    So a slice is never more than the ledger says, which others have while a vendor works. The note
+    has whoever looks next finish or undo what is killed half-way.
     """
-    if not any(_is_slice(node, piece) for piece in allocation.pieces):
-        yield
-        return
-    note = resizing(node.ledger, entry.id)
-    note.touch()
+    devices, allocation = devices_of(discovery), changed.allocation
     inside = bool(entry.container or entry.share or entry.owner)
     pairs = zip(entry.allocation.pieces, allocation.pieces, strict=True)
     least = evolve(allocation, pieces=tuple(_least(old, new) for old, new in pairs))
-    if least != entry.allocation:
-        node.enforce(least, devices, container=inside)
-    yield
-    if least != allocation:
-        node.enforce(allocation, devices, container=inside)
+    note = resizing(node.ledger, entry.id)
+    note.touch()
+    try:
+        if least != entry.allocation:
+            node.enforce(least, devices, container=inside)
+        with node.ledger.admission() as own:
+            if plan(own) != (entry, changed):
+                raise Refused(f"grant {entry.id} stays as it is: others changed meanwhile")
+            _put(node, entry, changed)
+        if least != allocation:
+            node.enforce(allocation, devices, container=inside)
+    except BaseException:
+        with node.ledger.admission() as own:
+            _undo(node, discovery, own, entry, least)
+        node.reconcile(discovery, entry.allocation.vendors & discovery.cutting)
+        raise
     note.unlink()
+
+
+def _undo(node: Node, discovery: Discovery, own: Snapshot, entry: Grant, least: Allocation) -> None:
+    """Have a grant be as it was, or, where others have taken of that, as the least it was."""
+    snapshot = node.with_system(own)
+    others = Snapshot(grants=tuple(one for one in snapshot.grants if one.id != entry.id))
+    if len(others.grants) == len(snapshot.grants):
+        return  # it ended meanwhile
+    free = inventory_of(discovery, others).free()
+    pieces = entry.allocation.pieces
+    if any(n > free[piece.device][name] for piece in pieces for name, n in piece.takes.items()):
+        limits = node.limits_of(least, devices_of(discovery))
+        entry = evolve(entry, allocation=least, limits=limits)
+    node.ledger.change(entry)
 
 
 def _least(old: DeviceAllocation, new: DeviceAllocation) -> DeviceAllocation:

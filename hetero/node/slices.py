@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hetero.model import Allocation, Device, Edits
 from hetero.model.errors import HeteroError
+from hetero.node.ledger.grant_dir import create
 from hetero.node.ledger.ledger import Ledger, Snapshot
+from hetero.node.ledger.locks import lock
+from hetero.node.ledger.state import make, prepare
 from hetero.plugin.registry import Discovery, Registry
+
+
+@contextmanager
+def held(ledger: Ledger, vendors: Iterable[str], *, within: float) -> Iterator[None]:
+    """Keep the slices of these vendors from all others; not within `admission`.
+
+    Hardware takes seconds: who waits for it holds this, and others have the ledger meanwhile.
+    Raises `HeteroError` when somebody else does for longer than `within` seconds.
+    """
+    with ExitStack() as opened:
+        for name in sorted(vendors):  # who holds several takes them in this order
+            descriptor = _open_lock(ledger, name)
+            opened.callback(os.close, descriptor)
+            if not lock(descriptor, within=within):
+                raise HeteroError(
+                    f"{name}: another hetero is at its slices for more than {within:g} s: try again"
+                )
+        yield
+
+
+def _open_lock(ledger: Ledger, vendor: str) -> int:
+    prepare(ledger.path)
+    try:
+        make(_notes(ledger), mode=0o755)
+        return create(_notes(ledger) / f"{vendor}.lock", mode=0o600)
+    except OSError as error:
+        raise HeteroError(f"the ledger {ledger.path}: {error.strerror}") from None
 
 
 def enforce(
@@ -19,7 +51,7 @@ def enforce(
     *,
     container: bool,
 ) -> Edits:
-    """Have the vendors confine `allocation`; within `admission`, since it may cut slices."""
+    """Have the vendors confine `allocation`, with the slices of those that cut them `held`."""
     granted = [devices[piece.device] for piece in allocation.pieces]
     return registry.enforce(allocation, granted, directory=_notes(ledger), container=container)
 
@@ -30,20 +62,16 @@ def reconcile(
     discovery: Discovery,
     snapshot: Snapshot,
     *,
-    vendors: Collection[str] | None = None,
+    vendors: Collection[str],
 ) -> tuple[str, ...]:
-    """Destroy slices nobody holds, and finish changes that were killed; within `admission`.
+    """Destroy slices of `vendors` that nobody holds, and finish changes that were killed.
 
-    `vendors` asks these alone: who waits for one has not to wait for another. Return a sentence
-    about each failure.
+    The slices are `held`, and `snapshot` was taken since, within `admission`: another one may lack
+    grants that were being restored. Return a sentence about each failure.
     """
     if snapshot.unreadable:
         return ()  # they may hold slices, and nobody knows which
-    devices = {
-        device.uuid: device
-        for device in discovery.devices
-        if vendors is None or device.vendor in vendors
-    }
+    devices = {one.uuid: one for one in discovery.devices if one.vendor in vendors}
     faults: list[str] = []
     for entry in snapshot.grants:
         note = resizing(ledger, entry.id)

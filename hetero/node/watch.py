@@ -18,6 +18,8 @@ from hetero.node.ledger.locks import wait_until_free
 
 #: Seconds between looks at a grant that only processes using the device keep standing.
 _PAUSE = 0.5
+#: How often slices are tried to be destroyed: a vendor works 20 s for another grant at most.
+_TRIES = 30
 
 
 def watch(alive: Path, vendors: Iterable[str], environ: Mapping[str, str]) -> None:
@@ -60,7 +62,10 @@ def _main(alive: Path, *vendors: str) -> None:
         node = Node.here()
         while node.ledger.stands(alive.parent.name):
             time.sleep(_PAUSE)
-        node.sweep(vendors)
+        for _ in range(_TRIES):
+            if not node.sweep(vendors):
+                break
+            time.sleep(_PAUSE)
 
 
 if __name__ == "__main__":

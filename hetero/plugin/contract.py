@@ -134,6 +134,14 @@ class VendorContract:
         assert [first, first] == others
         assert len({uuid for uuid, *_ in first}) == len(first)
 
+    def test_a_uuid_stays_with_its_card_when_another_one_is_gone(self) -> None:
+        """Where a driver numbers its cards anew, none has another's UUID."""
+        known = {device.uuid: _place(device) for device in self._usable(self._registry())}
+        for device in self._registry(injection.renumber).discover().devices:
+            assert known.get(device.uuid, _place(device)) == _place(device), (
+                f"{device.uuid} is another card when the first one is gone: it names a position"
+            )
+
     def test_amounts_are_in_our_units(self) -> None:
         """Bytes, parts of 1, degrees Celsius and watts; no more is in use than there is."""
         registry = self._registry()
@@ -227,6 +235,18 @@ class VendorContract:
             assert _enforced(registry, device, _whole(device), tmp_path) != Edits()
             assert registry.reconcile([device], (), directory=tmp_path) == ()
 
+    def test_a_program_is_told_which_card_is_its_own(self, tmp_path: Path) -> None:
+        """Variables name it (`visible`), no two cards alike; they also say that it has none."""
+        registry = self._registry()
+        visible = self._vendor(registry).visible
+        assert visible, "no variable tells a program its cards, or that it has none (`visible`)"
+        told = []
+        for device in self._usable(registry):
+            env = _enforced(registry, device, _whole(device), tmp_path).env
+            told.append([env[name] for name in visible])
+            assert told[-1] not in told[:-1], f"two cards are both {told[-1]}"
+            assert registry.reconcile([device], (), directory=tmp_path) == ()
+
     def test_slices_are_made_and_unmade(self, tmp_path: Path) -> None:
         """A card is filled with slices, emptied and filled again with as many."""
         with self._cutting(tmp_path) as (registry, devices):
@@ -269,6 +289,19 @@ class VendorContract:
                 pieces = _filled(registry, device, theirs, ask)
                 assert registry.reconcile([device], (), directory=ours) == ()
                 _assert_full(registry, device, pieces, theirs)
+
+    def test_a_slice_in_use_is_left_until_it_is_not(self, tmp_path: Path) -> None:
+        """The others are destroyed; codes of its driver say that a slice is in use (`in_use`)."""
+        with self._cutting(tmp_path) as (registry, devices):
+            for device in devices:
+                room, calls = len(_filled(registry, device, tmp_path)), Calls()
+                used = self._registry(calls.keep_first)
+                faults = used.reconcile([device], (), directory=tmp_path)
+                used.close()
+                assert not faults, "; ".join(faults)
+                assert calls.count == 0 or calls.count >= room  # 0: no library destroys them
+                assert registry.reconcile([device], (), directory=tmp_path) == ()
+                assert len(_filled(registry, device, tmp_path)) == room
 
     def test_what_confines_a_program_names_its_slice(self, tmp_path: Path) -> None:
         """No two slices of a card confine alike, and none as the whole card does."""
@@ -414,6 +447,11 @@ class VendorContract:
                 _enforced(registry, device, piece, directory)
         registry.close()
         return calls.count >= step
+
+
+def _place(device: Device) -> tuple[object, ...]:
+    """Return what is the same of a card for as long as it is where it is."""
+    return device.model, device.capacity[MEMORY], device.pci
 
 
 def _cut(device: Device, percent: int, free: Any) -> Portion | None:

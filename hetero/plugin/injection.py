@@ -11,10 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero.model.frozen import frozen
+from hetero.plugin.driver import DriverError, Library
 from hetero.plugin.respondent import Plugin
 
 #: No driver's code for anything that it can do without.
 _CODE = 999
+#: Numbers of cards are below; handles are not.
+_MOST_CARDS = 4096
+#: What C functions take a card's number as: first, or behind what they fill in.
+_NUMBERS = (ctypes.c_int, ctypes.c_uint, ctypes.c_long, ctypes.c_ulong)
 
 
 @frozen
@@ -63,11 +68,47 @@ class Calls:
         """
 
         def step() -> int | None:
-            count = self.count + 1
-            self._count[:8] = count.to_bytes(8, "little")
-            return does() if count == at else None
+            return does() if self._next() == at else None
 
-        _interpose(step)
+        def call(function: Any, arguments: tuple[Any, ...]) -> Any:
+            instead = step()
+            answer = function(*arguments) if instead is None else instead
+            instead = step()
+            return answer if instead is None else instead
+
+        _interpose(call)
+
+    def keep_first(self) -> None:
+        """Count what is destroyed from now on, and have a program use the first of it."""
+        destroyed = Library.destroy
+
+        def destroy(library: Library, function: str, *arguments: Any) -> bool:
+            if not library.driver.in_use:
+                raise DriverError(f"{function}: no code says that a slice is in use (`in_use`)")
+            return self._next() > 1 and destroyed(library, function, *arguments)
+
+        Library.destroy = destroy  # type: ignore[assignment, method-assign]
+
+    def _next(self) -> int:
+        count = self.count + 1
+        self._count[:8] = count.to_bytes(8, "little")
+        return count
+
+
+def renumber() -> None:
+    """Have the first card be gone from now on, and each of the others be what the next one was."""
+
+    def following(argument: Any) -> Any:
+        if isinstance(argument, int) and 0 <= argument < _MOST_CARDS:
+            return argument + 1
+        if isinstance(argument, _NUMBERS) and 0 <= argument.value < _MOST_CARDS:
+            return type(argument)(argument.value + 1)
+        return argument
+
+    def call(function: Any, arguments: tuple[Any, ...]) -> Any:
+        return function(*map(following, arguments[:2]), *arguments[2:])
+
+    _interpose(call)
 
 
 def without_library() -> None:
@@ -110,27 +151,24 @@ def fail() -> int:
     return _CODE
 
 
-def _interpose(step: Callable[[], int | None]) -> None:
+def _interpose(call: Callable[[Any, tuple[Any, ...]], Any]) -> None:
     found = ctypes.CDLL.__getitem__
 
     def function_of(self: ctypes.CDLL, name: Any) -> Any:
-        return _Function(found(self, name), step)
+        return _Function(found(self, name), call)
 
     ctypes.CDLL.__getitem__ = function_of  # type: ignore[method-assign]
 
 
 class _Function:
-    """A function of a library with a step before and after it; the rest is the function's own."""
+    """A function of a library that is called by way of `call`; the rest is the function's own."""
 
-    def __init__(self, function: Any, step: Callable[[], int | None]) -> None:
+    def __init__(self, function: Any, call: Callable[[Any, tuple[Any, ...]], Any]) -> None:
         object.__setattr__(self, "_function", function)
-        object.__setattr__(self, "_step", step)
+        object.__setattr__(self, "_call", call)
 
     def __call__(self, *arguments: Any) -> Any:
-        instead = self._step()
-        answer = self._function(*arguments) if instead is None else instead
-        instead = self._step()
-        return answer if instead is None else instead
+        return self._call(self._function, arguments)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._function, name)

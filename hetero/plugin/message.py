@@ -1,20 +1,37 @@
-"""What is asked of a vendor's process and what it answers, as JSON with a length before it."""
+"""What is asked of a vendor's process and what it answers, as JSON with two numbers before it."""
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TypeVar
 
-from hetero.model import Allocation, Device, Edits, Usage, codec
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, Edits, Usage, codec
+from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.plugin.vendor import Vendor
 
-#: A message is this length and then as many bytes of JSON.
-LENGTH = struct.Struct("!I")
+#: A message is a length, the number of the question, and then as many bytes of JSON.
+HEADER = struct.Struct("!II")
 #: The most bytes of a message; 64 cards with a link to each other take 0.3 MiB.
 MOST = 4 << 20
+#: The most devices of one vendor on a machine; eight cards of seven MIG instances are eight.
+MOST_DEVICES = 256
+#: The most characters of what a vendor says is wrong: it is one line of a table.
+SHOWN = 400
+#: The most bytes of a name that the grant file holds, and of a string that execve(2) passes on.
+_NAME, _STRING = 63, 1 << 17
+#: Names that are parts of paths, those of variables, and what is filled into paths of a container.
+_WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_TEMPLATE = re.compile(r"([^{}\0]|\{[A-Za-z_][A-Za-z0-9_-]*\}){1,4096}")
+#: Variables that programs of other vendors need: a program that is given none of a vendor's devices
+#: has the vendor's variables set to "no device".
+_NOT_ITS_OWN = re.compile(r"PATH|HOME|USER|SHELL|PWD|TERM|LANG|TMPDIR|(LC|LD|HETERO|PYTHON).*")
+#: Above what 64 bits with a sign hold.
+_TOO_MANY = 1 << 63
 
 T = TypeVar("T")
 
@@ -69,20 +86,89 @@ def is_last(question: Question, answer: Answer) -> bool:
     return answer.absent or not answer.loaded or question.ask == "vendor"
 
 
-def framed(message: Question | Answer) -> bytes:
+def framed(message: Question | Answer, number: int) -> bytes:
     """Return a message as it goes through a pipe. Raises `ValueError` for one that is too long."""
     text = codec.dumps(message, indent=None).encode()
     if len(text) > MOST:
         raise ValueError(f"{len(text)} bytes, which is more than {MOST}")
-    return LENGTH.pack(len(text)) + text
+    return HEADER.pack(len(text), number) + text
 
 
 def read(text: bytes, cls: type[T], *, source: str) -> T:
-    """Return the message in what came behind a length. Raises `BadInput`."""
+    """Return the message in what came behind a header. Raises `BadInput`."""
     return codec.loads(text.decode(errors="replace"), cls, source=source)
+
+
+def expect_sound(question: Question, answer: Answer) -> None:
+    """Raise `BadInput` for what has the right types and can be no device, edit or figure."""
+    if answer.vendor is not None:
+        _expect_vendor(answer.vendor)
+    if len(answer.devices) > MOST_DEVICES:
+        raise BadInput(f"gave {len(answer.devices)} devices: {MOST_DEVICES} at most")
+    for device in answer.devices:
+        _expect_device(device)
+    if answer.edits is not None:
+        _expect_edits(answer.edits, {device.uuid for device in question.devices})
+    if answer.usage is not None:
+        usage = answer.usage
+        per_process = (*(usage.processes or {}).values(), *(usage.busy or {}).values())
+        for amount in (usage.memory, usage.core, usage.power, *per_process):
+            if amount is not None and not 0 <= amount < _TOO_MANY:
+                raise BadInput(f"gave {amount} where a figure of what is used was due")
+
+
+def _expect_vendor(vendor: Vendor) -> None:
+    for word in filter(None, (vendor.name, vendor.limiter)):
+        if not _WORD.fullmatch(word):
+            raise BadInput(f"gave {word[:_NAME]!r} as a name: lower case letters, digits, - and _")
+    for name in (*vendor.visible, *vendor.runtime):
+        if not _VARIABLE.fullmatch(name) or _NOT_ITS_OWN.fullmatch(name):
+            raise BadInput(f"gave {name[:_NAME]!r} as a variable that names its devices")
+    for text in (*vendor.device_nodes, *vendor.files):
+        if not _TEMPLATE.fullmatch(text):
+            raise BadInput(f"gave {text[:_NAME]!r} as a path: braces have names of attributes")
+    if not _is_string(vendor.none):
+        raise BadInput(f"gave {vendor.none[:_NAME]!r} for no device")
+
+
+def _expect_device(device: Device) -> None:
+    if not _is_name(device.uuid):
+        raise BadInput(f"gave {device.uuid!r} as a UUID: at most {_NAME} bytes, all printable")
+    missing = {CORE, MEMORY, SLOTS} - device.capacity.keys()
+    if missing:
+        raise BadInput(f"device {device.uuid}: no {' or '.join(sorted(missing))} in its capacity")
+    for name, amount in (*device.capacity.items(), ("index", device.index)):
+        if not 0 <= amount < _TOO_MANY:
+            raise BadInput(f"device {device.uuid}: {name} {amount}")
+    if len(device.health or "") > SHOWN:
+        raise BadInput(f"device {device.uuid}: its health has more than {SHOWN} characters")
+
+
+def _expect_edits(edits: Edits, devices: Iterable[str]) -> None:
+    for device, part in edits.parts.items():
+        if device not in devices or not _is_name(part):
+            raise BadInput(f"gave {part!r} as the name of a slice of {device!r}")
+    mounted = (path for mount in edits.mounts for path in (mount.source, mount.target))
+    for text in (*edits.env.values(), *edits.device_nodes, *edits.cdi, *edits.files, *mounted):
+        if not _is_string(text):
+            raise BadInput(f"gave {text[:_NAME]!r} in its edits")
+    for name in edits.env:
+        if not name or "=" in name or not _is_string(name):
+            raise BadInput(f"gave {name[:_NAME]!r} as a variable")
+
+
+def _is_name(text: str) -> bool:
+    return text.isprintable() and 0 < len(text.encode()) <= _NAME
+
+
+def _is_string(text: str) -> bool:
+    """Whether the kernel takes a text: without NUL, and no half of a character."""
+    sound = text.encode(errors="replace").decode() == text
+    return sound and "\0" not in text and len(text) < _STRING
 
 
 @cache
 def prepare() -> None:
     """Import and make here what reading takes, so that no fork of this process has to."""
-    read(framed(Question(ask="vendor", within=0.0))[LENGTH.size :], Question, source="a question")
+    question = framed(Question(ask="vendor", within=0.0), 0)
+    read(question[HEADER.size :], Question, source="a question")

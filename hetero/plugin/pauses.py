@@ -1,12 +1,13 @@
-"""Remembers between commands which vendors gave no answer in time: only the first waits for it.
+"""Remembers between commands which vendors gave no answer in time, and which enforced nothing.
 
-A program that goes on remembers that itself (`supervisor`).
+Only the first command waits for an answer that does not come; a program that goes on remembers that
+itself (`supervisor`). `hetero doctor` says what a failed enforce said.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,6 +41,15 @@ class Pauses:
             return None
         return f"{noted['why']}: not asked again for {left:.0f} s"
 
+    def failure(self, plugin: Plugin, ask: str) -> str | None:
+        """Return what was noted of a vendor last, be it asked again or not."""
+        why = self._read().get(_key(plugin, ask), {}).get("why")
+        return None if why is None else str(why)
+
+    def fail(self, plugin: Plugin, ask: str, why: str) -> None:
+        """Note that a vendor failed in what is asked again at any time."""
+        self._write({**self._read(), _key(plugin, ask): {"why": why}})
+
     def add(self, plugin: Plugin, ask: str, why: str) -> None:
         """Note that a vendor gave no answer."""
         notes, key = self._read(), _key(plugin, ask)
@@ -60,7 +70,7 @@ class Pauses:
             return {}
 
     def _write(self, notes: dict[str, Any]) -> None:
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        draft = self.path.with_name(f".{self.path.name}.{threading.get_native_id()}")
         with suppress(OSError, HeteroError):
             self.prepare()
             draft.write_text(json.dumps(notes))

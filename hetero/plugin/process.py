@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from hetero.model.errors import BadInput
-from hetero.plugin.message import LENGTH, MOST, Answer, Question, framed, is_last, prepare, read
+from hetero.plugin.message import HEADER, MOST, Answer, Question, framed, is_last, prepare, read
 from hetero.plugin.respondent import Plugin, Respondent
 
 #: Seconds after which a process that was killed is waited for no longer: it is in the kernel.
@@ -90,6 +90,7 @@ class VendorProcess:
         with suppress(OSError):  # Linux before 5.3
             self._pidfd = os.pidfd_open(self.pid)
         self._starter, self._maker = starter, os.getpid()
+        self._asked = 0  # questions
         descriptors = [self._questions, self._answers, self._pidfd]
         self._finish = weakref.finalize(
             self,
@@ -102,7 +103,8 @@ class VendorProcess:
 
     def send(self, question: Question, until: float) -> None:
         """Ask, by `until` (monotonic seconds). Raises `Ended`, `Overdue`."""
-        rest = framed(question)
+        self._asked += 1
+        rest = framed(question, self._asked)
         while rest:
             try:
                 rest = rest[os.write(self._questions, rest) :]
@@ -116,9 +118,11 @@ class VendorProcess:
 
         Raises `Ended`, `Overdue`, `BadInput`.
         """
-        length = LENGTH.unpack(self._read(LENGTH.size, until))[0]
+        length, number = HEADER.unpack(self._read(HEADER.size, until))
         if length > MOST:
             raise BadInput(f"an answer of {length} bytes")
+        if number != self._asked:
+            raise BadInput("an answer to another question")
         return read(self._read(length, until), Answer, source="an answer")
 
     @property
@@ -266,31 +270,32 @@ def _alone(*pipes: int) -> tuple[int, ...]:
 
 def _serve(plugin: Plugin, questions: int, answers: int) -> None:
     respondent = Respondent(plugin)
-    while (text := _received(questions)) is not None:
+    while (received := _received(questions)) is not None:
+        number, text = received
         question = read(text, Question, source="a question")
         _bound_processor_time(question.within)
         answer = respondent.answer(question)
         try:
-            message = framed(answer)
+            message = framed(answer, number)
         except Exception as error:  # what it gave has no JSON
-            message = framed(Answer(failure=f"{plugin.name}: {question.ask}: {error}"))
+            message = framed(Answer(failure=f"{plugin.name}: {question.ask}: {error}"), number)
         while message:
             message = message[os.write(answers, message) :]
         if is_last(question, answer):
             return
 
 
-def _received(descriptor: int) -> bytes | None:
-    """Return the next message, None at the end of the pipe."""
-    contents, wanted = b"", LENGTH.size
+def _received(descriptor: int) -> tuple[int, bytes] | None:
+    """Return the next message with its number, None at the end of the pipe."""
+    contents, wanted = b"", HEADER.size
     while len(contents) < wanted:
         part = os.read(descriptor, wanted - len(contents))
         if not part:
             return None
         contents += part
-        if wanted == LENGTH.size == len(contents):
-            wanted += LENGTH.unpack(contents)[0]
-    return contents[LENGTH.size :]
+        if wanted == HEADER.size == len(contents):
+            wanted += HEADER.unpack(contents)[0]
+    return HEADER.unpack_from(contents)[1], contents[HEADER.size :]
 
 
 def _bound_processor_time(seconds: float) -> None:

@@ -76,6 +76,7 @@ class _Member:
 
     plugin: Plugin
     asked: Supervisor | InProcess
+    acting: Supervisor | InProcess  # of what takes long: nobody who looks waits for it
     trusted: bool = True
     watch: Watch | None = None
     vendor: Vendor | None = None
@@ -120,7 +121,8 @@ class Registry:
     starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
     `allowed` are the distributions whose code may be run; None: all. An answer may take `seconds`;
     None: as long as its hook takes at most. `pauses` are what commands remember of each other's.
-    Programs that go on and have threads `watch` for news of the devices' health, too.
+    Programs that go on and have threads `watch` for news of the devices' health, too, and have
+    vendors enforce and reconcile in a second process: a look need not wait for a slice.
     """
 
     _plugins: Callable[[], Iterable[Plugin]] = installed
@@ -150,17 +152,23 @@ class Registry:
         allowed = self._allowed
         if allowed is not None and normalised(name) not in map(normalised, allowed):
             why = f"{name or plugin.name} is not among the vendors that the settings allow"
-            return _Member(plugin, InProcess(lambda _: Answer(failure=why)), trusted=False)
+            nobody = InProcess(lambda _: Answer(failure=why))
+            return _Member(plugin, nobody, nobody, trusted=False)
         if not self._apart:
-            return _Member(plugin, InProcess(Respondent(plugin).answer))
-        watch = Watch(plugin, self._starter) if self._watch else None
-        return _Member(plugin, Supervisor(plugin, self._starter, self._pauses), watch=watch)
+            here = InProcess(Respondent(plugin).answer)
+            return _Member(plugin, here, here)
+        acting = Supervisor(plugin, self._starter, self._pauses)
+        if not self._watch:
+            return _Member(plugin, acting, acting)
+        looking = Supervisor(plugin, self._starter)
+        return _Member(plugin, looking, acting, watch=Watch(plugin, self._starter))
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
         member = self._member(name)
         if not member.whole:
-            answer = self._ask(name, Question(ask="vendor", within=self._seconds or LOOK))
+            question = Question(ask="vendor", within=self._seconds or LOOK)
+            (answer,) = self._ask_all([member], question)
             if answer.failure is not None:
                 raise NotFound(answer.failure)
         assert member.vendor is not None  # noqa: S101 - `_member` saw to it
@@ -248,7 +256,7 @@ class Registry:
             assert vendor is not None  # noqa: S101 - `_member` saw to it
             pieces = tuple(piece for piece in allocation.pieces if piece.vendor == name)
             mine = tuple(by_uuid[piece.device] for piece in pieces)
-            answer = self._ask(
+            answer = self._act(
                 name,
                 Question(
                     ask="enforce",
@@ -289,9 +297,14 @@ class Registry:
                 parts=tuple(sorted(parts.get(device.uuid, ()))),
                 directory=str(directory / device.vendor),
             )
-            failure = self._ask(device.vendor, question).failure
+            failure = self._act(device.vendor, question).failure
             faults += [failure] if failure is not None else []
         return tuple(dict.fromkeys(faults))
+
+    def failures(self) -> tuple[str, ...]:
+        """Return what each vendor said whose last enforce failed, here or in another command."""
+        notes, asked = self._pauses, [one.plugin for one in self._members if one.trusted]
+        return tuple(filter(None, (notes.failure(one, "enforce") for one in asked if notes)))
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
@@ -332,6 +345,7 @@ class Registry:
         """End the processes of all vendors; who is asked again is started again."""
         for member in self._members:
             member.asked.close()
+            member.acting.close()
             if member.watch:
                 member.watch.close()
 
@@ -349,9 +363,9 @@ class Registry:
         refused = (member.refused for member in likely if member.plugin.name == name)
         raise NotFound(next(filter(None, refused), f"no vendor {name!r} is installed"))
 
-    def _ask(self, name: str, question: Question) -> Answer:
-        (answer,) = self._ask_all([self._member(name)], question)
-        return answer
+    def _act(self, name: str, question: Question) -> Answer:
+        """Have a vendor make or destroy something."""
+        return self._member(name).acting.ask(question)()
 
     def _ask_all(self, members: Iterable[_Member], question: Question) -> list[Answer]:
         """Ask all of them the same at the same time."""

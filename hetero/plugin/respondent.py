@@ -14,13 +14,10 @@ from hetero.model import Device, Edits, Usage
 from hetero.model.errors import DriverAbsent
 from hetero.plugin import hookspecs
 from hetero.plugin.driver import DriverError
-from hetero.plugin.message import Answer, Failure, Question
+from hetero.plugin.message import SHOWN, Answer, Failure, Question
 from hetero.plugin.vendor import Vendor
 
 T = TypeVar("T")
-
-#: How much of what a vendor says is shown: it is one line of a table.
-_SHOWN = 400
 
 
 class Plugin(Protocol):
@@ -136,7 +133,7 @@ def guarded(name: str, stage: str, ask: Callable[[], T]) -> T:
 
 def _line(said: str) -> str:
     line = " ".join(said.split())
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+    return line if len(line) <= SHOWN else line[: SHOWN - 1] + "…"
 
 
 def _loaded(name: str, load: Callable[[], object]) -> tuple[pluggy.HookRelay, Vendor]:
@@ -157,7 +154,8 @@ def _discovered(name: str, cards: Iterable[object] | None) -> Answer:
         if isinstance(card, DriverError):
             faults.append(_line(str(card)))
         elif isinstance(card, Device) and card.vendor == name:
-            devices.append(card)
+            long = card.health is not None and len(card.health) > SHOWN
+            devices.append(evolve(card, health=_line(card.health or "")) if long else card)
         else:
             raise TypeError(f"gave {card!r}, not a Device of its own")
     return Answer(devices=tuple(devices), faults=tuple(faults))

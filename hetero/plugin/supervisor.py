@@ -12,7 +12,7 @@ from collections.abc import Callable
 from attrs import define, field
 
 from hetero.model.errors import BadInput
-from hetero.plugin.message import Answer, Failure, Question, is_last
+from hetero.plugin.message import Answer, Failure, Question, expect_sound, is_last
 from hetero.plugin.pauses import Pauses, doubled
 from hetero.plugin.process import Ended, Overdue, Starter, VendorProcess, how_it_ended
 from hetero.plugin.respondent import Plugin
@@ -21,6 +21,8 @@ from hetero.plugin.respondent import Plugin
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
 #: What later commands do not ask a vendor that gave no answer. What belongs to a grant is asked.
 _REMEMBERED = ("discover", "observe", "vendor")
+#: What nobody sees of a vendor unless `hetero doctor` says it.
+_KEPT = ("enforce",)
 #: Processes that were killed and do not end, after which none is started any more.
 ABANDONED = 3
 
@@ -29,7 +31,7 @@ ABANDONED = 3
 class Supervisor:
     """One vendor behind processes of its own. Threads may ask; they wait for each other.
 
-    `pauses` are those that earlier commands left.
+    `pauses` are the notes that earlier commands left.
     """
 
     plugin: Plugin
@@ -88,6 +90,7 @@ class Supervisor:
         try:
             assert self._process is not None  # noqa: S101 - `ask` has started it
             answer = self._process.receive(until)
+            expect_sound(question, answer)
         except (Ended, Overdue, BadInput) as error:
             self._failed(question, error)
             return self._why
@@ -99,7 +102,9 @@ class Supervisor:
                 self._pause(answer)
             elif question.ask != "vendor":
                 self._failures = 0
-            if self.pauses:
+            if answer.failure is not None and question.ask in _KEPT:
+                self._keep(question, answer.failure)
+            elif self.pauses:
                 self.pauses.remove(self.plugin, question.ask)
             return answer
         finally:
@@ -124,10 +129,16 @@ class Supervisor:
         why = f"{self.plugin.name}: {question.ask}: {why}"
         if self.pauses and isinstance(error, Overdue) and question.ask in _REMEMBERED:
             self.pauses.add(self.plugin, question.ask, why)
+        self._keep(question, why)
         self._pause(Answer(failure=why))
         if not isinstance(error, Overdue) and self._failures == 1:
             self._asked_again = 0.0  # nobody waited, and what was begun can be undone
         self._to_undo = question.ask == "enforce"
+
+    def _keep(self, question: Question, why: str) -> None:
+        """Note what a failed enforce said, until one succeeds."""
+        if self.pauses and question.ask in _KEPT:
+            self.pauses.fail(self.plugin, question.ask, why)
 
     def _pause(self, why: Answer) -> None:
         self._why = why

@@ -26,6 +26,7 @@ from hetero.model import Selector
 from hetero.plugin.entry_points import Entry
 from hetero.plugin.fork_server import ForkServer
 from hetero.plugin.registry import Registry
+from hetero.plugin.supervisor import Supervisor
 from tests.kube.api_server import FakeApi
 from tests.kube.conftest import card
 from tests.kube.control_plane import free_port
@@ -128,6 +129,40 @@ def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_do(
         try:
             async with world(registry=registry, awaited=GOOD) as at:
                 await story(at)
+        finally:
+            registry.close()
+
+    run(play)
+
+
+def test_pods_of_other_vendors_start_while_one_hangs_in_enforce(site: Path) -> None:
+    bad = install_hostile(site, ["hang"], ["enforce"])["hang", "enforce"]
+    entries = [install(site, "good", good()), bad]
+
+    async def story(at: World, hanging: Supervisor) -> None:
+        def admit(entry: Entry) -> asyncio.Future[Any]:
+            pod = at.bind(entry.name, card=card_of(entry), vendor=Selector((entry.name,)))
+            return asyncio.ensure_future(at.kubelet.admit(pod))
+
+        await until(lambda: card_of(bad) in at.kubelet.devices)
+        hung = admit(bad)
+        await until(lambda: hanging._lock.locked())
+        await admit(entries[0])
+        assert not hung.done()
+        assert "Unhealthy" not in at.kubelet.devices[card_of(bad)].values()
+        assert hanging._process
+        hanging._process.stop()
+        with pytest.raises(grpc.aio.AioRpcError, match="enforce: its process was ended by SIGKILL"):
+            await hung
+        assert {"default/good/main"} == set(at.standing())
+
+    async def play() -> None:
+        registry = Registry(lambda: entries, ForkServer(dict(os.environ)), watch=True)
+        acting = registry._members[1].acting
+        assert isinstance(acting, Supervisor)
+        try:
+            async with world(registry=registry, awaited=GOOD) as at:
+                await story(at, acting)
         finally:
             registry.close()
 

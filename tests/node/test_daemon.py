@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from hetero.node.node import Node
 from hetero.node.resize import resize
 from hetero.node.view.bypass import PERIOD
 from hetero.node.view.doctor import examine
+from hetero.plugin.hookspecs import hookimpl
+from hetero.plugin.testing import MemoryVendor
 
 from .conftest import request
 from .users import ALICE, BOB, ROOT, Machine, grants, plain, until
@@ -115,6 +118,31 @@ def test_without_heterod_a_user_has_a_ledger_of_its_own_and_is_told(stopped: Mac
     assert own
     assert says is not None
     assert re.fullmatch(r"grants that other users made are not seen: `hetero install`.*", says)
+
+
+class WaitsOnce(MemoryVendor):
+    """Makes its first share when there is a file `go` in the ledger's directory."""
+
+    @hookimpl
+    def hetero_enforce(self, directory: Path) -> None:
+        state = directory.parent.parent
+        with suppress(FileExistsError), (state / "first").open("x"):
+            assert until((state / "go").exists, within=60)
+
+
+def test_users_are_served_while_a_vendor_makes_another_ones_share(stopped: Machine) -> None:
+    def admit(node: Node) -> str:
+        return node.admit(request(memory=GiB), command=["test"])[0].grant.user
+
+    stopped.vendor = WaitsOnce
+    stopped.start()
+    hers = stopped.begin(ALICE, admit)
+    assert until((stopped.state / "first").exists)
+    his = stopped.said_by(BOB, admit)
+    assert [str(ALICE)] == [*stopped.said_by(ROOT, grants).values()]  # his ended with his program
+    (stopped.state / "go").touch()
+
+    assert (str(ALICE), str(BOB)) == (hers(), his)
 
 
 def finding(node: Node) -> tuple[str, str]:

@@ -77,6 +77,7 @@ class Machine:
 
     path: Path
     settings: Settings = field(factory=Settings)
+    vendor: type[MemoryVendor] = MemoryVendor
     daemon: int | None = None
     _children: list[int] = field(factory=list)
 
@@ -86,7 +87,7 @@ class Machine:
 
     def node(self) -> Node:
         """Return the node as the calling user meets it."""
-        vendor = MemoryVendor(rack(16 * GiB), limiter="cuda")
+        vendor = self.vendor(rack(16 * GiB), limiter="cuda")
         if os.geteuid() == 0:
             return Node(
                 registry=Registry.of(vendor), ledger=Ledger(self.state), settings=self.settings

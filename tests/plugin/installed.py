@@ -48,7 +48,7 @@ def hetero_discover():
 
 def good(name: str = "good") -> str:
     """Return the source of a vendor with one card, which works."""
-    return _GOOD.format(name=name, NAME=name.upper())
+    return _GOOD.format(name=name, NAME=name.upper().replace("-", "_"))
 
 
 def install(site: Path, name: str, source: str) -> Entry:

@@ -200,7 +200,8 @@ def killed_at(step: int, action: Callable[[], object], *, alone: bool) -> bool:
     Library.call = _counted(Library.call, _is_change, stepped)  # type: ignore[method-assign]
     plugin.note = _counted(plugin.note, lambda *_: True, stepped)
     if not alone:
-        Ledger.change = _counted(Ledger.change, lambda *_: True, stepped)  # type: ignore[method-assign]
+        for name in ("add", "replace", "change"):
+            setattr(Ledger, name, _counted(getattr(Ledger, name), lambda *_: True, stepped))
     try:
         action()
     except Refused:
@@ -268,9 +269,10 @@ def test_a_slice_killed_at_any_step_of_its_life_leaves_nothing(
     assert Rack(tmp_path, CARDS[vendor]).meet(kill_at_each) > 2
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["its vendor", "who asked"])
 @pytest.mark.parametrize("vendor", CARDS)
-def test_an_admission_whose_vendor_dies_at_any_step_is_refused_and_leaves_nothing(
-    tmp_path: Path, vendor: str
+def test_an_admission_killed_at_any_step_leaves_nothing(
+    tmp_path: Path, vendor: str, alone: bool
 ) -> None:
     def admit() -> None:
         node = Node(registry=registry(vendor), ledger=Ledger(tmp_path / "state"))
@@ -278,8 +280,13 @@ def test_an_admission_whose_vendor_dies_at_any_step_is_refused_and_leaves_nothin
 
     def kill_at_each() -> int:
         step = 0
-        while killed_at(step := step + 1, admit, alone=True):
+        while killed_at(step := step + 1, admit, alone=alone):
             machine = Machine(tmp_path / "state" / "slices", vendor)
+            if (
+                not alone
+            ):  # the next who looks destroys it; its vendor's death was told to who asked
+                node = Node(registry=registry(vendor), ledger=Ledger(tmp_path / "state"))
+                assert () == node.sweep()
             assert set() == slices(machine, machine.devices[0]), step
             assert () == Ledger(tmp_path / "state").snapshot().grants
         return step

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -71,10 +72,12 @@ class Allocator:
     pods: dict[str, Plain] = field(init=False, factory=dict)  # on this node, by UID
     # Set when a share may have to go.
     reconcile_due: asyncio.Event = field(init=False, factory=asyncio.Event)
-    # By a pod's UID, its grants by container as they are made or were: one pod after the other, as
-    # the API tells of them, since each making needs the ledger for itself.
+    # By a pod's UID, its grants by container as they are made or were: of the same vendors one pod
+    # after the other, as the API tells of them. Whoever waits for a vendor has others go on.
     _making: dict[str, asyncio.Future[dict[str, Grant]]] = field(init=False, factory=dict)
-    _maker: ThreadPoolExecutor = field(init=False, factory=partial(ThreadPoolExecutor, 1))
+    _makers: defaultdict[frozenset[str], ThreadPoolExecutor] = field(
+        init=False, factory=partial(defaultdict, partial(ThreadPoolExecutor, 1))
+    )
     # The resource and the ids last preferred, for whom and when.
     _preferred: tuple[str, frozenset[str], SignedContainer, float] | None = field(
         init=False, default=None
@@ -298,7 +301,9 @@ class Allocator:
         making = self._making.get(uid)
         if making is None:
             given = signed(pod, Key.read(self.key_file), node=self.name)
-            making = asyncio.get_running_loop().run_in_executor(self._maker, self._pin, given)
+            vendors = frozenset().union(*(wanted.allocation.vendors for wanted in given))
+            maker = self._makers[vendors]
+            making = asyncio.get_running_loop().run_in_executor(maker, self._pin, given)
             self._making[uid] = making
             making.add_done_callback(partial(self._done, uid))
         return making

@@ -9,12 +9,14 @@ import socket
 import struct
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from hetero.model.errors import HeteroError, Refused
 from hetero.node.daemon.actions import Done, abort, carry_out, refusal
@@ -41,7 +43,10 @@ _ROOT = 0
 
 @define
 class Server:
-    """One heterod: what it carries out is serialised, with users in rotation."""
+    """One heterod: what it carries out is serialised, with users in rotation.
+
+    What waits for a vendor to make or destroy slices has its place no more: others go on.
+    """
 
     node: Node
     _waiting: dict[int, deque[asyncio.Future[None]]] = field(factory=dict)
@@ -52,6 +57,7 @@ class Server:
     async def serve(self, listener: socket.socket) -> None:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(MOST))  # one that waits keeps nobody out
         listener.setblocking(False)
         while True:
             connection, _ = await loop.sock_accept(listener)
@@ -73,10 +79,11 @@ class Server:
         try:
             with connection, suppress(OSError, asyncio.TimeoutError, ValueError):
                 text = await asyncio.wait_for(_read(connection), DEADLINE)
-                async with self._place(uid):
+                async with self._place(uid) as leave:
                     if _is_gone(connection):
                         return
-                    done = await asyncio.to_thread(carry_out, self.node, text, uid)
+                    node = evolve(self.node, aside=leave)
+                    done = await asyncio.to_thread(carry_out, node, text, uid)
                 await self._deliver(connection, done)
         finally:
             self._open[uid] -= 1
@@ -90,24 +97,35 @@ class Server:
             await asyncio.wait_for(_send(connection, done), DEADLINE)
         except (OSError, asyncio.TimeoutError):
             if handle:
-                async with self._place(_ROOT):
-                    await asyncio.to_thread(abort, self.node, handle)
+                async with self._place(_ROOT) as leave:
+                    await asyncio.to_thread(abort, evolve(self.node, aside=leave), handle)
             raise
         if handle:
             os.close(handle.descriptor)
 
     @asynccontextmanager
-    async def _place(self, uid: int) -> AsyncIterator[None]:
-        """Wait until nothing else is carried out; of those that wait, users alternate."""
+    async def _place(self, uid: int) -> AsyncIterator[Callable[[], object]]:
+        """Wait until nothing else is carried out; of those that wait, users alternate.
+
+        What is given leaves the place early, from any thread.
+        """
         if self._busy:
             place = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(uid, deque()).append(place)
             await place
         self._busy = True
+        has_it = True
+
+        def leave() -> None:
+            nonlocal has_it
+            if has_it:
+                has_it = False
+                self._busy = self._next()
+
         try:
-            yield
+            yield partial(asyncio.get_running_loop().call_soon_threadsafe, leave)
         finally:
-            self._busy = self._next()
+            leave()
 
     def _next(self) -> bool:
         """Let the user go on who has waited longest since the last time; return whether any did."""

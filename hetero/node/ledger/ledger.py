@@ -211,15 +211,29 @@ class Ledger:
             raise HeteroError(f"{what}: {error.strerror}") from None
         return GrantHandle(grant, self.directory(grant.id), descriptor)
 
-    def pin(self, grant: Grant, *, beside: Sequence[Grant]) -> None:
+    def replace(self, handle: GrantHandle, grant: Grant) -> GrantHandle:
+        """Have what this process holds be `grant`, under a new id; within `admission`.
+
+        After an error nothing of both is left but the handle's descriptor.
+        """
+        self._remove(handle.grant.id)
+        made = self.add(grant)
+        os.dup2(made.descriptor, handle.descriptor, inheritable=False)
+        os.close(made.descriptor)
+        return evolve(made, descriptor=handle.descriptor)
+
+    def pin(self, grant: Grant, *, instead_of: GrantHandle, beside: Sequence[Grant]) -> None:
         """Make `grant` stand under its own id until `unpin`; within `admission`.
 
-        `beside` is what the admission found. A kubelet waits meanwhile: nothing is read again.
+        It takes the place of what this process held for it. `beside` is what the admission found. A
+        kubelet waits meanwhile: nothing is read again.
         """
+        self._remove(instead_of.grant.id)
         os.close(self._build(grant))
         try:
             with self._in_a_line():
-                self._enforce((*beside, grant))
+                others = (entry for entry in beside if entry.id != instead_of.grant.id)
+                self._enforce((*others, grant))
         except HeteroError:
             self._remove(grant.id)
             raise

@@ -59,6 +59,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *_daemon(node),
         *_ledger(node),
         *_slices(node, discovery),
+        *_enforcing(node),
         *_bypass(node, discovery),
         *_open_to_each_other(node, discovery),
     )
@@ -270,3 +271,10 @@ def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
         yield Finding("slices", Verdict.BAD, f"{fault}: it is tried again at every admission")
     if not faults:
         yield Finding("slices", Verdict.OK, "none is left over")
+
+
+def _enforcing(node: Node) -> Iterator[Finding]:
+    """Yield what the vendors said that failed at the last grant of their devices."""
+    for failure in node.registry.failures():
+        says = f"{failure}: kept until a grant of its devices succeeds"
+        yield Finding("enforce", Verdict.BAD, says)
