@@ -10,6 +10,13 @@ from hetero.model.frozen import frozen
 from hetero.model.granularity import Counters
 
 
+class Truth(Enum):
+    """What a word that says yes or no may be."""
+
+    TRUE = "true"
+    FALSE = "false"
+
+
 class Policy(str, Enum):
     """What happens to core time a grant does not use."""
 

@@ -24,7 +24,7 @@ static void log_refusal(enum ledger_answer answer, int device, uint64_t bytes, u
              device, mib(bytes), mib(used), mib(limit));
 }
 
-CUresult charge(int device, uint64_t bytes)
+CUresult charge_now(int device, uint64_t bytes)
 {
     if (tenancy() == TENANCY_REFUSED)
         return CUDA_ERROR_NOT_PERMITTED;
@@ -36,13 +36,18 @@ CUresult charge(int device, uint64_t bytes)
     if (region == NULL || bytes == 0)
         return region == NULL ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
     uint64_t limit = terms_memory(tenant_terms(device));
-    if (!charge_fits(device, bytes))
-        more_room(device, bytes); /* what is kept of freed memory is better used than refused */
     enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit);
     if (answer == LEDGER_GRANTED)
         return CUDA_SUCCESS;
     log_refusal(answer, device, bytes, ledger_used(region, (unsigned)device), limit);
     return answer == LEDGER_OVER ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_PERMITTED;
+}
+
+CUresult charge(int device, uint64_t bytes)
+{
+    if (bytes > 0 && counted(device) && !charge_fits(device, bytes))
+        more_room(device, bytes); /* what is kept of freed memory is better used than refused */
+    return charge_now(device, bytes);
 }
 
 bool charge_fits(int device, uint64_t bytes)
@@ -52,9 +57,9 @@ bool charge_fits(int device, uint64_t bytes)
     return region != NULL && bytes <= limit && ledger_used(region, (unsigned)device) <= limit - bytes;
 }
 
-bool charge_within(int device, uint64_t slack)
+bool charge_within(int device)
 {
-    return ledger_used(tenant_region(), (unsigned)device) <= terms_memory(tenant_terms(device)) + slack;
+    return ledger_used(tenant_region(), (unsigned)device) <= terms_memory(tenant_terms(device));
 }
 
 bool charge_held(int device, uint64_t bytes)
@@ -62,7 +67,7 @@ bool charge_held(int device, uint64_t bytes)
     struct region *region = tenant_region();
     if (region == NULL || ledger_reserve(region, (unsigned)device, bytes, UINT64_MAX) != LEDGER_GRANTED)
         return false;
-    return charge_within(device, 0);
+    return charge_within(device);
 }
 
 static void (*givers[HELD_EXEC])(const struct entry *);

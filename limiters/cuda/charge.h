@@ -10,11 +10,14 @@
  * whether anything may be charged at all. */
 CUresult charge(int device, uint64_t bytes);
 
+/* The same, without having room made first. */
+CUresult charge_now(int device, uint64_t bytes);
+
 /* Whether `bytes` would fit now; nothing is charged and nothing is counted as refused. */
 bool charge_fits(int device, uint64_t bytes);
 
-/* Whether what is charged is within the limit and `slack` bytes. */
-bool charge_within(int device, uint64_t slack);
+/* Whether what is charged is within the limit. */
+bool charge_within(int device);
 
 /* Charge what is held already, whether it fits or not. False: it does not. */
 bool charge_held(int device, uint64_t bytes);

@@ -61,6 +61,11 @@ static struct image read_elf(const char *data, uint64_t size)
 
 /* ------------------------------------------------------------------------------------------------------------- PTX */
 
+static bool starts(const char *at, const char *text)
+{
+    return strncmp(at, text, strlen(text)) == 0;
+}
+
 /* Past spaces and comments. */
 static const char *skip_space(const char *at)
 {
@@ -122,15 +127,62 @@ static uint64_t type_bytes(const char *at, size_t length)
     return bits * (pair ? 2 : 1) / 8;
 }
 
-/* A product of numbers, as an array's size may be written. 0: it is something else. */
+static uint64_t value_of(const char **at, unsigned strength);
+
+/* A number or what is in parentheses. */
+static uint64_t operand(const char **at)
+{
+    *at = skip_space(*at);
+    bool inner = **at == '(';
+    if (inner)
+        ++*at;
+    uint64_t value = inner ? value_of(at, 0) : number(at);
+    *at = skip_space(*at);
+    *at += (inner && **at == ')') || (!inner && **at == 'U');
+    *at = skip_space(*at);
+    return value;
+}
+
+/* How strongly an operator binds; 0: it is none of those that sizes are written with. */
+static unsigned strength_of(const char *at)
+{
+    if (*at == '*' || *at == '/' || *at == '%')
+        return 3;
+    if (*at == '+' || *at == '-')
+        return 2;
+    return starts(at, "<<") || starts(at, ">>") ? 1 : 0;
+}
+
+static uint64_t combined(char sign, uint64_t one, uint64_t other)
+{
+    switch (sign) {
+    case '*': return product(one, other);
+    case '/': return other == 0 ? 0 : one / other;
+    case '%': return other == 0 ? 0 : one % other;
+    case '+': return sum(one, other);
+    case '-': return one - other;
+    case '<': return other > 63 || one > UINT64_MAX >> other ? UINT64_MAX : one << other;
+    default: return other > 63 ? 0 : one >> other;
+    }
+}
+
+/* A constant expression of operators that bind more strongly than `strength`. */
+static uint64_t value_of(const char **at, unsigned strength)
+{
+    uint64_t value = operand(at);
+    for (unsigned binds; (binds = strength_of(*at)) > strength;) {
+        char sign = **at;
+        *at += binds == 1 ? 2 : 1;
+        value = combined(sign, value, value_of(at, binds));
+    }
+    return value;
+}
+
+/* What an array's size is written as. 0: it is something else. */
 static uint64_t size_of_array(const char **at)
 {
-    uint64_t elements = 1;
-    do {
-        *at = skip_space(*at + 1);
-        elements = product(elements, number(at));
-        *at = skip_space(**at == 'U' ? *at + 1 : *at);
-    } while (**at == '*');
+    ++*at;
+    uint64_t elements = value_of(at, 0);
     bool closed = **at == ']';
     *at += closed;
     return closed ? elements : 0;
@@ -165,11 +217,6 @@ static const char *next_place(const char *at, char *before)
     const char *next = skip_space(at + 1);
     *before = next == at + 1 ? *at : ' ';
     return next;
-}
-
-static bool starts(const char *at, const char *text)
-{
-    return strncmp(at, text, strlen(text)) == 0;
 }
 
 static struct image read_ptx(const char *text)

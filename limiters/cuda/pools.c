@@ -277,7 +277,7 @@ CUresult pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uin
         fits(growth, bytes, prepaid, stream);
     }
     if (growth->charged > prepaid)
-        answer = charge(pool->device, growth->charged - prepaid);
+        answer = charge_now(pool->device, growth->charged - prepaid);
     else
         growth->charged = prepaid;
     if (answer != CUDA_SUCCESS)

@@ -168,14 +168,13 @@ bool uncounted_settle(int device)
         return true;
     pthread_mutex_lock(&measuring);
     bool known = measure(device, &more);
-    uint64_t slack = devices[device].count * BLOCK;
     pthread_mutex_unlock(&measuring);
     if (!known || more <= 0) {
         refund(device, (uint64_t)-more);
         return true;
     }
     charge_held(device, (uint64_t)more);
-    bool within = charge_within(device, slack);
+    bool within = charge_within(device);
     if (!within)
         log_line(LOG_INFO, "device %d: the driver holds %llu MiB more than was asked for, which does not fit", device,
                  (unsigned long long)more >> 20);

@@ -29,8 +29,8 @@ void context_over(CUcontext context);
  * functions, each context has larger stacks from then on. */
 void code_loaded(uint64_t bytes, bool calls);
 
-/* Charge what is beyond what is known, or give back what no longer is. False: the limit and 2 MiB for each context are
- * passed. */
+/* Charge what is beyond what is known, or give back what no longer is. False: there is more, and the limit is passed.
+ */
 bool uncounted_settle(int device);
 
 /* The same, where it was not looked at in the last 10 ms. */

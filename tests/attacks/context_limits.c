@@ -99,5 +99,6 @@ int main(void)
         {"lowered after they were taken", lowered},
         {"lowered and raised", lowered_and_raised},
     };
+    with_context = use_buffers; /* what a context has of them by itself is part of it */
     RUN_PARTS(parts);
 }

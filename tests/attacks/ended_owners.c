@@ -155,19 +155,6 @@ static void blocks(void)
     take_over(import_block);
 }
 
-static void keep_descriptor(int owner, const struct shared *shared)
-{
-    (void)shared;
-    receive_file(owner);
-}
-
-/* This process has no context at all. */
-static void descriptors(void)
-{
-    make_owners(own_block, false);
-    take_over(keep_descriptor);
-}
-
 /* ------------------------------------------------------------------------------------------------------- pools */
 
 static void own_pool(void)
@@ -210,9 +197,11 @@ static void pools(void)
 int main(void)
 {
     static const struct part parts[] = {
-        {"pointers whose owners end", pointers},           {"pointers whose owners are killed", of_killed_owners},
-        {"pointers freed by their owner", freed_by_owner}, {"blocks whose owners end", blocks},
-        {"descriptors whose owners end", descriptors},     {"pools whose owners end", pools},
+        {"pointers whose owners end", pointers},
+        {"pointers whose owners are killed", of_killed_owners},
+        {"pointers freed by their owner", freed_by_owner},
+        {"blocks whose owners end", blocks},
+        {"pools whose owners end", pools},
     };
     RUN_PARTS(parts);
 }

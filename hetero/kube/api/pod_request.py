@@ -1,4 +1,7 @@
-"""Reads what a pod asks for: resources and annotations by the names that vendors declare."""
+"""Reads what a pod asks for: resources and annotations by the names that vendors declare.
+
+Over 400 lines because one pod is read once, from all of what it says.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from hetero.model import (
     Priority,
     Request,
     Selector,
+    Truth,
 )
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_count
@@ -42,13 +46,6 @@ _DEFAULT = "default"
 _MOST_READ = 4096
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Enum)
-
-
-class _Truth(Enum):
-    """What an annotation that says yes or no may say."""
-
-    TRUE = "true"
-    FALSE = "false"
 
 
 Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
@@ -255,7 +252,7 @@ class Vocabulary:
                 co_tenancy=_co_tenancy(resource_names, qos_class),
                 on_excess=_word(notes, ON_EXCESS, OnExcess),
                 on_bypass=_word(notes, ON_BYPASS, OnBypass),
-                strict=_word(notes, STRICT, _Truth) is _Truth.TRUE,
+                strict=_word(notes, STRICT, Truth) is Truth.TRUE,
             ),
         )
 
