@@ -65,15 +65,6 @@ static void pitched(void)
         ;
 }
 
-static void streams(void)
-{
-    CUstream stream;
-    open_card();
-    take_memory();
-    for (unsigned i = 0; i < 400 && CU(cuStreamCreate)(&stream, 0) == CUDA_SUCCESS; i++)
-        ;
-}
-
 int main(void)
 {
     static const struct part parts[] = {
@@ -82,7 +73,6 @@ int main(void)
         {"every second piece freed", pinned_by_half},
         {"small arrays", small_arrays},
         {"pitches", pitched},
-        {"streams", streams},
     };
     RUN_PARTS(parts);
 }
