@@ -25,6 +25,8 @@ from hetero_benchmarks.job import JOBS, command
 from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machine
 
 from hetero.model import Policy
+from hetero.node.ledger.grant_dir import USAGE
+from hetero.node.ledger.usage_region import read_region
 from hetero.node.node import Node
 from hetero.node.simulation import enter
 from hetero.node.view.bypass import PERIOD as APART
@@ -96,7 +98,8 @@ def record(machine: Machine, name: str, seconds: float, policy: Policy) -> dict[
             holding = node.processes(entry.id for entry in grants)
             owner = {pid: identity for identity, pids in holding.items() for pid in pids}
             usage = node.registry.observe(device)
-            samples.append(sample_of(node, grants, device, usage, owner))
+            regions = {entry.id: read_region(node.directory(entry.id) / USAGE) for entry in grants}
+            samples.append(sample_of(grants, device, usage, owner, regions))
             time.sleep(PERIOD)
         for program in programs:
             program.line()

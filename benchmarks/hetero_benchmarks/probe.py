@@ -199,10 +199,10 @@ def _open_shared(handle: bytes, rest: int) -> tuple[int, str]:
     free = runtime.memGetInfo()[0]
     runtime.malloc(rest)
     try:
-        runtime.malloc(1)
+        runtime.malloc(MiB)
     except runtime.CUDARuntimeError as error:
         return free, str(error)
-    return free, "one byte more was granted"
+    return free, "a MiB more was granted"
 
 
 def jax(limit: int) -> None:

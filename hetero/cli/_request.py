@@ -57,6 +57,12 @@ _OPTIONS = (
         help="Of programs without a limiter, or that take device time past it: report shows them "
         "(default); kill ends them.",
     ),
+    click.option(
+        "--strict",
+        is_flag=True,
+        help="Functions that the driver has and the limiter does not know are answered as if the "
+        "driver had none. Else they are passed on, and logged with HETERO_LOG=info.",
+    ),
     *(
         click.option(f"--{flag}{name}", multiple=True, metavar="NAME", help=says)
         for name, said in (
@@ -99,6 +105,7 @@ def request_from(
     whole: bool,
     on_excess: str | None,
     on_bypass: str | None,
+    strict: bool,
     **names: tuple[str, ...],
 ) -> Request:
     """Return the request the flags make. Raises `BadInput`."""
@@ -117,4 +124,5 @@ def request_from(
         uuid=choice_of(names, "uuid"),
         on_excess=OnExcess(on_excess) if on_excess else None,
         on_bypass=OnBypass(on_bypass) if on_bypass else None,
+        strict=strict,
     )

@@ -45,6 +45,7 @@ from hetero.model.request import (
     Priority,
     Request,
     Selector,
+    Truth,
     following,
 )
 from hetero.model.usage import Usage
@@ -85,6 +86,7 @@ __all__ = [
     "Step",
     "Template",
     "Templated",
+    "Truth",
     "Usage",
     "Whole",
     "following",

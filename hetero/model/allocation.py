@@ -38,7 +38,8 @@ class DeviceAllocation:
 class Allocation:
     """The pieces of all devices of one container, and how they are to be enforced.
 
-    `on_excess` and `on_bypass` None: as the node's settings say.
+    `on_excess` and `on_bypass` None: as the node's settings say. `strict`: what the driver offers
+    and the limiter does not know is not to be had.
     """
 
     pieces: tuple[DeviceAllocation, ...]
@@ -46,6 +47,7 @@ class Allocation:
     priority: Priority = Priority.LOW
     on_excess: OnExcess | None = None
     on_bypass: OnBypass | None = None
+    strict: bool = False
 
     @property
     def vendors(self) -> frozenset[str]:

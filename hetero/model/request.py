@@ -10,6 +10,13 @@ from hetero.model.frozen import frozen
 from hetero.model.granularity import Counters
 
 
+class Truth(Enum):
+    """What a word that says yes or no may be."""
+
+    TRUE = "true"
+    FALSE = "false"
+
+
 class Policy(str, Enum):
     """What happens to core time a grant does not use."""
 
@@ -118,7 +125,8 @@ class Request:
     `exclusive` takes each device whole whatever share is asked; `empty` takes only the share, but
     of a device nobody holds (mutex); `numa` wants all devices on one NUMA node; `links` wants the
     best-connected ones (and for a single device the worst-connected, to leave the others be).
-    `on_excess` and `on_bypass` None: as the node's settings say.
+    `on_excess` and `on_bypass` None: as the node's settings say. `strict`: what the driver offers
+    and the limiter does not know is not to be had.
     """
 
     asks: tuple[Ask, ...]
@@ -135,6 +143,7 @@ class Request:
     co_tenancy: tuple[CoTenancy, ...] = ()
     on_excess: OnExcess | None = None
     on_bypass: OnBypass | None = None
+    strict: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not self.asks:

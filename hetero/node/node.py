@@ -371,7 +371,8 @@ class Node:
         """Return what the grant file is to say, one limit for each grant."""
         counts = self.settings.context
         return tuple(
-            limit_of(piece, devices[piece.device], context=counts) for piece in allocation.pieces
+            limit_of(piece, devices[piece.device], context=counts, strict=allocation.strict)
+            for piece in allocation.pieces
         )
 
     def release(self, name: str, *, force: bool = False, grace: float = 5.0) -> str:
@@ -603,6 +604,6 @@ def user() -> str:
 def program(pid: int) -> str:
     """Return the name of the program a process runs, for people to read."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return "ended"

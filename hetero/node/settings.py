@@ -308,8 +308,8 @@ def _texts(name: str, of: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _word(name: str, value: object, words: type[E]) -> E:
-    for one in words:
+def _word(name: str, value: object, choices: type[E]) -> E:
+    for one in choices:
         if value == one.value:
             return one
-    raise BadInput(f"{name} {value!r} is none of {', '.join(one.value for one in words)}")
+    raise BadInput(f"{name} {value!r} is none of {', '.join(one.value for one in choices)}")

@@ -44,7 +44,7 @@ from hetero.placement.match import allocate
 from hetero.placement.node_reason import Said, node_reason
 from hetero.placement.place_pod import place_pod
 from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights
-from hetero.placement.price import NEVER, Lessons, Prices, Shape, Want
+from hetero.placement.price import DEAREST, NEVER, Lessons, Prices, Shape, Want
 from hetero.placement.state import Cluster
 from hetero.placement.victims import NO_GANGS, Gang, Victims, fewest
 
@@ -52,6 +52,8 @@ from hetero.placement.victims import NO_GANGS, Gang, Victims, fewest
 _APART = "shared otherwise"
 #: Shapes whose costs are kept up to date, and changes that are remembered for them.
 _MOST_ROWS, _MOST_CHANGES = 1024, 100_000
+#: What a node that a pod claims costs more, to all but that pod: more than any other.
+_CLAIM = 2 * DEAREST
 #: So many new states of cards, and it is time to forget those no card is in any more.
 _MOST_STATES = 20_000
 
@@ -80,7 +82,8 @@ class _Row:
     """What a shape costs on every node, as of a point in the list of changes."""
 
     shape: Shape
-    costs: list[int]  # by the node's number; NEVER where it does not fit
+    #: By the node's number: NEVER where it does not fit, and `_CLAIM` more where a pod claims it.
+    costs: list[int]
     #: (cost, number) of every node it fits on, the cheapest first, among what is out of date.
     heap: list[tuple[int, int]]
     said: dict[int, Said]  # by nodes that it seemed to fit on and that cannot place it
@@ -186,7 +189,7 @@ class SchedulerCache:
         if ran and uid in self.standing:
             self.demand.end()
         self._counted.discard(uid)
-        self._claims.drop(uid)
+        self._drop_claim(uid)
         self.release(uid)
 
     # --- what a scheduler asks ------------------------------------------------------------------
@@ -198,24 +201,27 @@ class SchedulerCache:
 
         One that another pod than `uid` claims comes after all others.
         """
-        row, nodes = self._row(pod, weights), self.cluster().nodes
-        over, heap, costs = self._over_quota(pod), row.heap, row.costs
-        passed: list[tuple[int, int]] = []
-        found = claimed = None
-        while heap and found is None:
-            cost, number = heap[0]
+        row, cluster, over = self._row(pod, weights), self.cluster(), self._over_quota(pod)
+        nodes, heap, costs = cluster.nodes, row.heap, row.costs
+
+        def serves(number: int) -> bool:
             name = nodes[number].name
-            if costs[number] == cost and name in offered and self._kinds[name] not in over:
-                if not self._claims.keeps_out(uid, name):
-                    found = name
-                    break
-                claimed = claimed or name
+            return costs[number] < NEVER and name in offered and self._kinds[name] not in over
+
+        own = (cluster.number[name] for name in self._claims.of(uid) if name in cluster.number)
+        best = min(((costs[one] - _CLAIM, one) for one in own if serves(one)), default=None)
+        passed = list[tuple[int, int]]()
+        while heap and (best is None or heap[0] < best):
+            cost, number = heap[0]
+            if costs[number] == cost and serves(number):
+                best = heap[0]
+                break
             heappop(heap)
             if costs[number] == cost:
                 passed.append((cost, number))
         for one in passed:
             heappush(heap, one)
-        return found or claimed
+        return nodes[best[1]].name if best else None
 
     def claim(self, uid: str, pod: Pod, offered: Iterable[str]) -> None:
         """Have the nodes nearest to empty kept clear for a pod that wants a whole one and waits.
@@ -245,10 +251,17 @@ class SchedulerCache:
             and cluster.free_milli[number]
             and not cluster.closed[number]
             and self._kinds[name] not in over
-            and not self._claims.keeps_out(uid, name)
+            and name not in self._claims.nodes
         )
         able_nodes = (node.name for _, number in near if could_serve(node := cluster.nodes[number]))
         self._claims.add(uid, tuple(islice(able_nodes, CLAIMED)))
+        self._changes += [cluster.number[name] for name in self._claims.of(uid)]
+
+    def _drop_claim(self, uid: str) -> None:
+        claimed = self._claims.drop(uid)
+        if self._cluster is not None:
+            number = self._cluster.number
+            self._changes += [number[name] for name in claimed if name in number]
 
     def serving(self, pod: Pod, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
         """Return those of the nodes that can serve the pod, and what each of the others says."""
@@ -288,10 +301,13 @@ class SchedulerCache:
     def costs(
         self, pod: Pod, names: Iterable[str], *, weights: Weights | None = None
     ) -> dict[str, int]:
-        """Return what the pod costs on those of the nodes that serve it; least is best."""
+        """Return what the pod costs on those of the nodes that serve it; least is best.
+
+        Of nodes that a pod claims there is nothing.
+        """
         row, number_of = self._row(pod, weights), self.cluster().number
         at = ((name, row.costs[number_of[name]]) for name in names if name in number_of)
-        return {name: cost for name, cost in at if cost < NEVER}
+        return {name: cost for name, cost in at if cost < DEAREST}
 
     def reserve(
         self,
@@ -325,7 +341,7 @@ class SchedulerCache:
         self._stand(uid, placement)
 
     def _stand(self, uid: str, placement: Placement) -> None:
-        self._claims.drop(uid)
+        self._drop_claim(uid)
         self.standing[uid] = placement
         self._on.setdefault(placement.node, set()).add(uid)
         self._move(placement, times=1)
@@ -641,27 +657,29 @@ class SchedulerCache:
         searched: Iterable[int] = range(len(cluster.nodes))
         if shape.exact:
             searched = cluster.mixed if shape.want.wanted.request is not None else ()
+        claimed = (cluster.number[name] for name in self._claims.nodes if name in cluster.number)
         # Of thousands of nodes most are alike: each kind is asked once, by any of its nodes.
         one_of = dict(zip(cluster.alike, range(len(cluster.nodes)), strict=True))
         known = {alike: prices.cost(number, shape) for alike, number in one_of.items()}
         row.costs = [known[alike] for alike in cluster.alike]
-        for number in searched:
+        for number in {*searched, *claimed}:
             row.costs[number] = self._cost(number, row, prices)
         row.heap = _heap(row.costs)
         return row
 
     def _cost(self, number: int, row: _Row, prices: Prices) -> int:
         """Return what the row's shape costs on a node; NEVER, and why, where it has no place."""
-        cost = prices.cost(number, row.shape)
+        cost, cluster = prices.cost(number, row.shape), self.cluster()
         row.said.pop(number, None)
-        if cost < NEVER:
-            cluster = self.cluster()
-            if not _is_exact(row.shape, number, cluster):  # so far it may fit
-                answer = self._place_pod(row.shape.pod, cluster.nodes[number].name)
-                if isinstance(answer, Refusal):
-                    row.said[number] = _verdict(answer)
-                    return NEVER
-        return cost
+        if cost == NEVER:
+            return NEVER
+        name = cluster.nodes[number].name
+        if not _is_exact(row.shape, number, cluster):  # so far it may fit
+            answer = self._place_pod(row.shape.pod, name)
+            if isinstance(answer, Refusal):
+                row.said[number] = _verdict(answer)
+                return NEVER
+        return cost + _CLAIM if name in self._claims.nodes else cost
 
 
 def _heap(costs: list[int]) -> list[tuple[int, int]]:

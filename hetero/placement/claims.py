@@ -16,23 +16,24 @@ class Claims:
     Others are placed there only where no other node serves them.
     """
 
-    _nodes: dict[str, tuple[str, ...]] = field(factory=dict)
-    _pods: dict[str, str] = field(factory=dict)
+    nodes: set[str] = field(factory=set)  # that anybody claims
+    _of: dict[str, tuple[str, ...]] = field(factory=dict)
 
     def __contains__(self, uid: str) -> bool:
         """Return whether a pod has chosen its nodes, perhaps none."""
-        return uid in self._nodes
+        return uid in self._of
 
-    def keeps_out(self, uid: str, node: str) -> bool:
-        """Return whether a node is claimed by another pod."""
-        return self._pods.get(node, uid) != uid
+    def of(self, uid: str) -> tuple[str, ...]:
+        """Return the nodes that a pod claims."""
+        return self._of.get(uid, ())
 
     def add(self, uid: str, nodes: tuple[str, ...]) -> None:
         """Claim nodes that nobody claims for a pod."""
-        self._nodes[uid] = nodes
-        self._pods.update(dict.fromkeys(nodes, uid))
+        self._of[uid] = nodes
+        self.nodes.update(nodes)
 
-    def drop(self, uid: str) -> None:
-        """Give up what a pod claims, if it does."""
-        for node in self._nodes.pop(uid, ()):
-            del self._pods[node]
+    def drop(self, uid: str) -> tuple[str, ...]:
+        """Give up what a pod claims, if it does, and return that."""
+        nodes = self._of.pop(uid, ())
+        self.nodes.difference_update(nodes)
+        return nodes

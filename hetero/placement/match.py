@@ -270,6 +270,7 @@ def allocate(request: Request, chosen: Iterable[tuple[Device, Portion]]) -> Allo
         priority=request.priority,
         on_excess=request.on_excess,
         on_bypass=request.on_bypass,
+        strict=request.strict,
     )
 
 

@@ -28,12 +28,14 @@ from hetero.placement.placement_policy import Weights
 from hetero.placement.state import Cluster, Kind, State
 from hetero.placement.usable import PodClass, Usable, Worth, coarse
 
-#: A cost no placement has: the pod does not fit. Sums of a node's devices stay below it.
-NEVER = 1 << 50
+#: What every placement costs less than: sums of a node's devices stay below it.
+DEAREST = 1 << 50
+#: A cost no placement has: the pod does not fit. Above what a claim adds (see `cache`).
+NEVER = 4 * DEAREST
 #: Shapes kept in mind; beyond it they are met anew.
 _MOST_SHAPES = 4096
 #: What one step of `Portion.conceded` costs: more than all else of a node by any weights. Those of
-#: a node's devices stay below NEVER.
+#: a node's devices stay below DEAREST.
 _CONCEDED = 1 << 42
 _END = Container()  # parts one group of a pod's containers from the next
 

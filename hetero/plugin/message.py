@@ -17,7 +17,7 @@ from hetero.plugin.vendor import Vendor
 HEADER = struct.Struct("!II")
 #: The most bytes of a message; 64 cards with a link to each other take 0.3 MiB.
 MOST = 4 << 20
-#: The most devices of one vendor on a machine; the parts of a partitioned card are no devices.
+#: The most devices of one vendor on a machine; a card counts once, however many parts it has.
 MOST_DEVICES = 256
 #: The most characters of what a vendor says is wrong: it is one line of a table.
 SHOWN = 400

@@ -49,7 +49,9 @@ class Size:
     cards: int
     arrived: int
     refused: int  # loss: not placed at once; queue: not placed by the end
-    waited: float  # seconds, mean; those that wait at the end count with what they have waited
+    #: Seconds, mean; those that wait at the end count with what they have waited. Those that no
+    #: node serves even when it is empty do not wait: their wait would only say how long a run is.
+    waited: float
     waited_p99: float
 
 
@@ -111,6 +113,8 @@ class _Replay:
         self.now = 0.0
         self.ends: list[tuple[float, str]] = []
         self.waiting: list[tuple[int, int, int, float]] = []  # -priority, order, pod, since
+        self.empty = Player("first", nodes, (), seed)
+        self.runs_alone: dict[object, bool] = {}  # by class of pod, of those that were refused
         self.sizes = _Sizes()
         self.measuring = False
         self.seconds = self.used = 0.0  # measured: time, and what was used in it
@@ -158,9 +162,20 @@ class _Replay:
                 self.whole.append(self.player.cluster.whole_nodes())
             cards = self._cards(number)
             self.sizes.arrived[cards] = self.sizes.arrived.get(cards, 0) + 1
-        if not self._try(order, number, self.now) and self.protocol.mode == "queue":
+        if self._try(order, number, self.now) or self.protocol.mode == "loss":
+            return
+        if self._runs_alone(number):
             self.waiting.append((-self.trace.pods[number].priority, order, number, self.now))
             self.waiting.sort()
+
+    def _runs_alone(self, number: int) -> bool:
+        """Return whether an empty cluster serves a pod."""
+        found = self.runs_alone.get(self.classes[number])
+        if found is None:
+            found = self.empty.place("", self.trace.pods[number], 0.0)
+            self.empty.end("")
+            self.runs_alone[self.classes[number]] = found
+        return found
 
     def _try_all(self) -> None:
         """Try those that wait as kube-scheduler does: by priority, then by age."""

@@ -31,7 +31,8 @@ enum hetero_priority { HETERO_PRIORITY_LOW = 0, HETERO_PRIORITY_HIGH = 1 };
 enum {
     HETERO_FLAG_SPILL = 1,   /* the node grants more memory than the card has: what does not fit lies with the host */
     HETERO_FLAG_CONTEXT = 2, /* what a process's context takes of the card counts against its memory */
-    HETERO_FLAGS = HETERO_FLAG_SPILL | HETERO_FLAG_CONTEXT,
+    HETERO_FLAG_STRICT = 4,  /* what the driver offers and the limiter does not know is not to be had */
+    HETERO_FLAGS = HETERO_FLAG_SPILL | HETERO_FLAG_CONTEXT | HETERO_FLAG_STRICT,
 };
 
 struct hetero_grant_device {

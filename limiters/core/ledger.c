@@ -67,14 +67,14 @@ uint64_t ledger_own(struct region *region, unsigned device)
     return bytes;
 }
 
-void ledger_uncharged(struct region *region, enum hetero_uncharged kind, unsigned device, int64_t change)
+void ledger_say(struct region *region, enum hetero_said kind, unsigned device, int64_t change)
 {
     if (!region_lock(region))
         return;
-    uint64_t *bytes = &region->uncharged[kind][device];
+    uint64_t *bytes = &region->said[kind][device];
     uint64_t less = change < 0 ? -(uint64_t)change : 0;
     *bytes = less == 0 ? *bytes + (uint64_t)change : *bytes > less ? *bytes - less : 0;
-    region_write_uncharged(region);
+    region_say(region);
     region_unlock(region);
 }
 

@@ -18,11 +18,9 @@ void ledger_release(struct region *region, unsigned device, uint64_t bytes);
 /* Bytes that this process reserved and did not give back. */
 uint64_t ledger_own(struct region *region, unsigned device);
 
-/* The driver counts `change` bytes more for this process (less, where negative) that it is not to be charged for. To be
- * told of each context when it was made and when it ended (what the driver's figure for the process changed by, or what
- * the card's free memory did), and of each block of another process that is mapped and let go. What nobody tells of is
- * taken for memory that got past the limiter. */
-void ledger_uncharged(struct region *region, enum hetero_uncharged kind, unsigned device, int64_t change);
+/* Change what this process says of itself (region.h). What the driver counts for it, and it neither was charged for nor
+ * says, is taken for memory that got past the limiter. */
+void ledger_say(struct region *region, enum hetero_said kind, unsigned device, int64_t change);
 
 /* Bytes held by the live processes of the grant, with what root says they hold besides (grant.h, excess). */
 uint64_t ledger_used(struct region *region, unsigned device);

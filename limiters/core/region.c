@@ -98,7 +98,7 @@ void region_forget(struct region *region)
 {
     region->slot = -1;
     memset(region->own, 0, sizeof region->own);
-    memset(region->uncharged, 0, sizeof region->uncharged);
+    memset(region->said, 0, sizeof region->said);
     memset((void *)region->owed, 0, sizeof region->owed);
     pthread_mutex_init(&region->mine, NULL); /* a thread of the parent may have held it at the fork */
 }
@@ -182,6 +182,15 @@ static bool keep_open(struct region *region, int file, int slot)
     return region->keeper != MAP_FAILED && madvise(region->keeper, page, MADV_DONTFORK) == 0;
 }
 
+/* Whether the slot may be one whose process ended and whose memory others have open: a sweep will tell. */
+static bool is_left(const struct hetero_region_slot *slot)
+{
+    for (unsigned d = 0; slot->pid != 0 && d < HETERO_MAX_DEVICES; d++)
+        if (slot->said[HETERO_SAID_SHARED][d] > 0)
+            return true;
+    return false;
+}
+
 static int lock_slot(struct region *region, int file)
 {
     unsigned start = 0;
@@ -189,7 +198,7 @@ static int lock_slot(struct region *region, int file)
         if (tried == FIRST_SLOTS)
             start = atomic_fetch_add(&region->shared->next, 1) % HETERO_REGION_SLOTS;
         unsigned s = tried < FIRST_SLOTS ? tried : (start + tried) % HETERO_REGION_SLOTS;
-        if (lock_byte(file, F_OFD_SETLK, F_WRLCK, (int)s))
+        if (!is_left(&region->shared->slots[s]) && lock_byte(file, F_OFD_SETLK, F_WRLCK, (int)s))
             return (int)s;
     }
     log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path, HETERO_REGION_SLOTS);
@@ -207,7 +216,7 @@ static bool take_slot(struct region *region)
     if (slot >= 0 && keep_open(region, file, slot)) {
         region->slot = slot;
         region->pid = (uint32_t)getpid();
-        region_write_uncharged(region); /* over a dead process's */
+        region_say(region); /* over a dead process's */
     }
     close(file);
     return region->slot >= 0;
@@ -257,9 +266,34 @@ struct hetero_region_slot *region_slot(struct region *region)
     return &region->shared->slots[region->slot];
 }
 
-void region_write_uncharged(struct region *region)
+void region_say(struct region *region)
 {
-    memcpy(region_slot(region)->uncharged, region->uncharged, sizeof region->uncharged);
+    memcpy(region_slot(region)->said, region->said, sizeof region->said);
+}
+
+/* Whether a live process, or this one, has memory of others open. */
+static bool anything_open(const struct region *region, int file, unsigned device)
+{
+    for (unsigned s = 0, count = reached(region->shared); s < count; s++)
+        if (region->shared->slots[s].said[HETERO_SAID_OPENED][device] > 0 &&
+            ((int)s == region->slot || held(file, (int)s)))
+            return true;
+    return false;
+}
+
+/* Of a dead process's slot: what it shared stays charged while that may be open. */
+static void sweep_slot(struct region *region, int file, struct hetero_region_slot *slot)
+{
+    struct hetero_region_slot left = {0};
+    for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++) {
+        uint64_t shared = slot->said[HETERO_SAID_SHARED][d];
+        if (shared == 0 || !anything_open(region, file, d))
+            continue;
+        left.used[d] = shared < slot->used[d] ? shared : slot->used[d];
+        left.said[HETERO_SAID_SHARED][d] = left.used[d];
+        left.pid = HETERO_REGION_LEFT;
+    }
+    *slot = left;
 }
 
 void region_sweep(struct region *region)
@@ -270,7 +304,7 @@ void region_sweep(struct region *region)
         struct hetero_region_slot *slot = &region->shared->slots[s];
         if (slot->pid == 0 || (int)s == region->slot || held(file, (int)s))
             continue;
-        memset(slot, 0, sizeof *slot);
+        sweep_slot(region, file, slot);
         swept = true;
     }
     if (file >= 0)

@@ -46,21 +46,24 @@ struct hetero_region_device {
     uint64_t reserved[7];
 }; /* 128 bytes */
 
-/* What the driver counts for a process and nobody is to charge it for. */
-enum hetero_uncharged {
-    HETERO_UNCHARGED_CONTEXT,  /* its contexts, as measured when they were made */
-    HETERO_UNCHARGED_IMPORTED, /* blocks that another process of the grant is charged for */
-    HETERO_UNCHARGED_KINDS,
+/* What a process says of itself besides what is charged. */
+enum hetero_said {
+    HETERO_SAID_UNCHARGED, /* bytes that the driver counts for it and nobody is charged for: contexts and code */
+    HETERO_SAID_SHARED,    /* bytes of what is charged that others may have open, too */
+    HETERO_SAID_OPENED,    /* how often it has memory of others open */
+    HETERO_SAID_KINDS,
 };
 
+/* Instead of a PID: its process ended, and others have open what it shared. Charged until nobody has anything open. */
+#define HETERO_REGION_LEFT UINT32_MAX
+
 struct hetero_region_slot {
-    uint64_t used[HETERO_MAX_DEVICES]; /* bytes this process holds; under the lock */
-    /* Bytes of each kind, for who compares with the driver; under the lock. */
-    uint64_t uncharged[HETERO_UNCHARGED_KINDS][HETERO_MAX_DEVICES];
-    uint32_t pid; /* for people to look at; 0 is a free slot */
+    uint64_t used[HETERO_MAX_DEVICES];                    /* bytes this process holds; under the lock */
+    uint64_t said[HETERO_SAID_KINDS][HETERO_MAX_DEVICES]; /* under the lock */
+    uint32_t pid;                                         /* for people to look at; 0 is a free slot */
     uint32_t reserved32;
     uint64_t reserved[7];
-}; /* 448 bytes */
+}; /* 576 bytes */
 
 struct hetero_region {
     _Atomic uint64_t magic; /* written last */
@@ -74,11 +77,11 @@ struct hetero_region {
     uint64_t reserved[6];
     struct hetero_region_device devices[HETERO_MAX_DEVICES];
     struct hetero_region_slot slots[HETERO_REGION_SLOTS];
-}; /* 128 + 16 * 128 + 1024 * 448 = 460928 bytes */
+}; /* 128 + 16 * 128 + 1024 * 576 = 592000 bytes */
 
 _Static_assert(sizeof(struct hetero_region_device) == 128, "region device layout");
-_Static_assert(sizeof(struct hetero_region_slot) == 448, "region slot layout");
-_Static_assert(sizeof(struct hetero_region) == 460928, "region layout");
+_Static_assert(sizeof(struct hetero_region_slot) == 576, "region slot layout");
+_Static_assert(sizeof(struct hetero_region) == 592000, "region layout");
 
 /* One process's hold on a region. */
 struct region {
@@ -90,8 +93,8 @@ struct region {
     void *keeper;                     /* the page that keeps its lock */
     uint32_t pid;                     /* ours, for people to look at; known with the slot */
     uint64_t own[HETERO_MAX_DEVICES]; /* bytes this process holds, as only it can know */
-    uint64_t uncharged[HETERO_UNCHARGED_KINDS][HETERO_MAX_DEVICES]; /* as in the slot, as only it can know */
-    _Atomic uint64_t owed[HETERO_MAX_DEVICES]; /* bytes that it gave back while it could not have the lock */
+    uint64_t said[HETERO_SAID_KINDS][HETERO_MAX_DEVICES]; /* as in the slot, as only it can know */
+    _Atomic uint64_t owed[HETERO_MAX_DEVICES];            /* bytes that it gave back while it could not have the lock */
 };
 
 /* Map the region at `path`, giving it its form if this is the first process. False: it cannot be used. */
@@ -109,10 +112,11 @@ void region_unlock(struct region *region);
 /* With the lock held: this process's slot. */
 struct hetero_region_slot *region_slot(struct region *region);
 
-/* With the lock held, or before the slot is in use: write what is uncharged into the slot. */
-void region_write_uncharged(struct region *region);
+/* With the lock held, or before the slot is in use: write what is said into the slot. */
+void region_say(struct region *region);
 
-/* With the lock held: give back what the slots of dead processes still hold. */
+/* With the lock held: give back what the slots of dead processes still hold, but for what they shared while a process
+ * of the grant has memory of others open. */
 void region_sweep(struct region *region);
 
 /* A live process of the grant, as its slot has it: anything that the tenant wrote there. */

@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <stdint.h>
+#include <stdio.h>
 
 typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
@@ -74,18 +75,37 @@ static bool is_the_drivers(struct library *library, struct symbol *row, const vo
     return loaded(library) != NULL && object == object_of(symbol_real(library, row));
 }
 
+/* What an object has under a name, itself or by what it was linked to; the program itself has no file name. */
+static void *linked(const struct link_map *object, const char *name)
+{
+    void *handle = libc_dlopen(*object->l_name == '\0' ? NULL : object->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    void *found = handle == NULL ? NULL : libc_dlsym(handle, name);
+    if (handle != NULL)
+        dlclose(handle);
+    return is_of_this_library(found) ? NULL : found;
+}
+
+/* The same of whatever is loaded. */
+static void *linked_anywhere(const char *name)
+{
+    void *found = NULL;
+    const struct link_map *object = object_of(__ehdr_start);
+    while (object->l_prev != NULL)
+        object = object->l_prev;
+    for (; object != NULL && found == NULL; object = object->l_next)
+        found = linked(object, name);
+    return found;
+}
+
 void *symbol_anothers(struct library *library, struct symbol *row, const void *caller)
 {
     const struct link_map *object = object_of(caller);
-    /* The program itself has no file name. */
-    const char *file = object == NULL || *object->l_name == '\0' ? NULL : object->l_name;
-    void *handle = libc_dlopen(file, RTLD_LAZY | RTLD_NOLOAD), *found = NULL;
-    if (handle != NULL) {
-        found = libc_dlsym(handle, row->name);
-        dlclose(handle);
-    }
-    if (found == NULL || is_of_this_library(found))
+    void *found = object == NULL ? NULL : linked(object, row->name);
+    if (found == NULL)
         found = after_us(row->name);
+    /* A caller that jumped here left no address. Where the driver's library is not there, only another can be meant. */
+    if (found == NULL && loaded(library) == NULL)
+        found = linked_anywhere(row->name);
     return found == NULL || is_the_drivers(library, row, found) ? NULL : found;
 }
 
@@ -105,6 +125,26 @@ static bool find_ours(const char *name, struct place *place)
                 *place = (struct place){library, &library->rows[row], (*at)->ours[row]};
                 return true;
             }
+    }
+    return false;
+}
+
+/* Whether this handle leads to a driver's function that no table has and that is not to be had. Then dlerror says so:
+ * programs count on it to say something. */
+static bool hidden(void *handle, const char *name)
+{
+    for (const struct symbols *const *at = __start_hetero_symbols; name != NULL && at < __stop_hetero_symbols; at++) {
+        struct library *library = (*at)->library;
+        if (library->hides == NULL || name[0] != library->rows[0].name[0] || name[1] != library->rows[0].name[1] ||
+            handle == RTLD_NEXT || handle == RTLD_DEFAULT || tenancy() == TENANCY_FREE)
+            continue;
+        const struct link_map *object = object_of(libc_dlsym(handle, name));
+        if (object == NULL || !object_is_called(object, library->name) || !library->hides(name))
+            continue;
+        char text[160];
+        snprintf(text, sizeof text, "%s, which the limiter does not know", name);
+        libc_dlsym(handle, text);
+        return true;
     }
     return false;
 }
@@ -149,7 +189,7 @@ __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *h
     void *pass = versioned ? (void *)libc_dlvsym : (void *)libc_dlsym;
     struct place place;
     if (name == NULL || !find_ours(name, &place))
-        return (struct lookup){NULL, pass};
+        return (struct lookup){NULL, hidden(handle, name) ? NULL : pass};
     /* A sanitizer asks for these before anything of it works: nothing is called but what passes such a call on. */
     bool early = place.library == &loader && (handle == RTLD_NEXT || handle == RTLD_DEFAULT);
     if (early && atomic_load(&process.tenancy) != TENANCY_FREE)

@@ -21,6 +21,8 @@ struct library {
     struct symbol *rows;
     size_t count;
     _Atomic bool resolved; /* each row has its function, or the library has none of that name */
+    /* Whether a function of the library that is in no row is answered as if there were none; NULL: none is. */
+    bool (*hides)(const char *name);
 };
 
 struct symbols {

@@ -346,14 +346,22 @@ typedef enum {
     CU_MEM_OPERATION_TYPE_MAP = 1,
     CU_MEM_OPERATION_TYPE_UNMAP = 2,
 } CUmemOperationType;
-typedef struct CUarrayMapInfo_st { /* tiles of a sparse array; what they are is for the driver */
-    int resourceType;
-    void *array; /* or mipmapped array */
-    int subresourceType;
-    unsigned long long subresource[4];
+enum { CU_RESOURCE_TYPE_ARRAY = 0, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1 };
+typedef struct CUarrayMapInfo_st { /* a tile of a sparse array */
+    unsigned resourceType;
+    union {
+        CUmipmappedArray mipmap;
+        CUarray array;
+    } resource;
+    unsigned subresourceType;
+    struct { /* of which there are two forms */
+        unsigned long long word[4];
+    } subresource;
     CUmemOperationType memOperationType;
-    int memHandleType;
-    CUmemGenericAllocationHandle memHandle;
+    unsigned memHandleType;
+    union {
+        CUmemGenericAllocationHandle memHandle;
+    } memHandle;
     unsigned long long offset;
     unsigned deviceBitMask, flags, reserved[2];
 } CUarrayMapInfo;

@@ -5,6 +5,9 @@
 #include "bodies.h"
 #include "charge.h"
 #include "device.h"
+#include "driver.h"
+#include "uncounted.h"
+#include "virtual.h"
 
 static uint64_t element_bytes(CUarray_format format)
 {
@@ -69,7 +72,7 @@ void array_gone(const struct entry *entry)
         tiles_gone((const void *)(uintptr_t)entry->key);
 }
 
-#define CREATE_ARRAY(shape, levels, call)                                                                              \
+#define CREATE_ARRAY(shape, levels, undo, call)                                                                        \
     do {                                                                                                               \
         int device = device_current();                                                                                 \
         uint64_t bytes = array_bytes(shape, levels);                                                                   \
@@ -78,7 +81,11 @@ void array_gone(const struct entry *entry)
             return refused;                                                                                            \
         CUresult answer = call;                                                                                        \
         uint64_t key = answer == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*array : 0;                                       \
-        return settle_array(answer, key, device, bytes);                                                               \
+        answer = settle_array(answer, key, device, bytes);                                                             \
+        if (answer != CUDA_SUCCESS || bytes > SHARED_UP_TO || uncounted_settle(device))                                \
+            return answer;                                                                                             \
+        undo; /* arrays of many sizes waste blocks */                                                                  \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
     } while (0)
 
 CUresult create_array(CUresult (*real)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *), CUarray *array,
@@ -88,19 +95,19 @@ CUresult create_array(CUresult (*real)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *)
     if (shape != NULL)
         flat = (CUDA_ARRAY3D_DESCRIPTOR){
             .Width = shape->Width, .Height = shape->Height, .Format = shape->Format, .NumChannels = shape->NumChannels};
-    CREATE_ARRAY(&flat, 1, real(array, shape));
+    CREATE_ARRAY(&flat, 1, destroy_array(REAL(cuArrayDestroy), *array), real(array, shape));
 }
 
 CUresult create_array_3d(CUresult (*real)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *), CUarray *array,
                          const CUDA_ARRAY3D_DESCRIPTOR *shape)
 {
-    CREATE_ARRAY(shape, 1, real(array, shape));
+    CREATE_ARRAY(shape, 1, destroy_array(REAL(cuArrayDestroy), *array), real(array, shape));
 }
 
 CUresult create_mipmap(CUresult (*real)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned),
                        CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels)
 {
-    CREATE_ARRAY(shape, levels, real(array, shape, levels));
+    CREATE_ARRAY(shape, levels, destroy_mipmap(REAL(cuMipmappedArrayDestroy), *array), real(array, shape, levels));
 }
 
 CUresult destroy_array(CUresult (*real)(CUarray), CUarray array)

@@ -7,7 +7,4 @@
 /* Give back what is charged for an array that is gone. */
 void array_gone(const struct entry *entry);
 
-/* A sparse array is gone, and with it the tiles that were mapped into it (virtual.c). */
-void tiles_gone(const void *array);
-
 #endif

@@ -109,6 +109,14 @@ uint64_t blocks_charged(int device, uint64_t bytes, uint64_t held)
     return ours ? bytes : held;
 }
 
+/* The context has its block again, if an allocation's entry has it. */
+static void context_block_freed(const struct entry *entry)
+{
+    struct entry first;
+    if (entry->link == &with_context)
+        table_take(CONTEXT_BLOCK, (uintptr_t)entry->owner, &first);
+}
+
 CUresult settle_blocks(CUresult answer, const CUdeviceptr *pointer, int device, uint64_t held, uint64_t charged_)
 {
     struct entry of = {.link = held > charged_ ? &with_context : NULL, .owner = context_current()};
@@ -117,14 +125,7 @@ CUresult settle_blocks(CUresult answer, const CUdeviceptr *pointer, int device, 
     return settle_pointer(answer, pointer, device, charged_, of.link);
 }
 
-void context_block_freed(const struct entry *entry)
-{
-    struct entry first;
-    if (entry->link == &with_context)
-        table_take(CONTEXT_BLOCK, (uintptr_t)entry->owner, &first);
-}
-
-void piece_freed(const struct entry *entry)
+static void piece_freed(const struct entry *entry)
 {
     struct entry block, previous, first;
     pthread_mutex_lock(&counting);
@@ -137,6 +138,16 @@ void piece_freed(const struct entry *entry)
     pthread_mutex_unlock(&counting);
     if (last && block.link != NULL)
         refund(block.device, BLOCK);
+}
+
+void pointer_freed(const struct entry *entry)
+{
+    if (is_piece(entry)) {
+        piece_freed(entry);
+    } else {
+        give_back_bytes(entry);
+        context_block_freed(entry);
+    }
 }
 
 void block_over(const struct entry *entry)

@@ -31,12 +31,11 @@ uint64_t blocks_charged(int device, uint64_t bytes, uint64_t held);
 /* The driver answered to an allocation for which `charged` of `held` are charged. */
 CUresult settle_blocks(CUresult answer, const CUdeviceptr *pointer, int device, uint64_t held, uint64_t charged);
 
-/* Whether an entry is a piece; and a piece was freed. */
+/* Whether an entry is a piece. */
 bool is_piece(const struct entry *entry);
-void piece_freed(const struct entry *entry);
 
-/* The context has its block again, if an allocation's entry has it. */
-void context_block_freed(const struct entry *entry);
+/* A piece or an allocation is freed. */
+void pointer_freed(const struct entry *entry);
 
 /* A block's context ended. */
 void block_over(const struct entry *entry);

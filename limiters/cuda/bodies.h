@@ -48,6 +48,7 @@ CUresult import_block(CUresult (*)(CUmemGenericAllocationHandle *, void *, CUmem
                       CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType);
 CUresult map_tiles(CUresult (*)(CUarrayMapInfo *, unsigned, CUstream), CUstream, CUarrayMapInfo *, unsigned, CUstream);
 
+CUresult export_table(CUresult (*)(const void **, const CUuuid *), const void **, const CUuuid *);
 CUresult share_pointer(CUresult (*)(CUipcMemHandle *, CUdeviceptr), CUipcMemHandle *, CUdeviceptr);
 CUresult open_shared(CUresult (*)(CUdeviceptr *, CUipcMemHandle, unsigned), CUdeviceptr *, CUipcMemHandle, unsigned);
 CUresult close_shared(CUresult (*)(CUdeviceptr), CUdeviceptr);

@@ -8,6 +8,7 @@
 #include "device.h"
 #include "uncounted.h"
 
+#include "../core/ledger.h"
 #include "../core/log.h"
 #include "../nvml/shim.h"
 
@@ -30,13 +31,27 @@ void stays_charged(int device, uint64_t bytes)
              (unsigned long long)bytes);
 }
 
+void say_shared(int device, int64_t bytes)
+{
+    if (bytes != 0 && counted(device) && tenant_region() != NULL)
+        ledger_say(tenant_region(), HETERO_SAID_SHARED, (unsigned)device, bytes);
+}
+
+void say_opened(int change)
+{
+    for (uint32_t device = 0; tenant_region() != NULL && device < tenant_grant->device_count; device++)
+        if (counted((int)device))
+            ledger_say(tenant_region(), HETERO_SAID_OPENED, device, change);
+}
+
 /* A pointer that may be opened elsewhere is given back like a block that was exported (memory.c). */
 CUresult share_pointer(CUresult (*real)(CUipcMemHandle *, CUdeviceptr), CUipcMemHandle *handle, CUdeviceptr pointer)
 {
-    struct entry previous, entry = {.kind = HELD_SHARED, .key = pointer};
+    struct entry held, previous, entry = {.kind = HELD_SHARED, .key = pointer};
     CUresult answer = real(handle, pointer);
-    if (answer == CUDA_SUCCESS)
-        table_put(&entry, &previous);
+    if (answer == CUDA_SUCCESS && table_get(HELD_POINTER, pointer, &held) && table_put(&entry, &previous) &&
+        previous.kind == 0)
+        say_shared(held.device, (int64_t)held.bytes);
     return answer;
 }
 
@@ -51,12 +66,18 @@ CUresult share_pointer(CUresult (*real)(CUipcMemHandle *, CUdeviceptr), CUipcMem
 CUresult open_shared(CUresult (*real)(CUdeviceptr *, CUipcMemHandle, unsigned), CUdeviceptr *pointer,
                      CUipcMemHandle handle, unsigned flags)
 {
-    LOOK_AFTER(real(pointer, handle, flags));
+    CUresult answer = real(pointer, handle, flags);
+    if (answer == CUDA_SUCCESS)
+        say_opened(1);
+    LOOK_AFTER(answer);
 }
 
 CUresult close_shared(CUresult (*real)(CUdeviceptr), CUdeviceptr pointer)
 {
-    LOOK_AFTER(real(pointer));
+    CUresult answer = real(pointer);
+    if (answer == CUDA_SUCCESS)
+        say_opened(-1);
+    LOOK_AFTER(answer);
 }
 
 CUresult import_pool(CUresult (*real)(CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long),

@@ -11,6 +11,12 @@
 uint64_t card_used(int device);
 bool card_got_back(int device, uint64_t before, uint64_t bytes);
 
+/* Say in the region that others may have so many more of this process's bytes open (fewer, where negative); that it has
+ * memory of others open once more, or once less, on whatever device. While it has, what others shared stays charged to
+ * the grant when they end. */
+void say_shared(int device, int64_t bytes);
+void say_opened(int change);
+
 /* What a process held and others have. It stays charged until the process ends. */
 void stays_charged(int device, uint64_t bytes);
 

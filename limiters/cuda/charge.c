@@ -1,11 +1,8 @@
 /* Charging memory to the grant (charge.h). */
 #include "charge.h"
 
-#include "array.h"
-#include "blocks.h"
 #include "device.h"
 #include "driver.h"
-#include "room.h"
 
 #include "../core/ledger.h"
 #include "../core/log.h"
@@ -27,7 +24,7 @@ static void log_refusal(enum ledger_answer answer, int device, uint64_t bytes, u
              device, mib(bytes), mib(used), mib(limit));
 }
 
-CUresult charge(int device, uint64_t bytes)
+CUresult charge_now(int device, uint64_t bytes)
 {
     if (tenancy() == TENANCY_REFUSED)
         return CUDA_ERROR_NOT_PERMITTED;
@@ -39,13 +36,18 @@ CUresult charge(int device, uint64_t bytes)
     if (region == NULL || bytes == 0)
         return region == NULL ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
     uint64_t limit = terms_memory(tenant_terms(device));
-    if (!charge_fits(device, bytes))
-        make_room(device, bytes); /* what is kept of freed memory is better used than refused */
     enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit);
     if (answer == LEDGER_GRANTED)
         return CUDA_SUCCESS;
     log_refusal(answer, device, bytes, ledger_used(region, (unsigned)device), limit);
     return answer == LEDGER_OVER ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_PERMITTED;
+}
+
+CUresult charge(int device, uint64_t bytes)
+{
+    if (bytes > 0 && counted(device) && !charge_fits(device, bytes))
+        more_room(device, bytes); /* what is kept of freed memory is better used than refused */
+    return charge_now(device, bytes);
 }
 
 bool charge_fits(int device, uint64_t bytes)
@@ -55,9 +57,9 @@ bool charge_fits(int device, uint64_t bytes)
     return region != NULL && bytes <= limit && ledger_used(region, (unsigned)device) <= limit - bytes;
 }
 
-bool charge_within(int device, uint64_t slack)
+bool charge_within(int device)
 {
-    return ledger_used(tenant_region(), (unsigned)device) <= terms_memory(tenant_terms(device)) + slack;
+    return ledger_used(tenant_region(), (unsigned)device) <= terms_memory(tenant_terms(device));
 }
 
 bool charge_held(int device, uint64_t bytes)
@@ -65,22 +67,36 @@ bool charge_held(int device, uint64_t bytes)
     struct region *region = tenant_region();
     if (region == NULL || ledger_reserve(region, (unsigned)device, bytes, UINT64_MAX) != LEDGER_GRANTED)
         return false;
-    return charge_within(device, 0);
+    return charge_within(device);
+}
+
+static void (*givers[HELD_EXEC])(const struct entry *);
+static void (*room_maker)(int, uint64_t);
+
+void give_back_by(uint32_t kind, void (*give)(const struct entry *))
+{
+    givers[kind] = give;
 }
 
 void give_back(const struct entry *entry)
 {
-    if (entry->kind == HELD_POINTER && is_piece(entry))
-        piece_freed(entry);
-    else if (entry->kind == HELD_ARRAY)
-        array_gone(entry);
-    else if (entry->kind == HELD_POINTER || entry->kind == HELD_MODULE ||
-             (entry->kind >= CONTEXT_LIMIT && entry->kind < HELD_MODULE)) {
-        refund(entry->device, entry->bytes);
-        context_block_freed(entry);
-    }
-    if (entry->kind == HELD_BLOCK)
-        block_over(entry);
+    if (entry->kind < HELD_EXEC && givers[entry->kind] != NULL)
+        givers[entry->kind](entry);
+}
+
+void give_back_bytes(const struct entry *entry)
+{
+    refund(entry->device, entry->bytes);
+}
+
+void more_room_by(void (*make)(int device, uint64_t bytes))
+{
+    room_maker = make;
+}
+
+void more_room(int device, uint64_t bytes)
+{
+    room_maker(device, bytes);
 }
 
 CUresult settle(CUresult answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link)
@@ -144,7 +160,6 @@ static bool lives_in(const struct entry *entry, const void *context)
 void refund_context(CUcontext context)
 {
     struct entry entry;
-    room_context_over(context);
     while (context != NULL && table_take_match(lives_in, context, &entry))
         give_back(&entry);
 }

@@ -10,11 +10,14 @@
  * whether anything may be charged at all. */
 CUresult charge(int device, uint64_t bytes);
 
+/* The same, without having room made first. */
+CUresult charge_now(int device, uint64_t bytes);
+
 /* Whether `bytes` would fit now; nothing is charged and nothing is counted as refused. */
 bool charge_fits(int device, uint64_t bytes);
 
-/* Whether what is charged is within the limit and `slack` bytes. */
-bool charge_within(int device, uint64_t slack);
+/* Whether what is charged is within the limit. */
+bool charge_within(int device);
 
 /* Charge what is held already, whether it fits or not. False: it does not. */
 bool charge_held(int device, uint64_t bytes);
@@ -37,8 +40,15 @@ CUresult settle_pointer(CUresult answer, const CUdeviceptr *pointer, int device,
         return answer;                                                                                                 \
     } while (0)
 
-/* Give back what is charged for an entry that is out of the table. */
+/* Give back what is charged for an entry that is out of the table: as said for its kind, below HELD_EXEC; nothing where
+ * nothing was said. */
 void give_back(const struct entry *entry);
+void give_back_by(uint32_t kind, void (*give)(const struct entry *));
+void give_back_bytes(const struct entry *entry);
+
+/* Get back what was freed and is kept or not back yet, until `bytes` fit: as said once (room.h). */
+void more_room(int device, uint64_t bytes);
+void more_room_by(void (*make)(int device, uint64_t bytes));
 
 /* Whether this answer of the driver means that the host is to hold what was asked of the device. */
 bool spills(CUresult answer, int device);

@@ -8,6 +8,7 @@
 #include "driver.h"
 #include "governors.h"
 #include "pools.h"
+#include "room.h"
 #include "uncounted.h"
 
 #include "../core/log.h"
@@ -73,6 +74,7 @@ static void after_context_ended(CUcontext context)
     while (context != NULL && table_take_match(stream_of, context, &entry))
         ;
     captures_over(context);
+    room_context_over(context);
     refund_context(context);
     context_over(context);
 }

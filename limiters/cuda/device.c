@@ -48,6 +48,14 @@ CUdevice ordinal_of(int device)
     return ordinal;
 }
 
+uint64_t threads_of(int device)
+{
+    int processors = 0, threads = 0;
+    REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal_of(device));
+    REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal_of(device));
+    return (uint64_t)processors * (uint64_t)threads;
+}
+
 /* With one device there is nothing to ask. */
 int device_only(void)
 {

@@ -18,6 +18,9 @@ int device_only(void);
 /* The driver's number of one of the grant's devices that device_of() has met. */
 CUdevice ordinal_of(int device);
 
+/* How many threads one of the grant's devices can hold at once. */
+uint64_t threads_of(int device);
+
 /* Whether every device that this process sees is one of the grant's. */
 bool devices_all_ours(void);
 

@@ -1,6 +1,8 @@
 /* The names of the driver's functions, and what they were found to be (driver.h). */
 #include "driver.h"
 
+#include "known.h"
+
 struct symbol cuda_rows[ROWS] = {
 #define OWN(name_, ...)      [ROW_##name_] = {.name = #name_},
 #define OWN_IN(name_, ...)   [ROW_##name_] = {.name = #name_},
@@ -9,4 +11,4 @@ struct symbol cuda_rows[ROWS] = {
 #include "api.def"
 };
 
-struct library cuda_library = {.name = "libcuda.so.1", .rows = cuda_rows, .count = ROWS};
+struct library cuda_library = {.name = "libcuda.so.1", .rows = cuda_rows, .count = ROWS, .hides = function_hidden};

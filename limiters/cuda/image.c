@@ -2,12 +2,12 @@
  * load. */
 #include "image.h"
 
-#include <ctype.h>
 #include <elf.h>
+#include <fcntl.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Magic numbers, and where a fat binary has its size: fatbinary_section.h and fatBinaryCtl.h of the CUDA toolkit. */
 #define WRAPPER_MAGIC UINT32_C(0x466243b1)
@@ -43,7 +43,7 @@ static struct image read_elf(const char *data, uint64_t size)
 {
     Elf64_Ehdr head;
     memcpy(&head, data, sizeof head);
-    struct image image = {.bytes = sum(head.e_shoff, (uint64_t)head.e_shnum * sizeof(Elf64_Shdr))};
+    struct image image = {.bytes = sum(head.e_shoff, (uint64_t)head.e_shnum * sizeof(Elf64_Shdr)), .calls = true};
     if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_shentsize != sizeof(Elf64_Shdr) ||
         head.e_shstrndx >= head.e_shnum || image.bytes > size)
         return image;
@@ -61,50 +61,128 @@ static struct image read_elf(const char *data, uint64_t size)
 
 /* ------------------------------------------------------------------------------------------------------------- PTX */
 
+static bool starts(const char *at, const char *text)
+{
+    return strncmp(at, text, strlen(text)) == 0;
+}
+
+/* Past spaces and comments. */
 static const char *skip_space(const char *at)
 {
     for (;;) {
-        const char *end = at + strspn(at, " \t\r\n");
-        if (strncmp(end, "//", 2) == 0)
-            end += strcspn(end, "\n");
-        else if (strncmp(end, "/*", 2) == 0)
-            end = strstr(end, "*/") != NULL ? strstr(end, "*/") + 2 : end + strlen(end);
-        if (end == at)
+        if (*at == ' ' || (*at >= '\t' && *at <= '\r')) {
+            at++;
+        } else if (strncmp(at, "//", 2) == 0) {
+            while (*at != '\0' && *at != '\n')
+                at++;
+        } else if (strncmp(at, "/*", 2) == 0) {
+            for (at += 2; *at != '\0' && strncmp(at, "*/", 2) != 0;)
+                at++;
+            at += *at == '\0' ? 0 : 2;
+        } else {
             return at;
-        at = end;
+        }
     }
+}
+
+static bool in_word(char c)
+{
+    return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '_';
 }
 
 /* What follows a dot: a word. */
 static size_t word(const char *at)
 {
     size_t length = 1;
-    while (isalnum((unsigned char)at[length]) || at[length] == '_')
+    while (in_word(at[length]))
         length++;
     return length;
+}
+
+/* A number as C writes it. */
+static uint64_t number(const char **at)
+{
+    uint64_t value = 0, base = 10;
+    if (**at == '0') {
+        base = ((*at)[1] | 32) == 'x' ? 16 : ((*at)[1] | 32) == 'b' ? 2 : 8;
+        *at += base == 8 ? 1 : 2;
+    }
+    for (;; (*at)++) {
+        char c = **at;
+        uint64_t digit = c >= '0' && c <= '9' ? (uint64_t)(c - '0') : (uint64_t)((c | 32) - 'a' + 10);
+        if (!in_word(c) || c == '_' || digit >= base)
+            return value;
+        value = sum(product(value, base), digit);
+    }
 }
 
 /* Bytes of a type such as .b8, .f16x2 or .u64: its first number, doubled for x2; 0: not a type. */
 static uint64_t type_bytes(const char *at, size_t length)
 {
-    size_t digits = 1;
-    while (digits < length && !isdigit((unsigned char)at[digits]))
+    const char *digits = at + 1;
+    while (digits < at + length && (*digits < '0' || *digits > '9'))
         digits++;
-    uint64_t bits = digits < length && strchr("bsuf", at[1]) != NULL ? strtoull(at + digits, NULL, 10) : 0;
+    uint64_t bits = digits < at + length && strchr("bsuf", at[1]) != NULL ? number(&digits) : 0;
     bool pair = length > 2 && at[length - 2] == 'x';
     return bits * (pair ? 2 : 1) / 8;
 }
 
-/* A product of numbers, as an array's size may be written. 0: it is something else. */
+static uint64_t value_of(const char **at, unsigned strength);
+
+/* A number or what is in parentheses. */
+static uint64_t operand(const char **at)
+{
+    *at = skip_space(*at);
+    bool inner = **at == '(';
+    if (inner)
+        ++*at;
+    uint64_t value = inner ? value_of(at, 0) : number(at);
+    *at = skip_space(*at);
+    *at += (inner && **at == ')') || (!inner && **at == 'U');
+    *at = skip_space(*at);
+    return value;
+}
+
+/* How strongly an operator binds; 0: it is none of those that sizes are written with. */
+static unsigned strength_of(const char *at)
+{
+    if (*at == '*' || *at == '/' || *at == '%')
+        return 3;
+    if (*at == '+' || *at == '-')
+        return 2;
+    return starts(at, "<<") || starts(at, ">>") ? 1 : 0;
+}
+
+static uint64_t combined(char sign, uint64_t one, uint64_t other)
+{
+    switch (sign) {
+    case '*': return product(one, other);
+    case '/': return other == 0 ? 0 : one / other;
+    case '%': return other == 0 ? 0 : one % other;
+    case '+': return sum(one, other);
+    case '-': return one - other;
+    case '<': return other > 63 || one > UINT64_MAX >> other ? UINT64_MAX : one << other;
+    default: return other > 63 ? 0 : one >> other;
+    }
+}
+
+/* A constant expression of operators that bind more strongly than `strength`. */
+static uint64_t value_of(const char **at, unsigned strength)
+{
+    uint64_t value = operand(at);
+    for (unsigned binds; (binds = strength_of(*at)) > strength;) {
+        char sign = **at;
+        *at += binds == 1 ? 2 : 1;
+        value = combined(sign, value, value_of(at, binds));
+    }
+    return value;
+}
+
+/* What an array's size is written as. 0: it is something else. */
 static uint64_t size_of_array(const char **at)
 {
-    uint64_t elements = 1;
-    do {
-        char *end;
-        *at = skip_space(*at + 1);
-        elements = product(elements, strtoull(*at, &end, 0));
-        *at = skip_space(end + strspn(end, "U"));
-    } while (**at == '*');
+    ++*at;
+    uint64_t elements = value_of(at, 0);
     bool closed = **at == ']';
     *at += closed;
     return closed ? elements : 0;
@@ -117,7 +195,7 @@ static uint64_t declared(const char **at)
     for (*at = skip_space(*at); **at != ';' && **at != '=' && **at != '\0'; *at = skip_space(*at)) {
         size_t length = **at == '.' ? word(*at) : 1;
         if (**at == '.' && (*at)[1] == 'v')
-            vector = strtoull(*at + 2, NULL, 10);
+            vector = (uint64_t)((*at)[2] - '0');
         else if (**at == '.' && element == 0)
             element = type_bytes(*at, length);
         if (**at == '[') {
@@ -133,25 +211,30 @@ static uint64_t declared(const char **at)
     return sum(bytes, product(elements == 0 ? 1 : elements, product(element, vector)));
 }
 
+/* The next place where a word may start; its first character's neighbour in `before`. */
+static const char *next_place(const char *at, char *before)
+{
+    const char *next = skip_space(at + 1);
+    *before = next == at + 1 ? *at : ' ';
+    return next;
+}
+
 static struct image read_ptx(const char *text)
 {
-    static const char name[] = ".global";
     struct image image = {.bytes = strlen(text)};
     bool outside = false; /* declared .extern: another image has it; or where a parameter points to */
     char before = '\n';
     for (const char *at = skip_space(text); *at != '\0';) {
-        if (strncmp(at, ".extern", 7) == 0 || strncmp(at, ".ptr", 4) == 0 || *at == ';')
+        if (starts(at, ".extern") || starts(at, ".ptr") || *at == ';')
             outside = *at == '.';
-        if (strncmp(at, name, strlen(name)) == 0 && word(at) == strlen(name) && !isalnum((unsigned char)before)) {
-            at += strlen(name);
+        image.calls = image.calls || (starts(at, "call") && !in_word(before));
+        if (starts(at, ".global") && word(at) == strlen(".global") && !in_word(before)) {
+            at += strlen(".global");
             uint64_t bytes = declared(&at);
             image.globals = sum(image.globals, outside ? 0 : bytes);
-            continue;
+        } else {
+            at = next_place(at, &before);
         }
-        before = *at;
-        const char *next = skip_space(++at);
-        before = next == at ? before : ' ';
-        at = next;
     }
     return image;
 }
@@ -169,7 +252,7 @@ static struct image read_sized(const void *data, uint64_t size)
     if (magic == FAT_MAGIC) {
         struct fat fat;
         memcpy(&fat, data, sizeof fat);
-        return (struct image){.bytes = sum(fat.header, fat.size)};
+        return (struct image){.bytes = sum(fat.header, fat.size), .calls = true};
     }
     return memcmp(&magic, ELFMAG, SELFMAG) == 0 ? read_elf(data, size) : read_ptx(data);
 }
@@ -179,17 +262,17 @@ struct image image_read(const void *data)
     return data == NULL ? (struct image){0} : read_sized(data, UINT64_MAX);
 }
 
+/* PTX gets an end. */
 struct image image_of_file(const char *path)
 {
     struct image image = {0};
-    FILE *file = path != NULL ? fopen(path, "re") : NULL;
-    if (file == NULL)
-        return image;
-    long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-    char *data = size > (long)sizeof(Elf64_Ehdr) ? calloc((size_t)size + 1, 1) : NULL;
-    if (data != NULL && fseek(file, 0, SEEK_SET) == 0 && fread(data, 1, (size_t)size, file) == (size_t)size)
+    int file = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    off_t size = file >= 0 ? lseek(file, 0, SEEK_END) : -1;
+    char *data = size > (off_t)sizeof(Elf64_Ehdr) ? calloc((size_t)size + 1, 1) : NULL;
+    if (data != NULL && pread(file, data, (size_t)size, 0) == size)
         image = read_sized(data, (uint64_t)size);
     free(data);
-    fclose(file);
+    if (file >= 0)
+        close(file);
     return image;
 }

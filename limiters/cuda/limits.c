@@ -20,14 +20,6 @@ void limits_after_fork(void)
     setting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-static uint64_t threads_of(int device)
-{
-    int processors = 0, threads = 0;
-    REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal_of(device));
-    REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal_of(device));
-    return (uint64_t)processors * (uint64_t)threads;
-}
-
 /* What a buffer takes beyond what the context had of it by itself. */
 static uint64_t taken(int device, CUlimit limit, uint64_t value, uint64_t first)
 {
@@ -62,24 +54,29 @@ static CUresult set(CUresult (*real)(CUlimit, size_t), CUlimit limit, size_t val
     return answer;
 }
 
+/* With `setting` held: what is charged for a limit of a context; nothing, the first time. */
+static struct entry entry_of(CUcontext context, CUlimit limit, int device)
+{
+    struct entry entry;
+    size_t first = 0;
+    if (table_get(CONTEXT_LIMIT + (uint32_t)limit, (uintptr_t)context, &entry))
+        return entry;
+    REAL(cuCtxGetLimit)(&first, limit);
+    return (struct entry){.key = (uintptr_t)context,
+                          .kind = CONTEXT_LIMIT + (uint32_t)limit,
+                          .device = device,
+                          .owner = context,
+                          .link = (void *)(uintptr_t)first};
+}
+
 CUresult set_limit(CUresult (*real)(CUlimit, size_t), CUlimit limit, size_t value)
 {
     int device = device_current();
-    size_t first = 0;
     CUresult refused = charge(device, 0);
     if (refused != CUDA_SUCCESS || !counted(device) || !takes_memory(limit))
         return refused != CUDA_SUCCESS ? refused : real(limit, value);
-    CUcontext context = context_current();
     pthread_mutex_lock(&setting);
-    struct entry previous, entry;
-    if (!table_get(CONTEXT_LIMIT + (uint32_t)limit, (uintptr_t)context, &entry)) {
-        REAL(cuCtxGetLimit)(&first, limit);
-        entry = (struct entry){.key = (uintptr_t)context,
-                               .kind = CONTEXT_LIMIT + (uint32_t)limit,
-                               .device = device,
-                               .owner = context,
-                               .link = (void *)(uintptr_t)first};
-    }
+    struct entry previous, entry = entry_of(context_current(), limit, device);
     CUresult answer = set(real, limit, value, &entry);
     if (answer == CUDA_SUCCESS)
         table_put(&entry, &previous);

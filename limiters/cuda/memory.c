@@ -129,17 +129,32 @@ CUresult allocate_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t
     return answer;
 }
 
+/* A pointer that others may have open. */
+static CUresult release_shared(CUresult (*real)(CUdeviceptr), const struct entry *entry)
+{
+    struct entry previous;
+    uint64_t before = card_used(entry->device);
+    CUresult answer = real(entry->key);
+    if (answer != CUDA_SUCCESS) {
+        table_put(entry, &previous);
+    } else if (card_got_back(entry->device, before, entry->bytes)) {
+        give_back(entry);
+        say_shared(entry->device, -(int64_t)entry->bytes);
+    } else {
+        stays_charged(entry->device, entry->bytes);
+    }
+    return answer;
+}
+
 /* What is in no table is of a pool, or not the driver's. */
 CUresult release(CUresult (*real)(CUdeviceptr), CUdeviceptr pointer)
 {
     struct entry entry, previous;
     bool ours = table_take(HELD_POINTER, pointer, &entry); /* before the driver can hand the name out again */
-    bool shared = ours && !is_piece(&entry) && table_take(HELD_SHARED, pointer, &previous);
-    uint64_t before = shared ? card_used(entry.device) : 0;
+    if (ours && table_take(HELD_SHARED, pointer, &previous) && entry.bytes > 0)
+        return release_shared(real, &entry);
     CUresult answer = real(pointer);
-    if (ours && answer == CUDA_SUCCESS && shared && !card_got_back(entry.device, before, entry.bytes))
-        stays_charged(entry.device, entry.bytes);
-    else if (ours && answer == CUDA_SUCCESS)
+    if (ours && answer == CUDA_SUCCESS)
         give_back(&entry);
     else if (ours)
         table_put(&entry, &previous);

@@ -57,7 +57,7 @@ static int device_of_image(void)
         CUresult answer = charge(device, bytes);                                                                       \
         if (answer != CUDA_SUCCESS)                                                                                    \
             return answer;                                                                                             \
-        code_loaded(image.bytes);                                                                                      \
+        code_loaded(image.bytes, image.calls);                                                                         \
         answer = call;                                                                                                 \
         answer = settle(answer, HELD_MODULE, answer == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*module : 0, device, bytes, \
                         NULL);                                                                                         \

@@ -5,7 +5,6 @@
 #include "device.h"
 #include "driver.h"
 #include "pools.h"
-#include "room.h"
 
 /* A pool made by the program is known; any other is the default pool of some device. */
 static int device_of_pool(CUmemoryPool handle)
@@ -30,7 +29,7 @@ static CUresult settle_pooled(CUresult answer, struct growth *growth, const CUde
         return answer;
     REAL(cuMemFreeAsync)(*pointer, stream);
     pools_used(device, stream);
-    make_room(device, 0);
+    more_room(device, 0);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -6,7 +6,6 @@
 #include "cuda_engine.h"
 #include "device.h"
 #include "driver.h"
-#include "room.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -274,11 +273,11 @@ CUresult pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uin
     *growth = (struct growth){.pool = pool};
     pthread_mutex_lock(&growing[pool->device]);
     if (!fits(growth, bytes, prepaid, stream)) {
-        make_room(pool->device, pool_chunks(bytes));
+        more_room(pool->device, pool_chunks(bytes));
         fits(growth, bytes, prepaid, stream);
     }
     if (growth->charged > prepaid)
-        answer = charge(pool->device, growth->charged - prepaid);
+        answer = charge_now(pool->device, growth->charged - prepaid);
     else
         growth->charged = prepaid;
     if (answer != CUDA_SUCCESS)

@@ -33,7 +33,7 @@ void room_after_fork(void)
 }
 
 /* An event of the stream's own context, recorded there; NULL: none can be had. */
-static CUevent mark(CUstream stream)
+static CUevent event_in(CUstream stream)
 {
     CUevent event = NULL;
     CUcontext context = NULL;
@@ -56,7 +56,7 @@ void free_in_order(const struct entry *entry, CUstream stream)
 {
     CUstreamCaptureMode mode = relax_captures();
     struct freed *freed = malloc(sizeof *freed);
-    CUevent event = freed == NULL ? NULL : mark(stream);
+    CUevent event = freed == NULL ? NULL : event_in(stream);
     if (event == NULL) { /* then it is waited for */
         REAL(cuStreamSynchronize)(stream);
         give_back(entry);

@@ -1,11 +1,14 @@
 /* Getting in: the exported functions, one per line of api.def, the driver's own lookup functions, and fork. */
+#include "array.h"
 #include "blocks.h"
 #include "bodies.h"
 #include "capturing.h"
+#include "charge.h"
 #include "context.h"
 #include "device.h"
 #include "driver.h"
 #include "governors.h"
+#include "known.h"
 #include "launch.h"
 #include "pools.h"
 #include "room.h"
@@ -105,6 +108,18 @@ static void forget_parent(void)
     capture_after_fork();
 }
 
+/* What is given back for each kind of what is held, and where room is had (charge.h). */
+static void prepare_charges(void)
+{
+    give_back_by(HELD_POINTER, pointer_freed);
+    give_back_by(HELD_BLOCK, block_over);
+    give_back_by(HELD_ARRAY, array_gone);
+    give_back_by(HELD_MODULE, give_back_bytes);
+    for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_MODULE; limit++)
+        give_back_by(limit, give_back_bytes);
+    more_room_by(make_room);
+}
+
 /* What the program may not be able to open, and the loader not to find, at its first launch is opened and found here:
  * before the driver gets a call, and before there is a thread of ours. */
 CUresult initialise(CUresult (*real)(unsigned), unsigned flags)
@@ -114,6 +129,7 @@ CUresult initialise(CUresult (*real)(unsigned), unsigned flags)
         return CUDA_ERROR_NOT_PERMITTED;
     region_unlock(region);
     tenancy_in_child(forget_parent);
+    prepare_charges();
     nvml_prepare();
     for (int device = 0; device < (int)tenant_grant->device_count; device++)
         if (terms_limit_core(tenant_terms(device)) && !governor_prepare(device))
@@ -191,7 +207,7 @@ static void *ours_for(void *found, const char *name, int version, uint64_t flags
 static CUresult answer(CUresult found, const char *name, void **function, int version, uint64_t flags)
 {
     if (found == CUDA_SUCCESS && function != NULL && *function != NULL) {
-        *function = ours_for(*function, name, version, flags);
+        *function = function_hidden(name) ? NULL : ours_for(*function, name, version, flags);
         found = *function != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
     }
     return found;

@@ -25,11 +25,12 @@ void context_made(const struct measured *measured, CUcontext context);
 /* A context ended. */
 void context_over(CUcontext context);
 
-/* An image of so many bytes was loaded: its code may take a multiple of them on the device. */
-void code_loaded(uint64_t bytes);
+/* An image of so many bytes was loaded: its code may take a multiple of them on the device. Where its kernels call
+ * functions, each context has larger stacks from then on. */
+void code_loaded(uint64_t bytes, bool calls);
 
-/* Charge what is beyond what is known, or give back what no longer is. False: the limit and 2 MiB for each context are
- * passed. */
+/* Charge what is beyond what is known, or give back what no longer is. False: there is more, and the limit is passed.
+ */
 bool uncounted_settle(int device);
 
 /* The same, where it was not looked at in the last 10 ms. */

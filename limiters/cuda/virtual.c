@@ -5,7 +5,8 @@
  * while only descriptors have it. So it is given back when the card is seen to have it again, and stays charged
  * otherwise.
  */
-#include "array.h"
+#include "virtual.h"
+
 #include "bodies.h"
 #include "borrowed.h"
 #include "charge.h"
@@ -22,10 +23,14 @@ struct block {
     uint64_t bytes;
     _Atomic unsigned references; /* one for every reference of a handle, one for every mapping, and sparse array */
     _Atomic bool exported;
+    bool imported; /* another process made it, and is charged for it */
 };
 
 /* Keeps a handle's count in the table and its block's references in step; never held across a driver call. */
 static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+
+/* Held around calls that map, unmap or look up mappings, so that those that are known are those that the driver has. */
+static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* What is used of a block's card, before the driver is asked to let go of it; 0 where that tells nothing. */
 static uint64_t used_before(const struct block *block)
@@ -38,10 +43,15 @@ static void drop(struct block *block, uint64_t before)
 {
     if (block == NULL || atomic_fetch_sub(&block->references, 1) > 1)
         return;
-    if (!atomic_load(&block->exported) || card_got_back(block->device, before, block->bytes))
-        refund(block->device, block->bytes);
-    else
+    if (block->imported)
+        say_opened(-1);
+    bool exported = atomic_load(&block->exported);
+    if (exported && !card_got_back(block->device, before, block->bytes)) {
         stays_charged(block->device, block->bytes);
+    } else {
+        refund(block->device, block->bytes);
+        say_shared(block->device, exported ? -(int64_t)block->bytes : 0);
+    }
     free(block);
 }
 
@@ -133,14 +143,16 @@ static bool maps_address(const struct entry *entry, const void *address)
 CUresult retain_block(CUresult (*real)(CUmemGenericAllocationHandle *, void *), CUmemGenericAllocationHandle *handle,
                       void *address)
 {
+    pthread_mutex_lock(&mapping_lock);
     CUresult answer = real(handle, address);
     struct entry mapping;
-    if (answer != CUDA_SUCCESS || !table_find(maps_address, address, &mapping))
-        return answer;
-    struct block *block = mapping.link;
-    atomic_fetch_add(&block->references, 1);
-    if (count_handle(*handle, 1) == NULL)
-        remember(*handle, block); /* all earlier references were released, the mapping kept it alive */
+    if (answer == CUDA_SUCCESS && table_find(maps_address, address, &mapping)) {
+        struct block *block = mapping.link;
+        atomic_fetch_add(&block->references, 1);
+        if (count_handle(*handle, 1) == NULL)
+            remember(*handle, block); /* all earlier references were released, the mapping kept it alive */
+    }
+    pthread_mutex_unlock(&mapping_lock);
     return answer;
 }
 
@@ -149,13 +161,14 @@ CUresult map_block(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAll
                    unsigned long long flags)
 {
     struct block *block = block_of(handle);
+    struct entry previous, entry = {.key = address, .kind = HELD_MAPPING, .bytes = bytes, .link = block};
+    pthread_mutex_lock(&mapping_lock);
     CUresult answer = real(address, bytes, offset, handle, flags);
-    if (answer != CUDA_SUCCESS) {
-        drop(block, 0);
-    } else if (block != NULL) {
-        struct entry previous, entry = {.key = address, .kind = HELD_MAPPING, .bytes = bytes, .link = block};
+    if (answer == CUDA_SUCCESS && block != NULL)
         table_put(&entry, &previous);
-    }
+    pthread_mutex_unlock(&mapping_lock);
+    if (answer != CUDA_SUCCESS)
+        drop(block, 0);
     return answer;
 }
 
@@ -181,15 +194,16 @@ CUresult unmap_blocks(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address
 {
     struct entry *taken = NULL, previous;
     uint64_t before = 0;
-    size_t count = take_mappings(address, bytes, &taken); /* first: the addresses may be mapped again at once */
+    pthread_mutex_lock(&mapping_lock);
+    size_t count = take_mappings(address, bytes, &taken);
     for (size_t i = 0; i < count && before == 0; i++)
         before = used_before(taken[i].link);
     CUresult answer = real(address, bytes);
-    for (size_t i = 0; i < count; i++)
-        if (answer == CUDA_SUCCESS)
-            drop(taken[i].link, before);
-        else
-            table_put(&taken[i], &previous);
+    for (size_t i = 0; i < count && answer != CUDA_SUCCESS; i++)
+        table_put(&taken[i], &previous);
+    pthread_mutex_unlock(&mapping_lock);
+    for (size_t i = 0; i < count && answer == CUDA_SUCCESS; i++)
+        drop(taken[i].link, before);
     free(taken);
     return answer;
 }
@@ -203,8 +217,8 @@ CUresult export_block(CUresult (*real)(void *, CUmemGenericAllocationHandle, CUm
 {
     struct block *block = block_of(handle);
     CUresult answer = real(shared, handle, type, flags);
-    if (block != NULL && answer == CUDA_SUCCESS)
-        atomic_store(&block->exported, true);
+    if (block != NULL && answer == CUDA_SUCCESS && !atomic_exchange(&block->exported, true))
+        say_shared(block->device, (int64_t)block->bytes);
     drop(block, 0);
     return answer;
 }
@@ -214,8 +228,13 @@ CUresult import_block(CUresult (*real)(CUmemGenericAllocationHandle *, void *, C
                       CUmemGenericAllocationHandle *handle, void *shared, CUmemAllocationHandleType type)
 {
     CUresult answer = real(handle, shared, type);
-    if (answer == CUDA_SUCCESS)
+    struct block *block = answer == CUDA_SUCCESS ? malloc(sizeof *block) : NULL;
+    if (block != NULL) {
+        *block = (struct block){.device = DEVICE_NONE, .references = 1, .imported = true};
+        remember(*handle, block);
+        say_opened(1);
         uncounted_look(device_current());
+    }
     return answer;
 }
 
@@ -237,11 +256,12 @@ CUresult map_tiles(CUresult (*real)(CUarrayMapInfo *, unsigned, CUstream), CUstr
     if (answer != CUDA_SUCCESS)
         return answer;
     for (unsigned i = 0; tiles != NULL && i < count; i++) {
-        struct block *block = tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP ? block_of(tiles[i].memHandle)
-                                                                                     : NULL;
-        struct entry entry = {.key = (uintptr_t)tiles[i].array ^ (uintptr_t)block,
+        struct block *block = tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP
+                                  ? block_of(tiles[i].memHandle.memHandle)
+                                  : NULL;
+        struct entry entry = {.key = (uintptr_t)tiles[i].resource.array ^ (uintptr_t)block,
                               .kind = HELD_TILES,
-                              .owner = tiles[i].array,
+                              .owner = tiles[i].resource.array,
                               .link = block};
         if (block != NULL && (!table_put(&entry, &previous) || previous.kind != 0))
             drop(previous.kind != 0 ? previous.link : NULL, 0);

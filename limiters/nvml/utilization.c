@@ -16,7 +16,7 @@
 /* NVML's own figure is of the last second or less, too. */
 #define NEWER_NS  UINT64_C(500000000)  /* what is older is a beginning to measure from */
 #define OLDEST_NS UINT64_C(3000000000) /* what is older says nothing of now: measured anew */
-#define BRIEF_NS  100000000            /* for so long: several time slices of a small share (timeshare/budget.h) */
+#define FIRST_NS  100000000            /* measured for so long: several time slices (timeshare/budget.h) */
 
 struct reading {
     uint64_t at_ns;
@@ -48,7 +48,7 @@ static unsigned charged_percent(unsigned device)
     struct reading now = read_now();
     if (older.at_ns == 0 || now.at_ns - older.at_ns > OLDEST_NS) {
         older = newer = now;
-        nanosleep(&(struct timespec){.tv_nsec = BRIEF_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = FIRST_NS}, NULL);
         now = read_now();
     } else if (now.at_ns - newer.at_ns >= NEWER_NS) {
         older = newer;

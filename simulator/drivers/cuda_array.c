@@ -1,12 +1,22 @@
 /* Arrays and mipmapped arrays: opaque memory, kept here as plain rows. */
 #include "driver.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 struct mipmap {
     struct object object;
     unsigned levels;
     struct array *level[16];
+    struct tile *tiles;
+};
+
+struct tile {      /* a place in a sparse array that has memory */
+    unsigned type; /* of what, and where */
+    unsigned long long place[4];
+    struct physical *physical;
+    struct tile *next;
 };
 
 static size_t element_size(const CUDA_ARRAY3D_DESCRIPTOR *shape)
@@ -54,8 +64,18 @@ static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **r
     return CUDA_SUCCESS;
 }
 
+static void tile_free(struct tile **link)
+{
+    struct tile *it = *link;
+    *link = it->next;
+    physical_unmap(it->physical);
+    free(it);
+}
+
 static void array_free(struct array *array)
 {
+    while (array->tiles)
+        tile_free(&array->tiles);
     if (array->piece.block)
         piece_give(&array->piece);
     munmap(array->bytes, array->size);
@@ -119,6 +139,8 @@ EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *nee
 
 static void mipmap_free(struct mipmap *mipmap)
 {
+    while (mipmap->tiles)
+        tile_free(&mipmap->tiles);
     for (unsigned i = 0; i < mipmap->levels; i++)
         array_free(mipmap->level[i]);
     object_free(mipmap);
@@ -181,5 +203,58 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
     if (!mipmap)
         return CUDA_ERROR_INVALID_HANDLE;
     mipmap_free(mipmap);
+    return CUDA_SUCCESS;
+}
+
+/* Sparse arrays: they take no memory, and hold the blocks that are mapped into them. */
+
+static struct tile **tiles_of(const CUarrayMapInfo *info)
+{
+    bool mipmapped = info->resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+    struct array *array = mipmapped ? NULL : object_find(info->resource.array, OBJECT_ARRAY);
+    struct mipmap *mipmap = mipmapped ? object_find(info->resource.mipmap, OBJECT_MIPMAP) : NULL;
+    const struct array *any = mipmap ? mipmap->level[0] : array;
+    if (!any || !(any->shape.Flags & CUDA_ARRAY3D_SPARSE))
+        return NULL;
+    return mipmap ? &mipmap->tiles : &array->tiles;
+}
+
+/* A place is mapped or unmapped as a whole; what is mapped over loses its reference. */
+static CUresult map_tile(const CUarrayMapInfo *info)
+{
+    struct tile **link = tiles_of(info), *made = NULL;
+    bool maps = info->memOperationType == CU_MEM_OPERATION_TYPE_MAP;
+    if (!link || info->flags || (!maps && info->memOperationType != CU_MEM_OPERATION_TYPE_UNMAP))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (maps) {
+        struct physical *physical = physical_map(info->memHandle.memHandle);
+        if (!physical)
+            return CUDA_ERROR_INVALID_VALUE;
+        made = malloc(sizeof *made);
+        *made = (struct tile){.type = info->subresourceType, .physical = physical};
+        memcpy(made->place, &info->subresource, sizeof made->place);
+    }
+    while (*link && (memcmp((*link)->place, &info->subresource, sizeof(*link)->place) != 0 ||
+                     (*link)->type != info->subresourceType))
+        link = &(*link)->next;
+    if (*link)
+        tile_free(link);
+    if (made) {
+        made->next = *link;
+        *link = made;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo *infos, unsigned count, CUstream handle)
+{
+    WITH_STREAM(stream, handle);
+    if (!infos || !count)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture)
+        return capture_spoil(stream->capture);
+    for (unsigned i = 0; i < count; i++)
+        CHECK(map_tile(&infos[i]));
+    submit(stream, 0);
     return CUDA_SUCCESS;
 }

@@ -27,9 +27,12 @@ void *address_room(size_t size, uint64_t grain, void *wanted)
 
 static void block_free(struct block *block)
 {
+    struct account *account = block->context->device->account;
     munmap((void *)block->start, block->size);
-    memory_discard(block->offset, block->size);
-    engine_release(block->context->device->account, block->size);
+    if (!block->shared)
+        engine_release(account, block->size);
+    if (!block->shared || !engine_unshare(account, block->share.number))
+        memory_discard(block->offset, block->size);
     free(block);
 }
 
@@ -99,6 +102,13 @@ void piece_give(const struct piece *piece)
     if (*link)
         *link = block->next;
     block_free(block);
+}
+
+bool block_share(struct block *block)
+{
+    struct account *account = block->context->device->account;
+    block->shared = block->shared || engine_share(account, block->size, block->size, true, &block->share);
+    return block->shared;
 }
 
 void blocks_free(struct context *context)

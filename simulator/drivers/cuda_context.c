@@ -18,12 +18,8 @@ CUresult device_join(struct device *device)
 {
     if (!device->account) {
         device->account = engine_join(driver.rack->engine, device->card_index);
-        if (!device->account || !engine_charge(device->account, device->slot->context)) {
-            if (device->account)
-                engine_leave(device->account);
-            device->account = NULL;
+        if (!device->account)
             return CUDA_ERROR_OUT_OF_MEMORY;
-        }
         device->launches = calloc(QUEUE, sizeof *device->launches);
         device->default_pool = device->current_pool = pool_new(device, 0);
         device->graph_pool = pool_new(device, UINT64_MAX);
@@ -68,13 +64,15 @@ void legacy_follows(struct stream *stream)
 static CUresult context_new(struct device *device, unsigned flags, unsigned api, struct context **context)
 {
     CHECK(device_join(device));
+    if (!engine_charge(device->account, device->slot->context)) {
+        device_leave(device);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     struct context *it = object_new(OBJECT_CONTEXT);
     it->device = device;
     it->flags = flags;
     it->api = api;
-    it->limits[CU_LIMIT_STACK_SIZE] = 1024;
-    it->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
-    it->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    limits_start(it);
     it->legacy = stream_new(it, 0, 0);
     it->per_thread = stream_new(it, 0, 0);
     *context = it;
@@ -85,9 +83,12 @@ static void context_free(struct context *context)
 {
     wait_for(context->device, (struct position){.fence = context->legacy->last.fence});
     settle(context);
+    modules_leave(context);
     memory_free_of(context);
     arrays_free_of(context);
     blocks_free(context);
+    engine_release(context->device->account, context->device->slot->context + context->stream_bytes);
+    limits_end(context);
     for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
         if (it->context == context)
             object_free(it);
@@ -364,27 +365,6 @@ EXPORT CUresult cuCtxSynchronize(void)
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle)
 {
     return synchronize(handle);
-}
-
-EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    NEEDS(value);
-    if ((unsigned)limit >= CU_LIMIT_MAX)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    *value = context->limits[limit];
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
-{
-    LOCKED;
-    WITH_CONTEXT(context);
-    if ((unsigned)limit >= CU_LIMIT_MAX)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    context->limits[limit] = value;
-    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)

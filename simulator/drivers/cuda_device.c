@@ -235,7 +235,15 @@ EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordin
     return CUDA_SUCCESS;
 }
 
-static unsigned multiprocessors(const struct device *device)
+struct device *device_of_card(unsigned card)
+{
+    for (unsigned i = 0; i < driver.device_count; i++)
+        if (driver.devices[i].card_index == card)
+            return &driver.devices[i];
+    return NULL;
+}
+
+unsigned multiprocessors(const struct device *device)
 {
     unsigned all = device->slot->multiprocessors;
     return device->card->slices ? all / 8 * device->card->slices : all; /* an H100's 1g has 16 of 132 */
@@ -266,7 +274,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 60 << 20; break;
     case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT: *value = 512; break;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = (int)multiprocessors(device); break;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = 2048; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = THREADS_PER_MULTIPROCESSOR; break;
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: *value = 32; break;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: *value = 3; break;
     case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: *value = (int)device->slot->pci_domain; break;

@@ -62,6 +62,7 @@ PTSZ(cuStreamWriteValue32_v2, (CUstream s, CUdeviceptr address, uint32_t value, 
      (OWN(s), address, value, flags))
 PTSZ(cuStreamWriteValue64_v2, (CUstream s, CUdeviceptr address, uint64_t value, unsigned flags),
      (OWN(s), address, value, flags))
+PTSZ(cuMemMapArrayAsync, (CUarrayMapInfo * infos, unsigned count, CUstream s), (infos, count, OWN(s)))
 PTSZ(cuStreamIsCapturing, (CUstream s, CUstreamCaptureStatus *status), (OWN(s), status))
 PTSZ(cuStreamBeginCapture, (CUstream s), (OWN(s)))
 PTSZ(cuStreamBeginCapture_v2, (CUstream s, CUstreamCaptureMode mode), (OWN(s), mode))

@@ -143,6 +143,7 @@ static CUresult run(struct stream *stream, const struct graph *graph, uint64_t e
     uint64_t together = 0;
     for (const struct node *node = graph->first; node; node = node->next) {
         if (node->work.type == CU_GRAPH_NODE_TYPE_KERNEL) {
+            CHECK(kernel_ready(node->work.kernel.func, stream->context));
             together += node->work.ns;
             continue;
         }

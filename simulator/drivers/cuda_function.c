@@ -1,108 +1,10 @@
-/* Modules, libraries and the functions in them: which kernel of the rack a name stands for. */
+/* The functions of modules and libraries: which kernel of the rack a name stands for. */
 #include "driver.h"
 
-#include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const struct nvidia_kernel unknown_kernel = {"", 2000, 0};
-
-/* PTX is text; anything else must look like what nvcc or nvrtc make: an ELF cubin or a fat binary. */
-static CUresult load(const void *image, struct module **loaded)
-{
-    LOCKED;
-    if (!image || !loaded)
-        return CUDA_ERROR_INVALID_VALUE;
-    uint32_t magic;
-    memcpy(&magic, image, sizeof magic);
-    bool binary = magic == 0x464c457fu || magic == 0xba55ed50u || magic == 0x466243b1u;
-    if (!binary && !strstr(image, ".version"))
-        return CUDA_ERROR_INVALID_IMAGE;
-    struct module *module = object_new(OBJECT_MODULE);
-    module->ptx = binary ? NULL : strdup(image);
-    *loaded = module;
-    return CUDA_SUCCESS;
-}
-
-static CUresult load_in_context(const void *image, CUmodule *handle)
-{
-    struct module *module;
-    if (!driver.rack)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!current_context())
-        return CUDA_ERROR_INVALID_CONTEXT;
-    CHECK(load(image, handle ? &module : NULL));
-    *handle = (CUmodule)module;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuModuleLoadData(CUmodule *handle, const void *image)
-{
-    return load_in_context(image, handle);
-}
-
-EXPORT CUresult cuModuleLoadDataEx(CUmodule *handle, const void *image, unsigned count, CUjit_option *options,
-                                   void **values)
-{
-    (void)count, (void)options, (void)values;
-    return load_in_context(image, handle);
-}
-
-EXPORT CUresult cuModuleLoadFatBinary(CUmodule *handle, const void *image)
-{
-    return load_in_context(image, handle);
-}
-
-EXPORT CUresult cuModuleLoad(CUmodule *handle, const char *path)
-{
-    FILE *file = path ? fopen(path, "re") : NULL;
-    if (!file)
-        return path ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
-    char *text = calloc(1, 1 << 20); /* the head of a binary is enough, and PTX this long is not written by hand */
-    size_t size = fread(text, 1, (1 << 20) - 1, file);
-    fclose(file);
-    CUresult result = size ? load_in_context(text, handle) : CUDA_ERROR_INVALID_IMAGE;
-    free(text);
-    return result;
-}
-
-static CUresult unload(const void *handle)
-{
-    LOCKED;
-    struct module *module = object_find(handle, OBJECT_MODULE);
-    if (!module)
-        return CUDA_ERROR_INVALID_HANDLE;
-    for (struct function *it = NULL; (it = object_next(it, OBJECT_FUNCTION));)
-        if (it->module == module) {
-            free(it->name);
-            object_free(it);
-        }
-    free(module->ptx);
-    object_free(module);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuModuleUnload(CUmodule handle)
-{
-    return unload(handle);
-}
-EXPORT CUresult cuLibraryUnload(CUlibrary handle)
-{
-    return unload(handle);
-}
-
-static bool declares(const char *ptx, const char *name)
-{
-    size_t length = strlen(name);
-    for (const char *at = ptx; (at = strstr(at, ".entry"));) {
-        at += strlen(".entry");
-        at += strspn(at, " \t\r\n");
-        if (!strncmp(at, name, length) && !isalnum((unsigned char)at[length]) && !strchr("_$", at[length]))
-            return true;
-    }
-    return false;
-}
 
 static CUresult get(const void *handle, const char *name, struct function **found)
 {
@@ -112,7 +14,7 @@ static CUresult get(const void *handle, const char *name, struct function **foun
         return CUDA_ERROR_INVALID_HANDLE;
     if (!name || !*name || !found)
         return CUDA_ERROR_INVALID_VALUE;
-    if (module->ptx && !declares(module->ptx, name))
+    if (!image_declares(module, name))
         return CUDA_ERROR_NOT_FOUND;
     struct function *function = NULL;
     while ((function = object_next(function, OBJECT_FUNCTION)))
@@ -123,6 +25,7 @@ static CUresult get(const void *handle, const char *name, struct function **foun
         function->module = module;
         function->name = strdup(name);
         function->kernel = &unknown_kernel;
+        function->mallocs = image_mallocs(module, name);
         for (unsigned i = 0; i < driver.rack->kernel_count; i++)
             if (!strcmp(driver.rack->kernels[i].name, name))
                 function->kernel = &driver.rack->kernels[i];
@@ -136,50 +39,19 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const
     return get(handle, name, (struct function **)function);
 }
 
-EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUmodule handle, const char *name)
-{
-    LOCKED;
-    (void)pointer, (void)size;
-    if (!name)
-        return CUDA_ERROR_INVALID_VALUE;
-    return object_find(handle, OBJECT_MODULE) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
-}
-
-EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
-{
-    LOCKED;
-    if (!mode)
-        return CUDA_ERROR_INVALID_VALUE;
-    *mode = CU_MODULE_LAZY_LOADING;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuLibraryLoadData(CUlibrary *handle, const void *image, CUjit_option *jit, void **jit_values,
-                                  unsigned jit_count, CUlibraryOption *options, void **values, unsigned count)
-{
-    (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
-    return load(image, (struct module **)handle);
-}
-
 EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name)
 {
     return get(handle, name, (struct function **)kernel);
 }
 
-EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary handle)
-{
-    LOCKED;
-    if (!object_find(handle, OBJECT_MODULE))
-        return CUDA_ERROR_INVALID_HANDLE;
-    *module = (CUmodule)handle;
-    return CUDA_SUCCESS;
-}
-
 EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel handle)
 {
     LOCKED;
-    if (!object_find(handle, OBJECT_FUNCTION))
+    WITH_CONTEXT(context);
+    struct function *kernel = object_find(handle, OBJECT_FUNCTION);
+    if (!kernel)
         return CUDA_ERROR_INVALID_HANDLE;
+    CHECK(module_enter(kernel->module, context, NULL));
     *function = (CUfunction)handle;
     return CUDA_SUCCESS;
 }
@@ -278,6 +150,15 @@ CUresult launch_work(struct work *work, CUfunction handle, const unsigned dims[7
     return CUDA_SUCCESS;
 }
 
+CUresult kernel_ready(CUfunction handle, struct context *context)
+{
+    struct function *function = object_find(handle, OBJECT_FUNCTION);
+    if (!function)
+        return CUDA_ERROR_INVALID_HANDLE;
+    CHECK(module_enter(function->module, context, NULL));
+    return function->mallocs ? limits_need_heap(context) : CUDA_SUCCESS;
+}
+
 static CUresult launch(CUstream handle, CUfunction function, const unsigned dims[7], void **params, void **extra)
 {
     LOCKED;
@@ -286,6 +167,7 @@ static CUresult launch(CUstream handle, CUfunction function, const unsigned dims
     if (!stream)
         return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
     CHECK(launch_work(&work, function, dims, params, extra));
+    CHECK(kernel_ready(function, stream->context));
     return enqueue(stream, &work);
 }
 

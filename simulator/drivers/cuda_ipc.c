@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 struct ipc_handle { /* the block, at offset in the owner's memory file, and the piece in it */
-    uint64_t magic, offset, length, start, size;
+    uint64_t magic, offset, start, size;
+    struct engine_share block;
     int pid, fd;
-    unsigned card;
 };
 #define IPC_MAGIC UINT64_C(0x3143504948544854)
 _Static_assert(sizeof(struct ipc_handle) <= sizeof(CUipcMemHandle), "fits");
@@ -21,14 +21,41 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
     struct memory *memory = memory_find(pointer);
     if (!handle || !memory || memory->kind != MEMORY_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
-    const struct block *block = memory->piece.block;
-    struct ipc_handle it = {
-        IPC_MAGIC,    block->offset, block->size,   memory->start - block->start,
-        memory->size, getpid(),      memory_file(), memory->device->card_index,
-    };
+    struct block *block = memory->piece.block;
+    if (!block_share(block))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct ipc_handle it = {.magic = IPC_MAGIC,
+                            .offset = block->offset,
+                            .start = memory->start - block->start,
+                            .size = memory->size,
+                            .block = block->share,
+                            .pid = getpid(),
+                            .fd = memory_file()};
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &it, sizeof it);
     return CUDA_SUCCESS;
+}
+
+static char *map_block(const struct ipc_handle *it)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", it->pid, it->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    char *start = mmap(NULL, it->block.length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
+                       (off_t)it->offset);
+    close(fd);
+    return start == MAP_FAILED ? NULL : start;
+}
+
+/* The last to let go of the bytes gives their pages back. */
+static void unmap_block(struct account *account, int share, char *start, uint64_t length)
+{
+    if (!engine_share_close(account, share) && start)
+        madvise(start, length, MADV_REMOVE);
+    if (start)
+        munmap(start, length);
 }
 
 EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
@@ -41,34 +68,31 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handl
         return CUDA_ERROR_INVALID_VALUE;
     if (it.pid == getpid()) /* the driver opens only what others made */
         return CUDA_ERROR_INVALID_CONTEXT;
-    struct device *owner = NULL;
-    for (unsigned i = 0; i < driver.device_count; i++)
-        if (driver.devices[i].card_index == it.card)
-            owner = &driver.devices[i];
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", it.pid, it.fd);
-    int fd = owner ? open(path, O_RDWR | O_CLOEXEC) : -1;
-    if (fd < 0)
+    struct device *owner = device_of_card(it.block.card);
+    if (!owner || !owner->account || !engine_share_open(owner->account, &it.block))
         return CUDA_ERROR_MAP_FAILED;
-    char *start = mmap(NULL, it.length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)it.offset);
-    close(fd);
-    if (start == MAP_FAILED)
+    char *start = map_block(&it);
+    if (!start) {
+        unmap_block(owner->account, it.block.number, NULL, 0);
         return CUDA_ERROR_MAP_FAILED;
-    memory_insert(&(struct memory){.start = (uintptr_t)start + it.start,
+    }
+    *pointer = (uintptr_t)start + it.start;
+    memory_insert(&(struct memory){.start = (uintptr_t)*pointer,
                                    .size = it.size,
-                                   .length = it.length - it.start,
+                                   .length = it.block.length - it.start,
                                    .offset = it.start,
                                    .kind = MEMORY_IPC,
                                    .device = owner,
                                    .context = context,
+                                   .share = it.block.number,
                                    .live = true});
-    *pointer = (uintptr_t)start + it.start;
     return CUDA_SUCCESS;
 }
 
 void memory_close(struct memory *memory)
 {
-    munmap((void *)(memory->start - memory->offset), memory->length + memory->offset);
+    unmap_block(memory->device->account, memory->share, (char *)(memory->start - memory->offset),
+                memory->length + memory->offset);
     memory_remove(memory);
 }
 

@@ -113,11 +113,16 @@ static uint64_t graph_share(const struct memory *memory)
     return round_up(others + memory->size, CHUNK) - round_up(others, CHUNK);
 }
 
+static bool in_blocks(const struct memory *memory)
+{
+    return memory->kind == MEMORY_DEVICE || memory->kind == MEMORY_MODULE;
+}
+
 static bool charge(struct memory *memory, const struct stream *stream)
 {
     if (memory->kind == MEMORY_GRAPH)
         return pool_take(memory->pool, stream, graph_share(memory));
-    if (memory->kind == MEMORY_DEVICE)
+    if (in_blocks(memory))
         return piece_take(memory->context, memory->size, memory->size < MIB, &memory->piece);
     memory->charged = memory->pool ? memory->size : round_up(memory->size, GRAIN);
     if (memory->pool)
@@ -132,7 +137,7 @@ static bool charge(struct memory *memory, const struct stream *stream)
 
 static void discharge(struct memory *memory, const struct stream *stream)
 {
-    if (memory->kind == MEMORY_DEVICE)
+    if (in_blocks(memory))
         depart(stream, &memory->piece);
     else if (memory->kind == MEMORY_GRAPH)
         pool_give(memory->pool, stream, graph_share(memory));
@@ -147,8 +152,8 @@ static bool place_in_memory(struct memory *memory)
 {
     void *start;
     memory->start = memory->piece.start;
-    memory->length = memory->kind == MEMORY_DEVICE ? memory->piece.length : round_up(memory->size, PAGE);
-    if (memory->kind == MEMORY_DEVICE)
+    memory->length = in_blocks(memory) ? memory->piece.length : round_up(memory->size, PAGE);
+    if (in_blocks(memory))
         return true;
     if (!memory_map(memory->length, &memory->offset, NULL, &start))
         return false;
@@ -181,7 +186,7 @@ void memory_free(struct memory *memory, const struct stream *stream)
 {
     if (memory->live)
         discharge(memory, stream);
-    if (memory->kind != MEMORY_DEVICE) {
+    if (!in_blocks(memory)) {
         munmap((void *)memory->start, memory->length);
         memory_discard(memory->offset, memory->length);
     }

@@ -73,12 +73,29 @@ CUresult do_now(struct context *context, const struct work *work)
     return CUDA_SUCCESS;
 }
 
+/* The first two streams of a context are free, and each four more take a block, which stays with it: about what an
+ * H100 does, where 255 streams took 140 MiB. */
+static bool room_for_stream(struct context *context)
+{
+    unsigned more = context->streams < 2 ? 0 : context->streams - 1;
+    uint64_t bytes = (more + 3) / 4 * BLOCK;
+    if (bytes <= context->stream_bytes)
+        return true;
+    if (!engine_charge(context->device->account, bytes - context->stream_bytes))
+        return false;
+    context->stream_bytes = bytes;
+    return true;
+}
+
 EXPORT CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned flags, int priority)
 {
     LOCKED;
     WITH_CONTEXT(context);
     if (!handle || flags > CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!room_for_stream(context))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    context->streams++;
     *handle = (CUstream)stream_new(context, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
     return CUDA_SUCCESS;
 }
@@ -98,6 +115,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
         capture_abandon(stream->capture);
     else if (stream->capture)
         return capture_spoil(stream->capture);
+    stream->context->streams--;
     object_free(stream);
     return CUDA_SUCCESS;
 }

@@ -1,20 +1,16 @@
 /* Virtual memory management: physical memory, address ranges, and the one mapped into the other. */
 #include "driver.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 struct physical {
     struct object object;
     struct device *device;
     CUmemAllocationProp prop;
     uint64_t size, offset, charged;
-    int fd; /* of its own when it can be given to others, else -1: a piece of the memory file */
+    int share;     /* its number when it can be given to others, else -1: a piece of the memory file */
+    bool imported; /* made by somebody else, or from a descriptor of our own */
     unsigned handles, maps;
 };
 
@@ -54,7 +50,7 @@ static struct physical *physical_new(struct device *device, uint64_t size)
     struct physical *physical = object_new(OBJECT_PHYSICAL);
     physical->device = device;
     physical->size = size;
-    physical->fd = -1;
+    physical->share = -1;
     physical->handles = 1;
     return physical;
 }
@@ -63,25 +59,39 @@ static void drop_if_unused(struct physical *physical)
 {
     if (physical->handles || physical->maps)
         return;
-    if (physical->fd >= 0)
-        close(physical->fd);
-    else
+    struct account *account = physical->device->account;
+    if (physical->share < 0) {
         memory_discard(physical->offset, physical->size);
-    engine_release(physical->device->account, physical->charged);
+        engine_release(account, physical->charged);
+    } else if (physical->imported) {
+        engine_share_close(account, physical->share);
+    } else {
+        engine_unshare(account, physical->share);
+    }
     device_leave(physical->device);
     object_free(physical);
 }
 
-/* The bytes behind it: made here, so that a mapping only has to show them. */
-static bool back(struct physical *physical)
+/* The card's memory, and the bytes behind it, made here so that a mapping only has to show them. */
+static bool take(struct physical *physical, uint64_t bytes)
 {
     void *start;
-    if (!(physical->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
-        return memory_map(physical->size, &physical->offset, NULL, &start) && munmap(start, physical->size) == 0;
-    char name[32]; /* tells an importer which card it is on */
-    snprintf(name, sizeof name, "hetero-card-%u", physical->device->card_index);
-    physical->fd = memfd_create(name, MFD_CLOEXEC);
-    return physical->fd >= 0 && ftruncate(physical->fd, (off_t)physical->size) == 0;
+    struct engine_share share;
+    struct account *account = physical->device->account;
+    if (physical->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        if (!engine_share(account, bytes, physical->size, false, &share))
+            return false;
+        physical->share = share.number;
+        physical->offset = engine_share_offset(share.number);
+        return true;
+    }
+    if (!engine_charge(account, bytes))
+        return false;
+    physical->charged = bytes;
+    if (memory_map(physical->size, &physical->offset, NULL, &start) && munmap(start, physical->size) == 0)
+        return true;
+    engine_release(account, bytes);
+    return false;
 }
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
@@ -92,17 +102,12 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     if (!handle || !device || !size || size % BLOCK || flags)
         return CUDA_ERROR_INVALID_VALUE;
     CHECK(device_join(device)); /* physical memory keeps the process on the card, context or not */
-    uint64_t charged = with_host(prop) ? 0 : size;
-    if (!engine_charge(device->account, charged)) {
-        device_leave(device);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    settle(NULL);
     struct physical *physical = physical_new(device, size);
-    physical->charged = charged;
     physical->prop = *prop;
-    if (!back(physical)) {
-        physical->handles = 0;
-        drop_if_unused(physical);
+    if (!take(physical, with_host(prop) ? 0 : size)) {
+        object_free(physical);
+        device_leave(device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *handle = (uintptr_t)physical;
@@ -114,6 +119,21 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     struct physical *name = object_find((void *)(uintptr_t)(handle), OBJECT_PHYSICAL);                                 \
     if (!name || !name->handles)                                                                                       \
     return CUDA_ERROR_INVALID_VALUE
+
+struct physical *physical_map(CUmemGenericAllocationHandle handle)
+{
+    struct physical *physical = object_find((void *)(uintptr_t)handle, OBJECT_PHYSICAL);
+    if (!physical || !physical->handles)
+        return NULL;
+    physical->maps++;
+    return physical;
+}
+
+void physical_unmap(struct physical *physical)
+{
+    physical->maps--;
+    drop_if_unused(physical);
+}
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
@@ -147,42 +167,48 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloca
                                              CUmemAllocationHandleType type, unsigned long long flags)
 {
     WITH_PHYSICAL(physical, handle);
-    if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || physical->fd < 0)
+    if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || physical->share < 0)
         return CUDA_ERROR_INVALID_VALUE;
-    int fd = fcntl(physical->fd, F_DUPFD_CLOEXEC, 0);
+    int fd = engine_share_export(physical->share);
     if (fd < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
     *(int *)shareable = fd;
     return CUDA_SUCCESS;
 }
 
+static struct physical *import(struct device *device, const struct engine_share *share)
+{
+    if (!engine_share_open(device->account, share))
+        return NULL;
+    struct physical *physical = physical_new(device, share->length);
+    physical->share = share->number;
+    physical->imported = true;
+    physical->offset = engine_share_offset(share->number);
+    physical->prop = (CUmemAllocationProp){
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)(device - driver.devices)},
+    };
+    return physical;
+}
+
 EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
                                                CUmemAllocationHandleType type)
 {
     LOCKED;
+    struct engine_share share;
     int fd = (int)(intptr_t)shareable; /* the descriptor itself travels as the pointer */
-    char path[32], name[64] = "";
-    struct stat status;
-    unsigned card, ordinal = 0;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || readlink(path, name, sizeof name - 1) < 0 ||
-        sscanf(name, "/memfd:hetero-card-%u", &card) != 1 || fstat(fd, &status) != 0)
+    if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !engine_share_import(fd, &share))
         return CUDA_ERROR_INVALID_VALUE;
-    while (ordinal < driver.device_count && driver.devices[ordinal].card_index != card)
-        ordinal++;
-    struct device *device = device_at((CUdevice)ordinal);
+    struct device *device = device_of_card(share.card);
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
     CHECK(device_join(device));
-    struct physical *physical = physical_new(device, (uint64_t)status.st_size); /* charged where it was made */
-    physical->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    physical->prop = (CUmemAllocationProp){
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)ordinal},
-    };
+    struct physical *physical = import(device, &share);
+    if (!physical)
+        device_leave(device);
     *handle = (uintptr_t)physical;
-    return CUDA_SUCCESS;
+    return physical ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr wanted,
@@ -233,7 +259,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
         if (memory_find(at))
             return CUDA_ERROR_INVALID_VALUE;
     void *start = mmap((void *)(uintptr_t)pointer, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
-                       physical->fd >= 0 ? physical->fd : memory_file(), (off_t)physical->offset);
+                       physical->share >= 0 ? engine_file() : memory_file(), (off_t)physical->offset);
     if (start == MAP_FAILED)
         return CUDA_ERROR_MAP_FAILED;
     memory_insert(&(struct memory){.start = (uintptr_t)pointer,
@@ -262,8 +288,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
         mmap((void *)at, memory->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         at += memory->size;
         memory_remove(memory);
-        physical->maps--;
-        drop_if_unused(physical);
+        physical_unmap(physical);
     }
     return CUDA_SUCCESS;
 }

@@ -7,6 +7,7 @@
 #ifndef HETERO_FAKE_DRIVER_H
 #define HETERO_FAKE_DRIVER_H
 
+#include "block.h"
 #include "cuda/abi.h"
 #include "nvidia.h"
 
@@ -28,6 +29,7 @@ enum object_kind {
     OBJECT_GRAPH,
     OBJECT_NODE,
     OBJECT_EXEC,
+    OBJECT_LINK,
 };
 
 struct object {
@@ -70,27 +72,10 @@ struct context {
     unsigned flags, api;
     struct stream *legacy, *per_thread;
     size_t limits[CU_LIMIT_MAX];
-    struct block *blocks; /* that small pieces share */
-};
-
-#define MIB   (UINT64_C(1) << 20)
-#define BLOCK (2 * MIB)     /* what a card's memory comes in, and what its addresses are aligned to */
-#define GRAIN UINT64_C(512) /* what small pieces, pitches and managed memory are rounded up to */
-
-struct block { /* of a card's memory: BLOCK for small pieces, or a large one's own */
-    struct context *context;
-    uintptr_t start;
-    uint64_t size, offset; /* offset: in this process's device memory file */
-    unsigned live;         /* slots in use; a large block has one */
-    bool taken[BLOCK / GRAIN];
-    struct block *next; /* in context->blocks, the small ones */
-};
-
-struct piece { /* what an allocation takes of a card's blocks */
-    struct block *block;
-    unsigned first, count; /* slots of the block */
-    uintptr_t start;
-    size_t length;
+    struct block *blocks;                           /* that small pieces share */
+    uint64_t stack_bytes, printf_bytes, heap_bytes; /* that the limits take of the card */
+    uint64_t stream_bytes;                          /* and the streams */
+    unsigned streams;                               /* that the program made and did not destroy */
 };
 
 struct position {       /* a point in the order of a device's work */
@@ -117,9 +102,25 @@ struct event {
     struct capture *capture; /* recorded inside one: no time of its own */
 };
 
+struct global { /* a module's variable */
+    char *name;
+    uint64_t offset, size;
+};
+
+struct residence { /* of a module in a context */
+    const struct context *context;
+    struct memory *globals; /* NULL: it has none */
+    struct residence *next;
+};
+
 struct module {
     struct object object;
-    char *ptx; /* NULL: a binary, whose names are not looked into */
+    char *ptx; /* NULL: a binary, whose functions are not looked into */
+    struct global *globals;
+    unsigned global_count;
+    uint64_t global_bytes;
+    bool prints; /* calls vprintf */
+    struct residence *residences;
 };
 
 struct function {
@@ -127,6 +128,7 @@ struct function {
     struct module *module;
     char *name;
     const struct nvidia_kernel *kernel;
+    bool mallocs; /* calls malloc */
 };
 
 struct array {
@@ -134,6 +136,7 @@ struct array {
     struct context *context;
     CUDA_ARRAY3D_DESCRIPTOR shape;
     struct piece piece; /* without a block: takes nothing */
+    struct tile *tiles; /* of a sparse one: what is mapped into it */
     size_t pitch, size;
     char *bytes;
     struct mipmap *parent; /* owns the memory, if any */
@@ -208,6 +211,7 @@ enum memory_kind {
     MEMORY_GRAPH,
     MEMORY_MAPPED,
     MEMORY_IPC,
+    MEMORY_MODULE,
     MEMORY_HOST,
     MEMORY_REGISTERED
 };
@@ -224,6 +228,7 @@ struct memory { /* an address range */
     struct piece piece;       /* of device memory; the bytes of the rest are in `charged` */
     uint64_t charged, offset; /* offset: in this process's device memory file; of another's: in the block */
     unsigned flags;
+    int share;     /* the number of another process's block */
     bool live;     /* of a graph's allocation: whether a launch has given it memory */
     uint64_t exec; /* and the number of the executable that did */
     uint64_t number;
@@ -281,6 +286,9 @@ static inline uint64_t round_up(uint64_t value, uint64_t grain)
 
 struct context *current_context(void);
 struct device *device_at(CUdevice ordinal);
+struct device *device_of_card(unsigned card); /* NULL: the process does not see it */
+#define THREADS_PER_MULTIPROCESSOR 2048
+unsigned multiprocessors(const struct device *device);
 CUresult device_join(struct device *device); /* counts one context more */
 void device_leave(struct device *device);
 bool device_peers(const struct device *one, const struct device *other);
@@ -348,12 +356,23 @@ int memory_file(void);
 bool memory_map(size_t length, uint64_t *offset, void *fixed, void **start); /* fresh bytes of the memory file */
 void memory_discard(uint64_t offset, size_t length);                         /* and gone again */
 
-/* Blocks. */
-void *address_room(size_t size, uint64_t grain, void *wanted); /* addresses alone; NULL: none are left */
-bool piece_take(struct context *context, uint64_t size, bool small, struct piece *piece);
-void piece_give(const struct piece *piece);
-void blocks_free(struct context *context); /* whose pieces are all given back */
+struct physical *physical_map(CUmemGenericAllocationHandle handle); /* one mapping more; NULL: no such block */
+void physical_unmap(struct physical *physical);
 void arrays_free_of(const struct context *context);
+
+/* Limits. */
+void limits_start(struct context *context);
+void limits_end(struct context *context);
+CUresult limits_need_printf(struct context *context);
+CUresult limits_need_heap(struct context *context);
+
+/* Modules. */
+void image_read(struct module *module, const char *image, bool binary);
+bool image_declares(const struct module *module, const char *name); /* this kernel */
+bool image_mallocs(const struct module *module, const char *name);  /* this kernel does */
+CUresult module_enter(struct module *module, struct context *context, struct residence **residence);
+void modules_leave(const struct context *context);
+CUresult kernel_ready(CUfunction handle, struct context *context); /* for its first launch in the context */
 
 /* Copies. */
 void copy_box(const struct copy *copy);

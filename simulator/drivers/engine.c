@@ -1,5 +1,5 @@
 /* Cards that share their time in slices and count memory, in one file under /dev/shm. Over 400 lines because all of it
- * reads or changes one state under one lock. */
+ * reads or changes one state under one lock. Behind the state the file has the bytes of exported blocks. */
 #include "engine.h"
 
 #include <errno.h>
@@ -17,8 +17,11 @@
 #define ACCOUNTS  1024u
 #define STRETCHES 1024u
 #define NOBODY    UINT32_MAX
+#define SHARES    2048u
 #define MAKING    ACCOUNTS                     /* the byte locked while the state is made */
-#define MAGIC     UINT64_C(0x3245474e45544848) /* layout 2 */
+#define EXPORTED  (MAKING + 1)                 /* the first of the bytes that descriptors of shared blocks lock */
+#define ROOM      (UINT64_C(1) << 40)          /* of the file for the bytes of a shared block, and for the state */
+#define MAGIC     UINT64_C(0x3345474e45544848) /* layout 3 */
 
 static const uint64_t sample_period = 166666667; /* ns; what NVML documents at most for utilization: 1/6 s to 1 s */
 static const uint64_t look_period = 5000000;     /* ns between looks for dead neighbours while waiting */
@@ -34,6 +37,13 @@ struct account {
     uint64_t submitted, memory; /* under the card's lock */
     uint64_t stretches;         /* how many there were, the last STRETCHES are kept */
     struct stretch stretch[STRETCHES];
+};
+
+struct share {            /* a block that processes share; under its card's lock */
+    uint32_t card, maker; /* maker: an account, or NOBODY when it ended */
+    bool made;            /* the maker holds it as such */
+    uint64_t id, bytes, length;
+    uint64_t open[ACCOUNTS / 64]; /* a bit for each account that opened it */
 };
 
 /* Who has the time slice. Plain numbers, so that a wait can play the future on a copy. */
@@ -53,7 +63,10 @@ struct card {
 struct state { /* the file */
     uint64_t magic, fingerprint;
     pthread_mutex_t lock; /* robust, across processes: guards taken */
-    uint8_t taken[ACCOUNTS];
+    uint8_t taken[ACCOUNTS], shared[SHARES];
+    uint32_t share_limit; /* above the highest number ever shared */
+    uint64_t share_ids;
+    struct share shares[SHARES];
     struct card cards[ENGINE_CARDS];
     struct account accounts[ACCOUNTS];
 };
@@ -65,6 +78,7 @@ struct engine {
     struct state *state;
     unsigned count;
     struct engine_card cards[ENGINE_CARDS];
+    unsigned opened[SHARES];     /* how often this process has a shared block open; under its card's lock */
     _Atomic bool mine[ACCOUNTS]; /* written by the thread that joins or leaves; our own locks never show in a look */
 };
 
@@ -143,7 +157,7 @@ static struct state *map_state(int fd, uint64_t fingerprint)
     engine.fd = fd;
     struct state *state = MAP_FAILED;
     if (byte_lock(F_OFD_SETLKW, MAKING, &type) && fstat(fd, &status) == 0 &&
-        (status.st_size || ftruncate(fd, sizeof *state) == 0))
+        (status.st_size || ftruncate(fd, (off_t)(ROOM * (SHARES + 1))) == 0))
         state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (state != MAP_FAILED && !state->magic)
         make_state(state, fingerprint);
@@ -291,6 +305,66 @@ static uint64_t foresee(const struct card *card, const struct engine_card *spec,
     return wheel.clock;
 }
 
+static struct share *share_on(const struct card *card, uint32_t number)
+{
+    struct state *state = engine.state;
+    bool taken = __atomic_load_n(&state->shared[number], __ATOMIC_ACQUIRE);
+    return taken && &state->cards[state->shares[number].card] == card ? &state->shares[number] : NULL;
+}
+
+#define EACH_SHARE(share, card)                                                                                        \
+    for (uint32_t number = 0; number < engine.state->share_limit; number++)                                            \
+        for (struct share *share = share_on(card, number); share; share = NULL)
+
+static bool is_open(const struct share *share, uint32_t account)
+{
+    return share->open[account / 64] >> account % 64 & 1;
+}
+
+static bool opened(const struct share *share)
+{
+    uint64_t any = 0;
+    for (unsigned i = 0; i < ACCOUNTS / 64; i++)
+        any |= share->open[i];
+    return any != 0;
+}
+
+/* Whose figure has it: its maker's, or else that of one who opened it and did not make it; NOBODY's if there is none.
+ */
+static uint32_t shown_with(const struct share *share)
+{
+    for (uint32_t i = 0; !share->made && i < ACCOUNTS; i++)
+        if (i != share->maker && is_open(share, i))
+            return i;
+    return share->made ? share->maker : NOBODY;
+}
+
+static void close_shares(const struct card *card, uint32_t account)
+{
+    EACH_SHARE(share, card)
+    {
+        share->open[account / 64] &= ~(UINT64_C(1) << account % 64);
+        if (share->maker == account) {
+            share->made = false;
+            share->maker = NOBODY;
+        }
+    }
+}
+
+/* Blocks that nobody holds and no descriptor is of are the card's again. Called with the card's lock held. */
+static void sweep(const struct card *card)
+{
+    EACH_SHARE(share, card)
+    {
+        short type = F_WRLCK;
+        if (share->made || opened(share) || !byte_lock(F_OFD_GETLK, EXPORTED + number, &type) || type != F_UNLCK)
+            continue;
+        fallocate(engine.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)engine_share_offset((int)number),
+                  (off_t)share->length);
+        __atomic_store_n(&engine.state->shared[number], 0, __ATOMIC_RELEASE);
+    }
+}
+
 static void drop_tenant(struct card *card, uint32_t at)
 {
     uint32_t account = card->tenants[at];
@@ -301,6 +375,7 @@ static void drop_tenant(struct card *card, uint32_t at)
     else if (card->wheel.holder != NOBODY && card->wheel.holder > at)
         card->wheel.holder--;
     engine.state->accounts[account].memory = 0;
+    close_shares(card, account);
     __atomic_store_n(&engine.state->taken[account], 0, __ATOMIC_RELEASE);
 }
 
@@ -311,6 +386,7 @@ static void look(struct card *card, uint64_t now)
     for (uint32_t i = card->count; i-- > 0;)
         if (!alive(card->tenants[i]))
             drop_tenant(card, i);
+    sweep(card);
 }
 
 static struct card *enter(unsigned index, bool must_look)
@@ -367,6 +443,8 @@ static uint64_t used_on(const struct card *card)
     uint64_t used = 0;
     for (uint32_t i = 0; i < card->count; i++)
         used += engine.state->accounts[card->tenants[i]].memory;
+    EACH_SHARE(share, card)
+    used += share->bytes;
     return used;
 }
 
@@ -399,6 +477,109 @@ uint64_t engine_used(struct engine *it, unsigned index)
     return used;
 }
 
+int engine_file(void)
+{
+    return engine.fd;
+}
+
+uint64_t engine_share_offset(int share)
+{
+    return ROOM * ((uint64_t)share + 1);
+}
+
+bool engine_share(struct account *account, uint64_t bytes, uint64_t length, bool charged, struct engine_share *share)
+{
+    struct state *state = engine.state;
+    struct card *card = enter(account->card, true);
+    uint32_t number = 0;
+    lock(&state->lock);
+    while (number < SHARES && __atomic_load_n(&state->shared[number], __ATOMIC_ACQUIRE))
+        number++;
+    bool fits = number < SHARES && (charged || bytes <= engine.cards[account->card].memory - used_on(card));
+    if (fits) {
+        account->memory -= charged ? bytes : 0;
+        state->shares[number] = (struct share){.card = account->card,
+                                               .maker = (uint32_t)(account - state->accounts),
+                                               .made = true,
+                                               .id = ++state->share_ids,
+                                               .bytes = bytes,
+                                               .length = length};
+        *share = (struct engine_share){state->share_ids, length, (int)number, account->card};
+        state->share_limit = number < state->share_limit ? state->share_limit : number + 1;
+        __atomic_store_n(&state->shared[number], 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&state->lock);
+    pthread_mutex_unlock(&card->lock);
+    return fits;
+}
+
+bool engine_unshare(struct account *account, int number)
+{
+    struct card *card = enter(account->card, false);
+    struct share *share = &engine.state->shares[number];
+    bool still = opened(share);
+    share->made = false;
+    sweep(card);
+    pthread_mutex_unlock(&card->lock);
+    return still;
+}
+
+bool engine_share_open(struct account *account, const struct engine_share *it)
+{
+    struct card *card = enter(account->card, true);
+    uint32_t slot = (uint32_t)(account - engine.state->accounts);
+    struct share *share = share_on(card, (uint32_t)it->number);
+    bool there = share && share->id == it->id;
+    if (there) {
+        share->open[slot / 64] |= UINT64_C(1) << slot % 64;
+        engine.opened[it->number]++;
+    }
+    pthread_mutex_unlock(&card->lock);
+    return there;
+}
+
+bool engine_share_close(struct account *account, int number)
+{
+    struct card *card = enter(account->card, false);
+    uint32_t slot = (uint32_t)(account - engine.state->accounts);
+    struct share *share = &engine.state->shares[number];
+    if (!--engine.opened[number])
+        share->open[slot / 64] &= ~(UINT64_C(1) << slot % 64);
+    bool still = share->made || opened(share);
+    sweep(card);
+    pthread_mutex_unlock(&card->lock);
+    return still;
+}
+
+/* The file position tells which block it is of: duplicates share it with the locks. The shared lock of the whole keeps
+ * the state from being removed. */
+int engine_share_export(int number)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", engine.fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    struct flock held = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = EXPORTED + (unsigned)number, .l_len = 1};
+    if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &held) == 0 && flock(fd, LOCK_SH) == 0 &&
+        lseek(fd, (off_t)engine_share_offset(number), SEEK_SET) >= 0)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+bool engine_share_import(int fd, struct engine_share *it)
+{
+    struct stat ours, theirs;
+    off_t at = lseek(fd, 0, SEEK_CUR);
+    uint64_t number = (uint64_t)at / ROOM - 1;
+    if (fstat(engine.fd, &ours) || fstat(fd, &theirs) || ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev ||
+        at < (off_t)ROOM || (uint64_t)at % ROOM || number >= SHARES)
+        return false;
+    const struct share *share = &engine.state->shares[number]; /* the descriptor keeps it */
+    *it = (struct engine_share){share->id, share->length, (int)number, share->card};
+    return true;
+}
+
 /* How long the account was served between since and now. */
 static uint64_t busy_between(const struct account *account, uint64_t since, uint64_t now)
 {
@@ -422,7 +603,10 @@ unsigned engine_tenants(struct engine *it, unsigned index, struct engine_tenant 
     unsigned count = card->count;
     for (uint32_t i = 0; i < count; i++) {
         const struct account *account = &it->state->accounts[card->tenants[i]];
-        tenants[i] = (struct engine_tenant){(int)account->pid, account->memory,
+        uint64_t memory = account->memory;
+        EACH_SHARE(share, card)
+        memory += shown_with(share) == card->tenants[i] ? share->bytes : 0;
+        tenants[i] = (struct engine_tenant){(int)account->pid, memory,
                                             (double)busy_between(account, since, now) / (double)sample_period};
     }
     pthread_mutex_unlock(&card->lock);

@@ -6,8 +6,12 @@
  * between two that both have work: the way a driver without MPS shares a card between contexts. There is no thread:
  * whoever asks first works out what happened until now.
  *
+ * Blocks that processes share (exported ones, and those that IPC handles name) are counted on their own: the card's as
+ * long as their maker, a process that opened them, or a descriptor of them is there.
+ *
  * A process holds an OFD byte lock for each card it joined. When it dies, the kernel drops the lock, and the next to
- * look finds its memory and its queue gone. Nothing is decided by a PID.
+ * look finds its memory and its queue gone. A descriptor of a shared block is an open file with a lock of its own,
+ * which the kernel drops with the last duplicate, also one on its way through a socket. Nothing is decided by a PID.
  */
 #ifndef HETERO_FAKE_ENGINE_H
 #define HETERO_FAKE_ENGINE_H
@@ -44,6 +48,23 @@ bool engine_charge(struct account *account, uint64_t bytes); /* false: it does n
 void engine_release(struct account *account, uint64_t bytes);
 uint64_t engine_used(struct engine *engine, unsigned card);
 unsigned engine_tenants(struct engine *engine, unsigned card, struct engine_tenant tenants[ENGINE_TENANTS]);
+
+/* Shared blocks, by number. Each names the account of its card. */
+struct engine_share {
+    uint64_t id, length; /* id: never given twice */
+    int number;
+    unsigned card;
+};
+/* A block of so many bytes (already charged to the account: of them), and room for length bytes at engine_share_offset
+ * of engine_file. False: it does not fit. */
+bool engine_share(struct account *account, uint64_t bytes, uint64_t length, bool charged, struct engine_share *share);
+bool engine_unshare(struct account *account, int share); /* its maker lets go; whether somebody still has it open */
+bool engine_share_open(struct account *account, const struct engine_share *share); /* false: it is gone */
+bool engine_share_close(struct account *account, int share);                       /* whether somebody still has it */
+int engine_share_export(int share);                                                /* a descriptor; -1: errno */
+bool engine_share_import(int fd, struct engine_share *share);                      /* what a descriptor is of */
+int engine_file(void);
+uint64_t engine_share_offset(int share);
 
 uint64_t engine_now(void);                                    /* ns, CLOCK_MONOTONIC */
 uint64_t engine_submit(struct account *account, uint64_t ns); /* the fence at which this work is done */

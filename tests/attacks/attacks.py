@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 from typing import Any
+from uuid import UUID
 
 import attrs
 import hetero_simulator
@@ -44,6 +45,10 @@ class Attack:
     flags: tuple[str, ...] = ()
     serial: bool = False
     """It measures a card that runs one kernel at a time, as the simulated one does."""
+    contexts: int = 0
+    """How many each of its processes has, where the card is asked what it holds (held.py)."""
+    cards: int = 1
+    """How many the grant has."""
 
 
 ATTACKS = (
@@ -65,6 +70,21 @@ ATTACKS = (
     Attack("exit_handler", "twenty small fills in an exit handler"),
     Attack("endless_exit", "all work in an exit handler"),
     Attack("signal_handler", "launches in signal handlers"),
+    Attack("exported_blocks", "blocks in descriptors, imports and other processes", contexts=1),
+    Attack("outliving_graphs", "memory that outlives its graph", contexts=1),
+    Attack("module_arrays", "arrays that modules declare", contexts=1),
+    Attack("pools_of_a_byte", "what pools reserve for a byte", contexts=1),
+    Attack("context_limits", "stacks, heaps and printf's queues", contexts=1),
+    Attack("sparse_arrays", "blocks that only sparse arrays refer to", contexts=1),
+    Attack("blocked_frees", "memory freed behind work that does not end", contexts=1),
+    Attack("ended_owners", "memory whose owner ended or freed it", contexts=1),
+    Attack("managed_pools", "managed memory of pools", contexts=1),
+    Attack("raw_lookup", "the driver's lookup by all its names", contexts=1),
+    Attack("other_contexts", "memory of contexts that end", contexts=2),
+    Attack("rounded_sizes", "sizes that take more than they are", contexts=1),
+    Attack("retained_blocks", "blocks retained while they are unmapped", contexts=1),
+    Attack("honest_memory", "honest use of all these", contexts=1),
+    Attack("hidden_captures", "captures begun by other names"),
     Attack("private_loader", "a private copy of ld.so", held=False),
     Attack("mounted_over", "a mount over /etc/hetero", held=False),
 )
@@ -74,7 +94,10 @@ OF_TIME = (
     Attack("long_kernels", "kernels of 400 ms"),
     Attack("long_graphs", "graphs of 4000 kernels"),
     Attack("many_streams", "1000 streams", serial=True),
+    Attack("ungated_work", "work by seldom used calls"),
+    Attack("several_devices", "launches on two cards at once", cards=2),
 )
+BY_NAME = {attack.name: attack for attack in (*ATTACKS, *OF_TIME)}
 
 
 class Card(Machine):
@@ -88,19 +111,37 @@ class Card(Machine):
         return {**os.environ, **more}
 
 
-def card_uuid() -> str | None:
-    """Return the first card's UUID as the driver prints it; None where there is no card."""
+def card_uuids() -> tuple[str, ...]:
+    """Return the UUIDs of this machine's cards, in CUDA's order; none where there is no driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return None
-    uuid = (ctypes.c_ubyte * 16)()
-    if driver.cuInit(0) or driver.cuDeviceGetUuid_v2(uuid, 0):
-        return None
-    digits = bytes(uuid).hex()
-    return "GPU-" + "-".join(
-        digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
-    )
+        return ()
+    count, uuid, found = ctypes.c_int(), (ctypes.c_ubyte * 16)(), []
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    for ordinal in range(count.value):
+        driver.cuDeviceGetUuid_v2(uuid, ordinal)
+        found.append(f"GPU-{UUID(bytes=bytes(uuid))}")
+    return tuple(found)
+
+
+def simulated_rack(attack: Attack, directory: Path) -> Rack:
+    """Return as many simulated cards as the attack needs.
+
+    Contexts take memory on them, and a copy takes longer there than the bytes that it moves here.
+    """
+    return Rack.of(directory, attack.cards, "context = 16 MiB\nbandwidth = 1 GB/s")
+
+
+def grant_for(attack: Attack, rack: Rack, uuids: tuple[str, ...] = UUIDS) -> Grant:
+    """Return a grant of the limits on the first of these cards.
+
+    Where memory is measured it has all of the time: what waits in a stream is charged as work.
+    """
+    core = 100 * (CORE if attack.contexts == 0 else 100)
+    terms = (Terms(memory=MEMORY, core=core, uuid=uuid) for uuid in uuids[: attack.cards])
+    return rack.grant(*terms, name=attack.name)
 
 
 def built(attack: Attack, directory: Path) -> list[str]:
@@ -118,8 +159,13 @@ def built(attack: Attack, directory: Path) -> list[str]:
 
 
 def start(attack: Attack, grant: Grant, directory: Path) -> subprocess.Popen[str]:
-    """Start a program under the grant."""
-    return grant.rack.machine.spawn(built(attack, directory), **grant.environment, **LIMITS)
+    """Start a program under the grant, and what asks the card beside it where that is wished."""
+    environ, command = {**grant.environment, **LIMITS}, built(attack, directory)
+    if attack.contexts > 0:
+        environ["ATTACK_PRELOAD"] = environ.pop("LD_PRELOAD")
+        ask = (sys.executable, str(HERE / "held.py"), grant.terms[0].uuid, str(attack.contexts))
+        command = [*ask, *command]
+    return grant.rack.machine.spawn(command, **environ)
 
 
 def told(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -203,19 +249,20 @@ def seen(attack: Attack, machine: Machine, directory: Path) -> float:
 
 def main() -> int:
     """Print a table of what each program got; 1 if a limit was not held, or seen, that can be."""
-    uuid, missed = card_uuid(), 0
+    uuids, missed = card_uuids(), 0
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        rack = Rack.of(directory)
-        if uuid is None:
+        rack = Rack(directory, Card()) if uuids else Rack.of(directory)
+        if not uuids:
             print("no card is here: on the simulated driver")
-        else:
-            rack = Rack(directory, Card())
         for attack in (*ATTACKS, *OF_TIME):
-            if attack.serial and uuid is not None:
+            if uuids and (attack.serial or attack.cards > len(uuids)):
+                print(f"{attack.name:16} not run    {attack.what}")
                 continue
-            terms = Terms(memory=MEMORY, core=100 * CORE, uuid=uuid or UUIDS[0])
-            grant = rack.grant(terms, name=attack.name)
+            if not uuids:
+                (directory / "racks" / attack.name).mkdir(parents=True)
+                rack = simulated_rack(attack, directory / "racks" / attack.name)
+            grant = grant_for(attack, rack, uuids or UUIDS)
             answer = told(start(attack, grant, directory))
             word = "held" if answer["held"] else "NOT HELD" if attack.held else "not closed"
             missed += attack.held and not answer["held"]

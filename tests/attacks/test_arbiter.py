@@ -5,17 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from attacks import CORE, MEMORY, OF_TIME, Attack, beside, start, told
-from tenancy import Rack, Terms
+from attacks import OF_TIME, Attack, beside, grant_for, simulated_rack, start, told
 
 
 @pytest.mark.measured
 @pytest.mark.parametrize("attack", OF_TIME, ids=[attack.name for attack in OF_TIME])
-def test_work_of_any_length_and_in_any_number_of_streams_gets_the_share(
-    tmp_path: Path, attack: Attack
-) -> None:
-    grant = Rack.of(tmp_path).grant(Terms(memory=MEMORY, core=100 * CORE))
-    answer = told(start(attack, grant, tmp_path))
+def test_work_of_any_length_and_by_any_call_gets_the_share(tmp_path: Path, attack: Attack) -> None:
+    answer = told(start(attack, grant_for(attack, simulated_rack(attack, tmp_path)), tmp_path))
     assert answer["held"], answer["got"]
     print(answer["got"])
 

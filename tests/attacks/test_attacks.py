@@ -6,15 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from attacks import ATTACKS, CORE, MEMORY, SOON, seen, start, told
-from tenancy import Rack, Terms
-
-BY_NAME = {attack.name: attack for attack in ATTACKS}
+from attacks import ATTACKS, BY_NAME, SOON, grant_for, seen, simulated_rack, start, told
+from tenancy import Rack
 
 
 def _held(directory: Path, name: str) -> None:
-    grant = Rack.of(directory).grant(Terms(memory=MEMORY, core=100 * CORE))
-    answer = told(start(BY_NAME[name], grant, directory))
+    attack = BY_NAME[name]
+    grant = grant_for(attack, simulated_rack(attack, directory))
+    answer = told(start(attack, grant, directory))
     assert answer["held"], answer["got"]
     print(answer["got"])
 
@@ -71,6 +70,66 @@ def test_a_launch_in_a_signal_handler_does_not_hang(tmp_path: Path) -> None:
     _held(tmp_path, "signal_handler")
 
 
+def test_exported_blocks_count_until_nobody_has_them(tmp_path: Path) -> None:
+    _held(tmp_path, "exported_blocks")
+
+
+def test_memory_that_outlives_its_graph_counts(tmp_path: Path) -> None:
+    _held(tmp_path, "outliving_graphs")
+
+
+def test_arrays_of_modules_count_however_they_are_written_and_loaded(tmp_path: Path) -> None:
+    _held(tmp_path, "module_arrays")
+
+
+def test_a_pool_counts_with_what_it_reserves(tmp_path: Path) -> None:
+    _held(tmp_path, "pools_of_a_byte")
+
+
+def test_stacks_heaps_and_printfs_queues_count(tmp_path: Path) -> None:
+    _held(tmp_path, "context_limits")
+
+
+def test_blocks_that_only_sparse_arrays_refer_to_count(tmp_path: Path) -> None:
+    _held(tmp_path, "sparse_arrays")
+
+
+def test_memory_freed_behind_work_counts_until_the_work_is_done(tmp_path: Path) -> None:
+    _held(tmp_path, "blocked_frees")
+
+
+def test_memory_whose_owner_ended_counts_while_it_is_open(tmp_path: Path) -> None:
+    _held(tmp_path, "ended_owners")
+
+
+def test_managed_memory_of_pools_counts(tmp_path: Path) -> None:
+    _held(tmp_path, "managed_pools")
+
+
+def test_the_drivers_lookup_leads_to_the_limiter_by_all_its_names(tmp_path: Path) -> None:
+    _held(tmp_path, "raw_lookup")
+
+
+def test_the_end_of_a_context_gives_back_its_own_memory_alone(tmp_path: Path) -> None:
+    _held(tmp_path, "other_contexts")
+
+
+def test_sizes_count_as_the_driver_rounds_them(tmp_path: Path) -> None:
+    _held(tmp_path, "rounded_sizes")
+
+
+def test_a_block_retained_while_it_is_unmapped_counts(tmp_path: Path) -> None:
+    _held(tmp_path, "retained_blocks")
+
+
+def test_honest_use_of_what_attacks_use_gets_the_whole_limit(tmp_path: Path) -> None:
+    _held(tmp_path, "honest_memory")
+
+
+def test_captures_begun_by_other_names_have_the_programs_nodes_alone(tmp_path: Path) -> None:
+    _held(tmp_path, "hidden_captures")
+
+
 ISOLATION = Path(__file__).parents[2] / "docs/isolation.md"
 
 
@@ -78,8 +137,8 @@ ISOLATION = Path(__file__).parents[2] / "docs/isolation.md"
 def test_what_user_space_cannot_close_is_in_the_table_of_what_is_not_closed(
     tmp_path: Path, name: str
 ) -> None:
-    grant = Rack.of(tmp_path).grant(Terms(memory=MEMORY, core=100 * CORE))
-    answer = told(start(BY_NAME[name], grant, tmp_path))
+    attack = BY_NAME[name]
+    answer = told(start(attack, grant_for(attack, simulated_rack(attack, tmp_path)), tmp_path))
     listed = [line for line in ISOLATION.read_text().splitlines() if f"`{name}.c`" in line]
 
     assert [True] == ["not closed" in line for line in listed]

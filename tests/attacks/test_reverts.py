@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import tenancy
-from attacks import ATTACKS, CORE, MEMORY, Attack, beside, start, told
-from tenancy import LIMITER, Rack, Terms
+from attacks import ATTACKS, BY_NAME, Attack, beside, grant_for, simulated_rack, start, told
+from tenancy import LIMITER
 
 LIMITERS = LIMITER.parents[2]
+
+#: What a pool or graphs add to what they reserve.
+_GROWTH_FREE = (("cuda/pools.c", "added = reserved - pool->charged;", "added = 0;"),)
 
 #: By attack: in which file of the limiter which text becomes which.
 REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -72,6 +75,68 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "    gate->signals = before;\n    for (volatile int i = 0; i < 1000; i++) {}",
         ),
     ),
+    "exported_blocks": (
+        (
+            "cuda/virtual.c",
+            "exported && !card_got_back(block->device, before, block->bytes)",
+            "false",
+        ),
+    ),
+    "outliving_graphs": _GROWTH_FREE,
+    "module_arrays": (
+        ("cuda/module.c", "bytes = blocks_for(image.globals);", "bytes = 0;"),
+        ("cuda/module.c", "uncounted_settle(device))", "true)"),
+    ),
+    "pools_of_a_byte": _GROWTH_FREE,
+    "context_limits": (("cuda/limits.c", "!takes_memory(limit)", "takes_memory(limit)"),),
+    "sparse_arrays": (
+        ("cuda/virtual.c", "tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP", "false"),
+    ),
+    "blocked_frees": (
+        ("cuda/room.c", "REAL(cuEventQuery)(freed->event) != CUDA_SUCCESS", "false"),
+    ),
+    "ended_owners": (
+        ("cuda/memory.c", "ours && table_take(HELD_SHARED", "false && table_take(HELD_SHARED"),
+    ),
+    # The simulated driver has no managed pools, as drivers before 13.0: of plain managed memory.
+    "managed_pools": (
+        (
+            "cuda/memory.c",
+            "int device = device_current();\n    CUresult refused = charge(device, bytes);",
+            "int device = device_current();\n    CUresult refused = charge(device, 0);",
+        ),
+    ),
+    "raw_lookup": (
+        ("cuda/shim.c", "return ours[row] != NULL ? ours[row] : found;", "return found;"),
+    ),
+    "other_contexts": (("cuda/charge.c", "return entry->owner == context;", "return true;"),),
+    "rounded_sizes": (
+        ("cuda/blocks.c", "UINT64_MAX : (bytes + BLOCK - 1) / BLOCK * BLOCK;", "0 : bytes;"),
+    ),
+    "retained_blocks": (
+        (
+            "cuda/virtual.c",
+            "pthread_mutex_lock(&mapping_lock);\n    CUresult answer = real(handle, address);",
+            "CUresult answer = real(handle, address);\n    pthread_mutex_lock(&mapping_lock);",
+        ),
+        (
+            "cuda/virtual.c",
+            "pthread_mutex_lock(&mapping_lock);\n"
+            "    size_t count = take_mappings(address, bytes, &taken);",
+            "size_t count = take_mappings(address, bytes, &taken);\n"
+            "    pthread_mutex_lock(&mapping_lock);",
+        ),
+    ),
+    "honest_memory": (
+        ("cuda/pools.c", "reserved_of(pool, &reserved) && reserved < pool->charged", "false"),
+    ),
+    "hidden_captures": (
+        (
+            "cuda/capture.c",
+            "BEGIN_CAPTURE(real(stream, mode, graph, callback, data));",
+            "return real(stream, mode, graph, callback, data);",
+        ),
+    ),
 }
 #: Those that try to get more time than their share, of tests/attacks/test_arbiter.py.
 _FORGIVEN = (("timeshare/governor.c", "->trails_ns = drained ? 0 : now;", "->trails_ns = 0;"),)
@@ -84,6 +149,17 @@ OF_TIME: dict[str, tuple[tuple[str, str, str], ...]] = {
             "#define TRACKED_STREAM_CHUNK  256u\n#define TRACKED_STREAM_CHUNKS 64u",
             "#define TRACKED_STREAM_CHUNK  1u\n#define TRACKED_STREAM_CHUNKS 1u",
         ),
+    ),
+    "ungated_work": (
+        (
+            "cuda/api.def",
+            "PTSZ_GATED(cuMemPrefetchAsync, (CUdeviceptr d, size_t n, CUdevice to, CUstream s), "
+            "(d, n, to, s), DEFAULT(s))",
+            "",
+        ),
+    ),
+    "several_devices": (
+        ("cuda/launch.c", "while (entered < count && answer", "while (entered < 1 && answer"),
     ),
 }
 #: Those that try to keep others from the card, of the same file.
@@ -130,11 +206,11 @@ def test_an_attack_succeeds_without_the_lines_that_hold_it(
     edits: tuple[tuple[str, str, str], ...],
 ) -> None:
     monkeypatch.setattr(tenancy, "LIMITER", _without(edits, tmp_path / "limiters"))
-    attack = next((one for one in ATTACKS if one.name == name), Attack(name, name))
+    attack = BY_NAME.get(name, Attack(name, name))
     if name in OF_OTHERS:
         answer = beside(attack, tmp_path)
     else:
-        grant = Rack.of(tmp_path).grant(Terms(memory=MEMORY, core=100 * CORE))
+        grant = grant_for(attack, simulated_rack(attack, tmp_path))
         answer = told(start(attack, grant, tmp_path))
     assert not answer["held"], answer["got"]
     print(answer["got"])

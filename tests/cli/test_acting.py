@@ -12,7 +12,7 @@ from pathlib import Path
 import hetero_simulator
 import pytest
 
-from hetero.node.ledger.grant_file import read_excess
+from hetero.node.ledger.grant_file import read_excess, read_limits
 
 from .conftest import Begin, Run
 
@@ -200,3 +200,18 @@ def test_what_was_charged_is_taken_back_when_nobody_watches_any_more(
     ended(watch)
 
     assert (0,) == read_excess(file, devices=1)
+
+
+def test_a_strict_grant_is_written_so_for_the_limiter(
+    begin: Begin, command: tuple[str, ...]
+) -> None:
+    """What that does is in tests/limiters/test_entry_points.py."""
+    script = "import os; print(os.environ['HETERO_GRANT'])"
+    for options, strict in ((("--strict",), True), ((), False)):
+        program = begin(
+            *command, "run", "-q", *options, "--", "sh", "-c", f'python3 -c "{script}"; cat'
+        )
+        assert program.stdout
+        file = Path(program.stdout.readline().strip())
+        assert [strict] == [limit.strict for limit in read_limits(file)]
+        program.terminate()

@@ -21,6 +21,7 @@ class FakeApi:
     pods: dict[tuple[str, str], Plain] = field(factory=dict)
     nodes: dict[str, Plain] = field(factory=dict)
     metrics: dict[str, Callable[[], bytes]] = field(factory=dict)  # of pods, by name and port
+    events: list[Plain] = field(factory=list)
     writes: int = 0
     methods: set[str] = field(factory=set)
     url: str = ""
@@ -64,6 +65,7 @@ class FakeApi:
             "/api/v1/namespaces/{namespace}/pods/{name}/proxy/metrics", self._proxied
         )
         app.router.add_patch("/api/v1/nodes/{name}", self._patch)
+        app.router.add_post("/api/v1/namespaces/{namespace}/events", self._event)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -108,6 +110,10 @@ class FakeApi:
         if served is None:
             return web.json_response({"message": "no route to the pod"}, status=503)
         return web.Response(body=await asyncio.to_thread(served))
+
+    async def _event(self, request: web.Request) -> web.Response:
+        self.events.append(await request.json())
+        return web.json_response(self.events[-1], status=201)
 
     async def _patch(self, request: web.Request) -> web.Response:
         node = self.nodes[request.match_info["name"]]

@@ -37,12 +37,17 @@ def test_others_are_kept_off_the_nodes_that_a_waiting_pod_wants_whole() -> None:
         for number in range(8):  # a cluster where pods end
             assert "n1" == await node_of(f"before{number}", "n1")
             it.api.delete(f"{PODS}/before{number}")
-        assert ["n1", "n2"] == [await node_of(f"on-{node}", node) for node in ("n1", "n2")]
+        for node in ("n1", "n2", "n4"):
+            assert node == await node_of(f"on-{node}", node)
         assert None is await node_of("pair", "n1", "n2", "n3", limits=PAIR)
         assert "n3" == await node_of("first", "n1", "n2", "n3")
         it.api.delete(f"{PODS}/first")
         it.api.delete(f"{PODS}/pair")
         assert "n1" == await node_of("second", "n1", "n2", "n3")
+        assert None is await node_of("other", "n1", "n2", limits=PAIR)
+        for node in ("n2", "n4"):
+            it.api.delete(f"{PODS}/on-{node}")
+        assert "n2" == await node_of("other", "n1", "n2", "n4", limits=PAIR)
 
-    cards = [card(f"GPU-{number}") for number in range(5)]
-    scenario(play, "one", n1=tuple(cards[:2]), n2=tuple(cards[2:4]), n3=tuple(cards[4:]))
+    two = {node: (card(f"GPU-{node}-0"), card(f"GPU-{node}-1")) for node in ("n1", "n2", "n4")}
+    scenario(play, "one", **two, n3=(card("GPU-n3"),))

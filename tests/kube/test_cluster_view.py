@@ -49,10 +49,10 @@ def spend(at: World, seconds: float) -> None:
     descriptor = os.open(at.node.directory(entry.id) / USAGE, os.O_RDWR)
     os.pwrite(
         descriptor,
-        usage_region.HEADER.pack(usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, b""),
+        usage_region.HEADER.pack(usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, 0),
         0,
     )
-    counted = usage_region.DEVICE.pack(0, 0, 0, 0, int(seconds * 1e9), 0, 0)
+    counted = usage_region.DEVICE.pack(0, 0, 0, 0, int(seconds * 1e9), 0, 0, 0)
     os.pwrite(descriptor, counted, usage_region.HEADER.size)
     os.close(descriptor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from prometheus_client import generate_latest
 
 from hetero.kube.agent.agent import Options, node_of
 from hetero.kube.api.annotations import INVENTORY, published_devices
-from hetero.model import CORE, MEMORY, SLOTS, Enforcement, Template, Templated, Usage
+from hetero.model import CORE, MEMORY, SLOTS, Enforcement, OnBypass, Template, Templated, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.plugin.registry import Registry
@@ -189,6 +190,35 @@ def test_active_oom_killer_ends_a_process_past_its_limiter(said: str, killed: bo
                 await one.wait()
 
             assert (-9 if killed else None) == ended
+
+    run(story)
+
+
+def test_what_a_pod_has_past_its_limiter_is_an_event_and_a_metric_and_is_ended_if_it_says_so() -> (
+    None
+):
+    async def story() -> None:
+        async with world() as at:
+            at.vendor.devices[0] = evolve(at.vendor.devices[0], enforcement=Enforcement.PRELOAD)
+            pod = at.bind("pod", memory=GiB, on_bypass=OnBypass.KILL)
+            await at.kubelet.admit(pod)
+            (entry,) = at.node.snapshot().grants
+            assert OnBypass.KILL is entry.allocation.on_bypass
+            with (at.node.directory(entry.id) / USAGE).open("r+b") as usage:  # it is the grant's
+                program = await asyncio.create_subprocess_exec("sleep", "60", stdin=usage)
+            counts = {program.pid: 3 * GiB}
+            at.vendor.usage["memory-0"] = Usage(memory=3 * GiB, core=None, processes=counts)
+
+            assert -9 == await asyncio.wait_for(program.wait(), 10)
+            await until(lambda: len(at.api.events) == 3, seconds=8)
+            told = {event["reason"]: event["message"] for event in at.api.events}
+            assert {"PastLimiter", "MemoryExcess", "EndedPastLimiter"} == told.keys()
+            assert "2048 MiB beyond its limit" in told["MemoryExcess"]
+            assert {"pod"} == {event["involvedObject"]["name"] for event in at.api.events}
+            text = generate_latest(at.agent.metrics.registry).decode()
+            (line,) = re.findall(r"^hetero_share_memory_excess_bytes\{.*", text, re.M)
+            assert 3.0 * GiB == float(line.rsplit(" ", 1)[1])
+            assert 'pod="pod"' in line
 
     run(story)
 

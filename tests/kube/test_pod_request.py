@@ -9,7 +9,7 @@ import pytest
 
 from hetero.kube.api.pod_request import Vocabulary
 from hetero.kube.api.settings import Settings, load
-from hetero.model import Ask, Policy, Priority, Selector
+from hetero.model import Ask, OnBypass, OnExcess, Policy, Priority, Selector
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.units import GiB, MiB
 from hetero.plugin.registry import Registry
@@ -338,3 +338,26 @@ def test_a_quantity_that_is_none_is_one_sentence(said: str) -> None:
 def test_a_setting_that_is_not_known_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         settings(tmp_path, text)
+
+
+def test_annotations_say_what_becomes_of_excess_and_of_programs_without_a_limiter() -> None:
+    limits = {"nvidia.com/gpu": "1"}
+    notes = {"hetero.io/on-excess": "kill", "hetero.io/on-bypass": "report"}
+
+    said, unsaid = asked(limits, notes=notes).request, asked(limits).request
+
+    assert (OnExcess.KILL, OnBypass.REPORT) == (said.on_excess, said.on_bypass)
+    assert (None, None) == (unsaid.on_excess, unsaid.on_bypass)
+    for name, words in (("on-excess", "report, refuse, kill"), ("on-bypass", "report, kill")):
+        with pytest.raises(BadInput, match=f"hetero.io/{name} 'end' is none of {words}"):
+            asked(limits, notes={f"hetero.io/{name}": "end"})
+
+
+def test_an_annotation_makes_a_pods_grant_strict() -> None:
+    limits = {"nvidia.com/gpu": "1"}
+
+    assert asked(limits, notes={"hetero.io/strict": "true"}).request.strict
+    assert not asked(limits, notes={"hetero.io/strict": "false"}).request.strict
+    assert not asked(limits).request.strict
+    with pytest.raises(BadInput, match=r"strict 'yes' is none of true, false"):
+        asked(limits, notes={"hetero.io/strict": "yes"})

@@ -17,7 +17,7 @@ from hetero.kube.agent import agent
 from hetero.kube.agent.agent import Agent, Options
 from hetero.kube.api.annotations import Assignment, Key, signed_assignment
 from hetero.kube.api.client import Access, Api
-from hetero.model import Allocation, Ask, Inventory, Request, Selector
+from hetero.model import Allocation, Ask, Inventory, OnBypass, Request, Selector
 from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
@@ -105,13 +105,19 @@ class World:
         return pod
 
     def fit(
-        self, *, memory: int = GiB, core: int = 10, count: int = 1, vendor: Selector | None = None
+        self,
+        *,
+        memory: int = GiB,
+        core: int = 10,
+        count: int = 1,
+        vendor: Selector | None = None,
+        on_bypass: OnBypass | None = None,
     ) -> Allocation:
         """Return what the packing core gives beside all it gave before."""
         asks = (Ask(memory=memory, core=core),) * count
         answer = fit(
             Inventory(self.node.discover().devices, tuple(self.fitted)),
-            Request(asks=asks, vendor=vendor or Selector()),
+            Request(on_bypass=on_bypass, asks=asks, vendor=vendor or Selector()),
         )
         assert isinstance(answer, Allocation), answer
         self.fitted.append(answer)

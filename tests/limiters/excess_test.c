@@ -43,21 +43,21 @@ static void what_is_uncharged_is_this_processs_own_and_is_not_below_nothing(void
     static struct region region;
     const char *path = usage_file();
     EXPECT(true, region_open(&region, path));
-    ledger_uncharged(&region, HETERO_UNCHARGED_CONTEXT, 2, 700);
-    ledger_uncharged(&region, HETERO_UNCHARGED_CONTEXT, 2, -200);
-    ledger_uncharged(&region, HETERO_UNCHARGED_IMPORTED, 2, 50);
-    ledger_uncharged(&region, HETERO_UNCHARGED_IMPORTED, 2, -90);
-    EXPECT(500, region_slot(&region)->uncharged[HETERO_UNCHARGED_CONTEXT][2]);
-    EXPECT(0, region_slot(&region)->uncharged[HETERO_UNCHARGED_IMPORTED][2]);
+    ledger_say(&region, HETERO_SAID_UNCHARGED, 2, 700);
+    ledger_say(&region, HETERO_SAID_UNCHARGED, 2, -200);
+    ledger_say(&region, HETERO_SAID_SHARED, 2, 50);
+    ledger_say(&region, HETERO_SAID_SHARED, 2, -90);
+    EXPECT(500, region_slot(&region)->said[HETERO_SAID_UNCHARGED][2]);
+    EXPECT(0, region_slot(&region)->said[HETERO_SAID_SHARED][2]);
     EXPECT(0, ledger_used(&region, 2));
 
     pid_t child = fork();
     if (child == 0) { /* in a slot that a dead process left as it was */
         region_forget(&region);
-        region.shared->slots[1].uncharged[HETERO_UNCHARGED_CONTEXT][2] = 900;
+        region.shared->slots[1].said[HETERO_SAID_UNCHARGED][2] = 900;
         EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 2, 1, 1000));
         EXPECT(1, region.slot);
-        EXPECT(0, region_slot(&region)->uncharged[HETERO_UNCHARGED_CONTEXT][2]);
+        EXPECT(0, region_slot(&region)->said[HETERO_SAID_UNCHARGED][2]);
         _exit(0);
     }
     int status;

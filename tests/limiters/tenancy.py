@@ -20,13 +20,13 @@ from simulated import MIB as MIB
 from simulated import Machine
 
 LIMITER = hetero_limiters.library("cuda")
-REGION_BYTES = 460928
+REGION_BYTES = 592000
 UUIDS = (
     "GPU-11111111-2222-3333-4444-555555555555",
     "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",
 )
 #: What a device's flags in a grant say.
-SPILL, CONTEXT = 1, 2
+SPILL, CONTEXT, STRICT = 1, 2, 4
 POLICIES = {"fixed": 0, "elastic": 1, "off": 2}
 
 
@@ -116,7 +116,7 @@ class Rack:
                 (directory / f"page.{index}").hardlink_to(_page(board, name))
                 (directory / f"board.{index}").symlink_to(board)
                 _add_row(board, name, each)
-        return Grant(self, directory)
+        return Grant(self, directory, terms)
 
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":
         settings = {
@@ -140,6 +140,7 @@ class Grant:
 
     rack: Rack
     directory: Path
+    terms: tuple[Terms, ...]
 
     @property
     def environment(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import hetero_simulator
 import pytest
-from tenancy import LIMITER, MIB, Grant, Rack, Terms
+from tenancy import LIMITER, MIB, STRICT, Grant, Rack, Terms
 
 LIBC = """
 from ctypes import c_char_p
@@ -161,8 +161,11 @@ say([user.take(c_size_t({MIB} + 1)), user.take(c_size_t({MIB}))])
     assert [0, 0] == grant.rack.run(code, LD_PRELOAD=str(LIMITER))
 
 
-def _looked_up(directory: Path, grant: Grant, asked: str) -> Any:
-    """What `asked` gives for looked_up(name, version), with a driver of versions.c."""
+def _looked_up(directory: Path, grant: Grant, asked: str, *, logged: int = 0) -> Any:
+    """What `asked` gives for looked_up(name, version), with a driver of versions.c.
+
+    With HETERO_LOG=info so many lines say that something is not known.
+    """
     flags = ["-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1"]
     source = Path(__file__).with_name("versions.c")
     subprocess.run(["cc", *flags, "-o", directory / "libcuda.so.1", source], check=True)
@@ -171,16 +174,22 @@ import ctypes, json
 from ctypes import byref, c_char_p, c_int, c_uint64, c_void_p
 driver, limiter = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL({str(LIMITER)!r})
 def ours(name): return ctypes.cast(getattr(limiter, name), c_void_p).value
+def shown(name): return hasattr(driver, name)
+def table(text):
+    found = c_void_p()
+    return driver.cuGetExportTable(byref(found), ctypes.c_char_p(bytes.fromhex(text)))
 def looked_up(name, version, through="cuGetProcAddress"):
     found = c_void_p(1)
     code = getattr(driver, through)(c_char_p(name), byref(found), c_int(version), c_uint64(0))
     return [code, found.value]
 print(json.dumps({asked}))
 """
-    environment = {**grant.environment, "LD_LIBRARY_PATH": str(directory)}
+    level = {"HETERO_LOG": "info"} if logged else {}
+    environment = {**grant.environment, "LD_LIBRARY_PATH": str(directory), **level}
     program = grant.rack.machine.spawn([sys.executable, "-c", code], **environment)
     out, errors = program.communicate(timeout=60)
-    assert "" == errors
+    assert logged == errors.count("is not known")
+    assert logged or errors == ""
     return json.loads(out)
 
 
@@ -272,3 +281,21 @@ print(files, "/grant" in mapped, "/usage" in mapped, "libcuda" in mapped)
 """
     program = grant.rack.machine.spawn([sys.executable, "-c", code], **grant.environment)
     assert ("[] False False False\n", "") == program.communicate(timeout=60)
+
+
+#: Of cudart, and one that nobody was seen to ask for.
+TABLES = "6bd5fb6c5bf4e74a8987d93912fd9df9", "00112233445566778899aabbccddeeff"
+UNKNOWN = f"""[looked_up(b"cuFromTheFuture", 13000)[0], shown("cuFromTheFuture"),
+    looked_up(b"cuFromTheFuture", 13000)[0], [table(one) for one in {TABLES!r}],
+    shown("cuCtxPopCurrent")]"""
+
+
+def test_what_no_table_knows_is_passed_on_and_logged_once(grant: Grant, tmp_path: Path) -> None:
+    told = _looked_up(tmp_path, grant, UNKNOWN, logged=2)
+    assert [0, True, 0, [0, 0], False] == told
+
+
+def test_what_no_table_knows_is_not_to_be_had_of_a_strict_grant(rack: Rack, tmp_path: Path) -> None:
+    grant = rack.grant(Terms(flags=STRICT))
+    told = _looked_up(tmp_path, grant, UNKNOWN, logged=2)
+    assert [500, False, 500, [0, 500], False] == told

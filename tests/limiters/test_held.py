@@ -1,11 +1,11 @@
-"""What the driver holds is what is charged: blocks, chunks, what is freed later, what an image declares."""
+"""What the driver holds is charged: blocks, chunks, what is freed later, what images declare."""
 
 import json
 
 import pytest
 from tenancy import MIB, Grant, Rack, Terms
 
-#: In each program: MiB that are free of the grant, and of the card as everybody sees it.
+#: In each program: MiB that are free of the grant.
 LEFT = """
 def left():
     return info()[0] >> 20
@@ -17,7 +17,7 @@ def test_pieces_are_charged_by_the_blocks_they_lie_in(grant: Grant) -> None:
         LEFT
         + f"""
 start()
-pieces = [take("plain", {MIB} - 512) for _ in range(40)]  # two to a block, 20 blocks, the first is the context's
+pieces = [take("plain", {MIB} - 512) for _ in range(40)]  # 20 blocks, one is the context's
 seen = [left()]
 for piece in pieces[::2]:
     give("plain", piece)
@@ -154,3 +154,114 @@ say(seen + [left()])
 """
     )
     assert [32, 64] == told
+
+
+PTX = """
+def image(*declarations):
+    text = ".version 6.0\\n.target sm_50\\n.address_size 64\\n" + "\\n".join(declarations)
+    kernel = ".visible .entry spin(.param .u64 .ptr .global .align 8 at) { ret; }"
+    return (text + "\\n" + kernel + "\\n").encode() + b"\\0"
+def load(*declarations):
+    made = c_void_p()
+    code = driver.code("cuModuleLoadData", byref(made), image(*declarations))
+    return made if code == 0 else code
+"""
+
+
+@pytest.mark.parametrize(
+    ("declarations", "mebibytes"),
+    [
+        ((".visible .global .align 4 .b8 big[41943040];",), 40),
+        ((".global .u32 big[0xa00000];",), 40),
+        ((".global .f64 big [ 5 * 1024 * 1024 ] ;",), 40),
+        ((".global .align 16 .v4 .f32 big[16][16384][10];",), 40),
+        ((".global .b8 one[20971520], two[20971520];",), 40),
+        (("// .global .b8 no[41943040];", "/* .global .b8 no[41943040]; */"), 0),
+        ((".extern .global .align 4 .b8 elsewhere[41943040];",), 0),
+        ((".global .u32 some[4] = {1, 2, 3, 4};",), 0),
+    ],
+)
+def test_arrays_that_an_image_declares_are_charged_while_it_is_loaded(
+    grant: Grant, declarations: tuple[str, ...], mebibytes: int
+) -> None:
+    told = grant.run(
+        LEFT
+        + PTX
+        + f"""
+start()
+first = load(*{declarations!r})
+seen = [left()]
+second = load(*{declarations!r})
+call("cuModuleUnload", first)
+say(seen + [second if isinstance(second, int) else 0, left()])
+"""
+    )
+    refused = 2 if mebibytes else 0
+    assert [64 - mebibytes, refused, 64] == told
+
+
+@pytest.mark.parametrize("loading", ["LAZY", "EAGER"])
+def test_a_library_is_charged_before_it_is_loaded(grant: Grant, loading: str) -> None:
+    told = grant.run(
+        LEFT
+        + PTX
+        + """
+start()
+def library(size):
+    made = c_void_p()
+    data, none = image(f".global .b8 big[{size << 20}];"), (None, None, c_uint(0))
+    code = driver.code("cuLibraryLoadData", byref(made), data, *none, *none)
+    return code, made
+code, made = library(40)
+seen = [code, left(), library(40)[0]]
+pointer, size = c_uint64(), c_size_t()
+call("cuLibraryGetGlobal", byref(pointer), byref(size), made, b"big")
+seen += [size.value >> 20, left()]
+call("cuLibraryUnload", made)
+say(seen + [left()])
+""",
+        CUDA_MODULE_LOADING=loading,
+    )
+    assert [0, 24, 2, 40, 24, 64] == told
+
+
+def test_buffers_of_a_context_are_charged_from_when_they_are_asked_for(rack: Rack) -> None:
+    grant = rack.grant(Terms(memory=900 * MIB))
+    told = grant.run(
+        LEFT
+        + f"""
+start()
+STACK, PRINTF, HEAP = 0, 1, 2
+def ask(limit, size):
+    return cuda.cuCtxSetLimit(c_uint(limit), c_size_t(size))
+seen = [ask(HEAP, {512 * MIB}), left(), ask(PRINTF, {512 * MIB}), ask(HEAP, {8 * MIB}), left()]
+seen += [ask(PRINTF, {256 * MIB}), left(), ask(PRINTF, 0), left(), ask(STACK, 1 << 20), left()]
+before = left()
+ask(STACK, 2048)
+taken = before - left()
+ask(STACK, 1024)
+call("cuDevicePrimaryCtxReset_v2", c_int(0))
+start()
+say([seen, taken > 200, left()])
+"""
+    )
+    assert [
+        [0, 386, 2, 0, 900, 0, 642, 0, 900, 2, 900],
+        True,
+        900,
+    ] == told
+
+
+def test_streams_take_memory_by_the_handful(grant: Grant) -> None:
+    told = grant.run(
+        LEFT
+        + """
+start()
+streams, code = 0, 0
+while code == 0 and streams < 1000:
+    code = cuda.cuStreamCreate(byref(c_void_p()), c_uint(1))
+    streams += 1
+say([code, 100 < streams < 160])
+"""
+    )
+    assert [2, True] == told

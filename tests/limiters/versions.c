@@ -1,5 +1,6 @@
 /* A driver whose functions come in versions: what cuGetProcAddress says depends on who asks, and cuMemAlloc has a form
- * of the future, too. The form for version 12500 is at an address that is not shown. */
+ * of the future, too. The form for version 12500 is at an address that is not shown. It has a function that no table
+ * knows, and a table of functions for every id. */
 #include <stdint.h>
 #include <string.h>
 
@@ -25,6 +26,15 @@ EXPORT int cuMemFree_v2(uint64_t pointer)
 {
     return (int)pointer & 0;
 }
+EXPORT int cuFromTheFuture(void)
+{
+    return 0;
+}
+EXPORT int cuGetExportTable(const void **table, const void *id)
+{
+    *table = id;
+    return 0;
+}
 static int hidden_free(uint64_t pointer)
 {
     return (int)pointer & 0;
@@ -36,6 +46,8 @@ EXPORT int cuGetProcAddress_v2(const char *name, void **found, int version, uint
         *found = version < 4000 ? (void *)cuMemAlloc : version < 14000 ? (void *)cuMemAlloc_v2 : (void *)cuMemAlloc_v3;
     if (strcmp(name, "cuMemFree") == 0)
         *found = version == 12500 ? (void *)hidden_free : (void *)cuMemFree_v2;
+    if (strcmp(name, "cuFromTheFuture") == 0)
+        *found = (void *)cuFromTheFuture;
     if (result != NULL)
         *result = 0;
     return *found == NULL || flags > 2 ? 500 : 0;

@@ -20,13 +20,14 @@ from hetero.cli import tell_warnings
 from hetero.model import Ask
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.units import GiB
-from hetero.node.daemon.server import ROUND, set_up
+from hetero.node.daemon.server import set_up
 from hetero.node.daemon_client import SOCKET, DaemonClient
 from hetero.node.ledger.board import PAGE_BYTES
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.ledger import ALIVE, ALLOCATION, Container, Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
+from hetero.node.view.bypass import PERIOD
 from hetero.node.view.doctor import examine
 from hetero.plugin.hookspecs import hookimpl
 from hetero.plugin.testing import MemoryVendor
@@ -66,7 +67,7 @@ def test_users_see_the_grant_of_a_container_whose_state_only_root_may_see(
 
     assert {taken.handle.grant.id: "root"} == machine.said_by(ALICE, grants)
     state.rmdir()
-    assert until(lambda: {} == machine.said_by(ALICE, grants), within=3 * ROUND)
+    assert until(lambda: {} == machine.said_by(ALICE, grants), within=3 * PERIOD)
 
 
 def test_a_grant_ends_with_its_program_and_not_with_heterod(machine: Machine) -> None:
@@ -78,7 +79,7 @@ def test_a_grant_ends_with_its_program_and_not_with_heterod(machine: Machine) ->
     assert {held.grant: str(ALICE)} == machine.said_by(BOB, grants)
     held.kill()
     assert {} == machine.said_by(BOB, grants)
-    assert until(lambda: not (machine.state / "grants" / held.grant).exists(), within=3 * ROUND)
+    assert until(lambda: not (machine.state / "grants" / held.grant).exists(), within=3 * PERIOD)
 
 
 def test_while_heterod_is_away_nothing_is_given_and_the_line_says_what_to_do(
@@ -193,7 +194,7 @@ def test_a_forced_release_without_heterod_says_what_was_done(machine: Machine) -
     assert f"ended what held grant {held.grant}: its entry goes when heterod is back" == said
     assert signal.SIGTERM == os.waitpid(held.pid, 0)[1]
     machine.start()
-    assert until(lambda: not (machine.state / "grants" / held.grant).exists(), within=3 * ROUND)
+    assert until(lambda: not (machine.state / "grants" / held.grant).exists(), within=3 * PERIOD)
 
 
 def test_doctor_says_who_shares_the_ledger(machine: Machine) -> None:

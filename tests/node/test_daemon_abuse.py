@@ -16,12 +16,13 @@ import pytest
 
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.units import GiB
-from hetero.node.daemon.server import DEADLINE, MOST, MOST_OF_ONE, ROUND
+from hetero.node.daemon.server import DEADLINE, MOST, MOST_OF_ONE
 from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.board import PAGE_BYTES
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.node import Node
+from hetero.node.view.bypass import PERIOD
 
 from .conftest import request
 from .users import ALICE, BOB, ROOT, Machine, grants, until
@@ -176,7 +177,7 @@ def test_a_client_that_vanishes_leaves_nothing(machine: Machine) -> None:
     def nothing_is_left() -> bool:
         return grants(machine.node()) == {}
 
-    assert until(lambda: [] == os.listdir(machine.state / "grants"), within=3 * ROUND)
+    assert until(lambda: [] == os.listdir(machine.state / "grants"), within=3 * PERIOD)
     assert until(nothing_is_left)
 
 
@@ -194,7 +195,7 @@ def test_a_user_cannot_fill_the_ledgers_directory(machine: Machine) -> None:
 
     machine.said_by(ALICE, fill)
 
-    assert until(lambda: usage_region.SIZE == (directory / USAGE).stat().st_size, within=3 * ROUND)
+    assert until(lambda: usage_region.SIZE == (directory / USAGE).stat().st_size, within=3 * PERIOD)
     assert PAGE_BYTES == (directory / "tenant/page.0").stat().st_size
 
 

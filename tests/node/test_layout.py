@@ -38,8 +38,8 @@ int main(void)
     AT(hetero_region_device, used); AT(hetero_region_device, peak);
     AT(hetero_region_device, denied); AT(hetero_region_device, gpu_ns);
     AT(hetero_region_device, granted);
-    AT(hetero_region_slot, used); AT(hetero_region_slot, pid); AT(hetero_region_slot, uncharged);
-    IS(HETERO_UNCHARGED_CONTEXT); IS(HETERO_UNCHARGED_IMPORTED);
+    AT(hetero_region_slot, used); AT(hetero_region_slot, pid); AT(hetero_region_slot, said);
+    IS(HETERO_SAID_UNCHARGED); IS(HETERO_REGION_LEFT);
     IS(HETERO_GRANT_MAGIC); IS(HETERO_GRANT_VERSION); IS(HETERO_MAX_DEVICES); IS(HETERO_CORE_FULL);
     IS(HETERO_POLICY_FIXED); IS(HETERO_POLICY_ELASTIC); IS(HETERO_POLICY_OFF);
     IS(HETERO_PRIORITY_LOW); IS(HETERO_PRIORITY_HIGH);
@@ -138,9 +138,8 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
         at = layout["hetero_region.slots"] + slot * layout["hetero_region_slot"]
         put("<Q", at + layout["hetero_region_slot.used"] + 8, used)
         put("<I", at + layout["hetero_region_slot.pid"], 1)
-        for kind, value in (("CONTEXT", 11), ("IMPORTED", 12)):
-            uncharged = layout[f"HETERO_UNCHARGED_{kind}"] * 16 * 8 + 8
-            put("<Q", at + layout["hetero_region_slot.uncharged"] + uncharged, value)
+        uncharged = layout["HETERO_SAID_UNCHARGED"] * 16 * 8 + 8
+        put("<Q", at + layout["hetero_region_slot.said"] + uncharged, 11)
     path = tmp_path / "usage"
     path.write_bytes(contents)
 
@@ -158,10 +157,8 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
     assert counted == found.counts[1]
     assert {0, 255} == found.slots.keys()
     last_slot = found.slots[255]
-    assert (1, 20, 11, 12) == (
-        last_slot.pid,
-        *(of[1] for of in (last_slot.used, last_slot.contexts, last_slot.imported)),
-    )
+    assert (1, 20, 11) == (last_slot.pid, last_slot.used[1], last_slot.uncharged[1])
+    assert layout["HETERO_REGION_LEFT"] == usage_region.LEFT
 
 
 @pytest.mark.parametrize("size", [0, 100, usage_region.SIZE - 1])

@@ -42,7 +42,7 @@ def use(handle: GrantHandle, memory: int) -> int:
     )
     os.pwrite(descriptor, header, 0)
     slots = usage_region.HEADER.size + 16 * usage_region.DEVICE.size
-    os.pwrite(descriptor, usage_region.SLOT.pack(memory, *[0] * 47, os.getpid()), slots)
+    os.pwrite(descriptor, usage_region.SLOT.pack(memory, *[0] * 63, os.getpid()), slots)
     fcntl.fcntl(
         descriptor, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     )

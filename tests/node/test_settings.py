@@ -16,6 +16,8 @@ from hetero.model import (
     Device,
     DeviceAllocation,
     Enforcement,
+    OnBypass,
+    OnExcess,
     Template,
     Templated,
     Whole,
@@ -99,6 +101,13 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ("[quota]\ngrants = true", "quota.grants True is not a whole number"),
         ("[quota.users]\nalice = 3", r"write \[quota.users.alice\]"),
         ("[quota.groups.lab]\ncores = 3", "unknown key 'cores'"),
+        (
+            '[heterod]\non_excess = "end"',
+            "heterod.on_excess 'end' is none of report, refuse, kill",
+        ),
+        ('[heterod]\non_bypass = "refuse"', "'refuse' is none of report, kill"),
+        ('[heterod]\nignore = "agentd"', "is not a list of names of executables"),
+        ("[heterod]\non-excess = 1", "unknown key 'on-excess'"),
         ("[scale", "node.toml: Expected ']'"),
     ],
 )
@@ -120,6 +129,19 @@ def test_quotas_are_of_each_user_of_named_users_and_of_groups(tmp_path: Path) ->
     assert {"alice": Quota(memory=80 * GiB, grants=64)} == settings.user_quotas
     assert {"lab": Quota(core=300, grants=0)} == settings.group_quotas
     assert Quota(grants=64) == load(tmp_path, "").quota
+
+
+def test_what_becomes_of_excess_where_a_grant_does_not_say(tmp_path: Path) -> None:
+    text = '[heterod]\non_excess = "report"\non_bypass = "kill"\nignore = ["agentd", "/opt/a"]\n'
+    said, unsaid = load(tmp_path, text), Settings()
+
+    assert (OnExcess.REPORT, OnBypass.KILL) == (said.on_excess, said.on_bypass)
+    assert ("agentd", "/opt/a") == said.ignore
+    assert (OnExcess.REFUSE, OnBypass.REPORT, None) == (
+        unsaid.on_excess,
+        unsaid.on_bypass,
+        unsaid.ignore,
+    )
 
 
 def test_a_settings_file_that_is_named_must_be_there(tmp_path: Path) -> None:

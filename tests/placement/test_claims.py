@@ -66,32 +66,76 @@ def test_a_claimed_node_that_empties_is_the_waiting_pods_and_the_claim_ends_with
     assert "n1" == cache.best(LARGE, frozenset(names), uid="large")
     take(cache, "large", LARGE, "n1")
 
-    assert not any(cache._claims.keeps_out("new", name) for name in names)
+    assert not cache._claims.nodes
+
+
+class Counted(frozenset[str]):
+    """Names that count how often they are searched."""
+
+    asked = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.asked += 1
+        return super().__contains__(name)
+
+
+def test_claimed_nodes_are_not_looked_at_while_another_serves() -> None:
+    cache, names = waiting(*[1] * 30, 3)
+    for number in range(9):
+        cache.claim(f"other{number}", LARGE, names)
+    assert 30 == len(cache._claims.nodes)
+    offered = Counted(names)
+
+    assert "n30" == cache.best(SMALL, offered, uid="new")
+    assert 1 == offered.asked
+
+
+def test_claims_hold_when_the_cluster_is_worked_out_anew_and_others_score_nothing_there() -> None:
+    cache, names = waiting(1, 1, 1, 3, 3)
+    cache.remove_node("n4")
+
+    assert {"n3"} == cache.costs(SMALL, names).keys()
+    assert "n3" == cache.best(SMALL, frozenset(names), uid="new")
+    cache.remove_node("n1")
+    assert {"n3"} == cache.costs(SMALL, names).keys()
+    cache.forget("n2/0")
+    assert "n2" == cache.best(LARGE, frozenset(names), uid="large")
+    cache.forget("large")
+    assert {"n0", "n2", "n3"} == cache.costs(SMALL, names).keys()
+
+
+def test_to_the_pod_that_claims_it_a_node_costs_no_more_than_another() -> None:
+    cache, names = waiting(1, 1, 1, 1)
+    cache.forget("n0/0")
+    cache.forget("n3/0")
+
+    assert "n0" == cache.best(LARGE, frozenset(names), uid="large")
+    assert "n3" == cache.best(LARGE, frozenset(names), uid="other")
+    assert "n3" == cache.best(LARGE, frozenset({"n1", "n3"}), uid="large")
 
 
 def test_a_pod_that_is_gone_claims_nothing() -> None:
     cache, names = waiting(3, 1, 2)
-    assert any(cache._claims.keeps_out("new", name) for name in names)
+    assert set(names) == cache._claims.nodes
     cache.forget("large")
 
-    assert not any(cache._claims.keeps_out("new", name) for name in names)
+    assert not cache._claims.nodes
 
 
 def test_nothing_is_claimed_while_pods_only_arrive_or_for_less_than_a_node() -> None:
     cache, names = waiting(3, 1, 2, ends=False)
-    assert not any(cache._claims.keeps_out("new", name) for name in names)
+    assert not cache._claims.nodes
 
     cache, names = waiting(4, 4, 4)
     cache.claim("two", pod(2), names)
     cache.claim("one", SMALL, names)
-    assert not any(cache._claims.keeps_out("new", name) for name in names)
+    assert not cache._claims.nodes
 
 
 def test_two_that_wait_claim_different_nodes_and_none_where_they_could_never_run() -> None:
     cache, names = waiting(1, 1, 1, 1, 1, 1, 1)
     cache.claim("other", pod(4, cpu=4000), names)
     cache.claim("huge", pod(4, cpu=65_000), names)
-    mine = [[name for name in names if not cache._claims.keeps_out(uid, name)] for uid in
-            ("large", "other", "huge")]  # fmt: skip
+    claimed = [cache._claims.of(uid) for uid in ("large", "other", "huge")]
 
-    assert (["n0", "n1", "n2", "n6"], ["n3", "n4", "n5", "n6"], ["n6"]) == tuple(mine)
+    assert [("n0", "n1", "n2"), ("n3", "n4", "n5"), ()] == claimed

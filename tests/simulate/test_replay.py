@@ -20,7 +20,7 @@ from hetero.placement.cluster import Container, Node, Pod
 from hetero.placement.state import Cluster
 from hetero.plugin.testing import rack
 from hetero.simulate.baselines import SCORES, Room, demand
-from hetero.simulate.departures import MODES, Protocol, live, loads
+from hetero.simulate.departures import MODES, Protocol, Size, live, loads
 from hetero.simulate.player import Player
 from hetero.simulate.replay import arrivals, placements, replay, replay_all
 from hetero.simulate.report import draw, draw_lives, summarise, summarise_lives
@@ -253,18 +253,27 @@ def test_pods_come_and_go_and_the_same_seed_gives_the_same(
         assert all(size.refused == 0 for size in life.sizes)
 
 
+def of_eight(trace: Trace, cpu: int, load: int) -> Size:
+    """Return what becomes in a queue of pods of eight cards, the most that a node has."""
+    asks = Request(asks=(Ask(),) * 8)
+    huge = Pod(containers=(Container(request=asks, host={"cpu": cpu}),))
+    added = evolve(trace, pods=(*trace.pods, *(huge,) * 9), lives=())
+    made = live(added, "fragmentation", 42, short(mode="queue", load=load)).sizes
+    return next(size for size in made if size.cards == 8)
+
+
 def test_pods_that_wait_at_the_end_count_with_what_they_have_waited(trace: Trace) -> None:
-    huge = Pod(containers=(Container(request=Request(asks=(Ask(),) * 8)),))  # the largest node: 8
-    unfit = evolve(huge, containers=(evolve(huge.containers[0], host={"cpu": 97_000}),))
-    added = evolve(trace, pods=(*trace.pods, *(unfit,) * 9), lives=())
-    (size,) = (
-        size
-        for size in live(added, "fragmentation", 42, short(mode="queue")).sizes
-        if size.cards == 8
-    )
+    size = of_eight(trace, 64_000, load=300)
 
     assert size.arrived == size.refused > 0
     assert 0 < size.waited <= size.waited_p99
+
+
+def test_a_pod_that_no_empty_node_serves_is_refused_and_does_not_wait(trace: Trace) -> None:
+    size = of_eight(trace, 97_000, load=90)
+
+    assert size.arrived == size.refused > 0
+    assert (0, 0) == (size.waited, size.waited_p99)
 
 
 def test_a_load_is_what_is_allocated_while_nothing_is_refused(trace: Trace) -> None:

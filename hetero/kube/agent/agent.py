@@ -183,7 +183,7 @@ class Agent:
 
     async def _guard(self) -> None:
         """Tell of what is past a limiter: in the agent's log, the node's, and the pod's events."""
-        seen = await asyncio.to_thread(self._monitor.look, self.discovery.devices)
+        seen = await asyncio.to_thread(self._monitor.sample, self.discovery.devices)
         self.metrics.sighting = seen
         grants = {entry.id: entry for entry in self.node.snapshot().grants} if seen.news else {}
         for found in seen.news:

@@ -1,16 +1,30 @@
-"""Reads what a pod asks for: resources and annotations by the names that vendors declare."""
+"""Reads what a pod asks for: resources and annotations by the names that vendors declare.
+
+Over 400 lines because one pod is read once, from all of what it says.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
 from hetero.kube.api.host import pod_host
 from hetero.kube.api.quantity import bytes_of, quantity
-from hetero.model import Ask, CoTenancy, Policy, Priority, Request, Selector
+from hetero.model import (
+    Ask,
+    CoTenancy,
+    OnBypass,
+    OnExcess,
+    Policy,
+    Priority,
+    Request,
+    Selector,
+    Truth,
+)
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_count
 from hetero.placement.cluster import Container, Pod
@@ -22,12 +36,17 @@ from hetero.plugin.vendor import Vendor
 NODE_PLACEMENT = ("hetero.io/node-placement", "hami.io/node-scheduler-policy")
 DEVICE_PLACEMENT = ("hetero.io/device-placement", "hami.io/?pu-scheduler-policy")
 POLICY = "hetero.io/policy"
+#: What becomes of memory that a limiter did not count, and of programs without one.
+ON_EXCESS, ON_BYPASS = "hetero.io/on-excess", "hetero.io/on-bypass"
+STRICT = "hetero.io/strict"
 
 #: What asks for the cluster's own way in so many words.
 _DEFAULT = "default"
 #: Containers that ask alike are read once, until so many others were.
 _MOST_READ = 4096
 _T = TypeVar("_T")
+_E = TypeVar("_E", bound=Enum)
+
 
 Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
 
@@ -231,6 +250,9 @@ class Vocabulary:
                 enforcement=_said(notes, resource_names.mode, resource_names.modes)
                 or resource_names.enforcements,
                 co_tenancy=_co_tenancy(resource_names, qos_class),
+                on_excess=_word(notes, ON_EXCESS, OnExcess),
+                on_bypass=_word(notes, ON_BYPASS, OnBypass),
+                strict=_word(notes, STRICT, Truth) is Truth.TRUE,
             ),
         )
 
@@ -269,6 +291,17 @@ class Vocabulary:
         default = None if self.defaults.unlimited else self.defaults.policy
         meanings = {_DEFAULT: default, **resource_names.policies}
         return _said(notes, resource_names.policy, meanings)
+
+
+def _word(notes: Mapping[str, str], name: str, choices: type[_E]) -> _E | None:
+    """Return what an annotation says, None where it is not there. Raises `BadInput`."""
+    said = notes.get(name)
+    if said is None:
+        return None
+    for one in choices:
+        if said == one.value:
+            return one
+    raise BadInput(f"{name} {said!r} is none of {', '.join(str(one.value) for one in choices)}")
 
 
 def _variables(container: Plain) -> dict[str, str | None]:

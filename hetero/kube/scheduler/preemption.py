@@ -25,8 +25,11 @@ log = logging.getLogger(__name__)
 _MOST_NODES = 100
 #: Sets of victims the API is asked about before a pod is told that budgets protect them.
 _MOST_TRIED = 20
-#: Seconds that freed room is held for the pod it was freed for.
+#: Seconds that freed room is held for the pod it was freed for, and that an eviction which fails
+#: after others were made is tried again.
 HELD = 30.0
+#: Seconds between two tries of an eviction.
+RETRY = 1.0
 #: Seconds that a victim may end later than its grace period says, and between looks.
 _LATE, _PAUSE = 30.0, 0.1
 #: Seconds that a pod has to end in if it does not say (Kubernetes' default).
@@ -121,7 +124,7 @@ class Preemption:
                 await self._evict(plain, plan)
                 await self._wait(plain, plan)
             finally:
-                if self.cache.standing.get(uid) is plan.held:  # nobody came for it
+                if self._is_held(uid, plan):  # nobody came for it
                     self.cache.release(uid)
                     with suppress(ApiError):  # the pod is gone
                         await self._nominate(plain, None)
@@ -187,19 +190,26 @@ class Preemption:
     async def _refused(self, uids: Iterable[str]) -> list[str]:
         """Return the first that the API would not let be evicted now, none if it would all."""
         for uid in uids:
-            try:
-                await self._post_eviction(uid, dry_run=True)
-            except ApiError as error:
+            if error := await self._post_eviction(uid, dry_run=True):
                 log.info("preemption: %s", error)
                 return [uid]
         return []
 
     async def _evict(self, plain: Plain, plan: _Room) -> None:
-        """Evict all victims, one after the other. Raises `ApiError` at the first that may not."""
+        """Evict all victims, one after the other.
+
+        If the first may not be evicted nobody is. After it one that may not is tried again for
+        `HELD` seconds while the room is held: half a gang serves nobody. Raises `ApiError`.
+        """
         name = "/".join(full_name(plain))
-        for uid in plan.victims.uids:
+        for done, uid in enumerate(plan.victims.uids):
             victim = self.pods.get(uid)
-            await self._post_eviction(uid)
+            end = monotonic() + (HELD if done else 0.0)
+            while error := await self._post_eviction(uid):
+                if monotonic() >= end or not self._is_held(plain["metadata"]["uid"], plan):
+                    some = f"{done} of {len(plan.victims.uids)} evicted"
+                    raise ApiError(some, 0, str(error)) if done else error
+                await asyncio.sleep(RETRY)
             if victim is not None:
                 log.info("preemption: %s: evicted %s", name, "/".join(full_name(victim)))
                 told = f"preempted by pod {name} on node {plan.held.node}"
@@ -228,22 +238,26 @@ class Preemption:
     ) -> bool:
         """Return whether something came true within a time while the room was held."""
         uid, end = plain["metadata"]["uid"], monotonic() + seconds
-        while self.cache.standing.get(uid) is plan.held and monotonic() < end:
+        while self._is_held(uid, plan) and monotonic() < end:
             if done():
                 return True
             await asyncio.sleep(_PAUSE)
         return False
+
+    def _is_held(self, uid: str, plan: _Room) -> bool:
+        """Return whether the room still waits for the pod."""
+        return self.cache.standing.get(uid) is plan.held
 
     def _grace(self, uid: str) -> int:
         pod = self.pods.get(uid)
         seconds = pod["spec"].get("terminationGracePeriodSeconds") if pod else 0
         return _GRACE if seconds is None else int(seconds)
 
-    async def _post_eviction(self, uid: str, *, dry_run: bool = False) -> None:
-        """Ask the API to evict a pod; one that is gone already is no error. Raises `ApiError`."""
+    async def _post_eviction(self, uid: str, *, dry_run: bool = False) -> ApiError | None:
+        """Ask the API to evict a pod; return why it did not, None for one that is gone already."""
         pod = self.pods.get(uid)
         if pod is None:
-            return
+            return None
         namespace, name = full_name(pod)
         options: Plain = {"preconditions": {"uid": uid}}
         if dry_run:
@@ -258,7 +272,8 @@ class Preemption:
             await self.api.post(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
         except ApiError as error:
             if error.status not in (404, 409):  # gone, or another of its name
-                raise
+                return error
+        return None
 
     async def _policy_version(self) -> str:
         """Return the version of evictions: v1 from Kubernetes 1.22 on. Raises `ApiError`."""

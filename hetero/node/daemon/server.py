@@ -32,8 +32,6 @@ from hetero.node.view.monitor import Finding, watch
 DEADLINE = 5.0
 #: The most connections, of one user and of all.
 MOST_OF_ONE, MOST = 16, 256
-#: Seconds between two looks at the ledger, at which what ended is removed.
-ROUND = 2.0
 #: struct ucred of socket(7): pid, uid, gid.
 _CREDENTIALS = struct.Struct("iII")
 #: The first descriptor that systemd passes, of sd_listen_fds(3).
@@ -61,7 +59,6 @@ class Server:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(MOST))  # one that waits keeps nobody out
         listener.setblocking(False)
-        self._start(self._rounds())
         while True:
             connection, _ = await loop.sock_accept(listener)
             connection.setblocking(False)
@@ -105,14 +102,6 @@ class Server:
             raise
         if handle:
             os.close(handle.descriptor)
-
-    async def _rounds(self) -> None:
-        """Do what nobody asks for."""
-        while True:
-            async with self._place(_ROOT):
-                with suppress(HeteroError):  # said to whoever asks next
-                    await asyncio.to_thread(self.node.ledger.snapshot)
-            await asyncio.sleep(ROUND)
 
     @asynccontextmanager
     async def _place(self, uid: int) -> AsyncIterator[Callable[[], object]]:
@@ -242,7 +231,7 @@ def serve(node: Node, *, ready: Callable[[Path], None], tell: Callable[[Finding]
         if not try_lock(alone):
             raise Refused(f"heterod runs already for {directory}")
         with listen(directory) as listener:
-            # A thread that nobody waits for: a driver may take its time to answer.
+            # It removes what has ended, too. A thread that nobody waits for: drivers take time.
             Thread(target=watch, args=(node, tell), daemon=True).start()
             ready(directory / SOCKET)
             asyncio.run(_until_stopped(Server(node).serve(listener)))

@@ -29,7 +29,7 @@ SIZE = HEADER.size + MAX_DEVICES * ENTRY.size
 _MEMORY_AT, _CORE_AT, _FLAGS_AT, _EXCESS_AT = 64, 72, 84, 88
 
 _POLICIES = {Policy.FIXED: 0, Policy.ELASTIC: 1, Policy.OFF: 2}
-_SPILL, _CONTEXT = 1, 2
+_SPILL, _CONTEXT, _STRICT = 1, 2, 4
 PRIORITIES = {Priority.LOW: 0, Priority.HIGH: 1}
 
 
@@ -39,8 +39,9 @@ class DeviceLimit:
 
     `name` is what the driver calls the device: its UUID, or that of the part of it. `spill`: what
     does not fit on the card lies with the host. `context`: what the driver takes for a process
-    counts as its memory. `rest`: `core` is what limited neighbours leave, in elastic time slices
-    (residual_share.py); no limit was asked for.
+    counts as its memory. `strict`: what the limiter does not know is not to be had. `rest`: `core`
+    is what limited neighbours leave, in elastic time slices (residual_share.py); no limit was asked
+    for.
     """
 
     name: str
@@ -48,6 +49,7 @@ class DeviceLimit:
     core: int
     spill: bool = False
     context: bool = False
+    strict: bool = False
     rest: bool = False
 
     @property
@@ -56,7 +58,9 @@ class DeviceLimit:
         return None if self.core == CORE_FULL else self.core * 100 / CORE_FULL
 
 
-def limit_of(piece: DeviceAllocation, device: Device, *, context: bool) -> DeviceLimit:
+def limit_of(
+    piece: DeviceAllocation, device: Device, *, context: bool, strict: bool = False
+) -> DeviceLimit:
     """Return the limit that `piece` on `device` means."""
     core = CORE_FULL
     if piece.core is not None:
@@ -67,6 +71,7 @@ def limit_of(piece: DeviceAllocation, device: Device, *, context: bool) -> Devic
         core=core,
         spill=device.capacity[MEMORY] > device.of_card(MEMORY),
         context=context,
+        strict=strict,
     )
 
 
@@ -93,7 +98,7 @@ def policy_of(limit: DeviceLimit, policy: Policy) -> int:
 
 
 def _flags(limit: DeviceLimit) -> int:
-    return _SPILL * limit.spill | _CONTEXT * limit.context
+    return _SPILL * limit.spill | _CONTEXT * limit.context | _STRICT * limit.strict
 
 
 def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
@@ -114,6 +119,7 @@ def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
             core=core,
             spill=bool(flags & _SPILL),
             context=bool(flags & _CONTEXT),
+            strict=bool(flags & _STRICT),
         )
         for name, memory, core, _, _, flags in (
             ENTRY.unpack_from(contents, HEADER.size + position * ENTRY.size)

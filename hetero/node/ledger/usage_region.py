@@ -24,7 +24,9 @@ SLOT_OFFSET = 1 << 16
 
 HEADER = struct.Struct("<QII4xI56x48x")
 DEVICE = struct.Struct("<QQQQQqQ8xQ56x")
-SLOT = struct.Struct(f"<{3 * MAX_DEVICES}QI60x")
+SLOT = struct.Struct(f"<{4 * MAX_DEVICES}QI60x")
+#: Instead of a PID: its process ended, and others have open what it shared.
+LEFT = 0xFFFFFFFF
 SIZE = HEADER.size + MAX_DEVICES * DEVICE.size + SLOTS * SLOT.size
 _FIRST = HEADER.size + MAX_DEVICES * DEVICE.size
 
@@ -47,14 +49,13 @@ class Counts:
 class Slot:
     """What a live process says of itself: bytes of each device, and the PID it knows itself by.
 
-    `used` is charged. `contexts` (as measured when they were made) and `imported` (blocks that
-    another process of the grant is charged for) are not, and the driver counts them for it.
+    `used` is charged. `uncharged` is not, and the driver counts it for the process: its
+    contexts, as measured when they were made, and its code.
     """
 
     pid: int
     used: tuple[int, ...]
-    contexts: tuple[int, ...]
-    imported: tuple[int, ...]
+    uncharged: tuple[int, ...]
 
 
 @frozen(kw_only=True)
@@ -67,13 +68,14 @@ class Region:
 
 def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
     """Return the counts of the grant's first `devices` devices; none where no process came yet."""
-    return read_region(path).counts[:devices]
+    return read_region(path, devices=devices).counts
 
 
-def read_region(path: Path) -> Region:
-    """Return what a region says; nothing where no process came yet.
+def read_region(path: Path, *, devices: int = MAX_DEVICES) -> Region:
+    """Return what a region says of the first `devices`; nothing where no process came yet.
 
-    A slot counts while its process lives, which is while the slot's byte is locked. Raises
+    A slot counts while its process lives, which is while the slot's byte is locked, and while
+    others have open what its process shared. Raises
     `OSError` or `ValueError` for what is no region.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -91,14 +93,15 @@ def read_region(path: Path) -> Region:
         live = {
             number: _slot(words)
             for number, words in enumerate(SLOT.iter_unpack(contents[: _whole(contents)]))
-            if is_held(descriptor, number)
+            if words[-1] == LEFT or is_held(descriptor, number)
         }
     finally:
         os.close(descriptor)
     counts = []
-    for position, (_, peak, denied, _, device_ns, _, _, granted) in enumerate(
-        DEVICE.iter_unpack(head[HEADER.size :])
-    ):
+    for position in range(devices):
+        _, peak, denied, _, device_ns, _, _, granted = DEVICE.unpack_from(
+            head, HEADER.size + position * DEVICE.size
+        )
         memory = sum(slot.used[position] for slot in live.values())
         counts.append(
             Counts(memory=memory, peak=peak, denied=denied, device_ns=device_ns, granted=granted)
@@ -113,9 +116,7 @@ def _whole(contents: bytes) -> int:
 
 def _slot(words: tuple[int, ...]) -> Slot:
     of = MAX_DEVICES
-    return Slot(
-        used=words[:of], contexts=words[of : 2 * of], imported=words[2 * of : 3 * of], pid=words[-1]
-    )
+    return Slot(used=words[:of], uncharged=words[of : 2 * of], pid=words[-1])
 
 
 def slots_of(pid: int, region: Path) -> frozenset[int]:

@@ -18,7 +18,7 @@ from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.ledger import Snapshot
 from hetero.node.node import Node, program
 from hetero.node.view.device_time import Overuse
-from hetero.node.view.excess import Look, is_shared
+from hetero.node.view.excess import Comparison, is_shared
 
 #: Seconds between two looks, so that what began is told of within five.
 PERIOD = 3.0
@@ -94,7 +94,7 @@ class Unowned:
         return f"{self.memory >> 20} MiB of {self.device[:12]} are in use and are no process's"
 
 
-def find_bypass(node: Node, snapshot: Snapshot, seen: Look) -> tuple[Bypass, ...]:
+def find_bypass(node: Node, snapshot: Snapshot, seen: Comparison) -> tuple[Bypass, ...]:
     """Return who is where no limiter holds it, as far as this user can see.
 
     Only devices that a limiter keeps (enforcement preload) and that somebody holds a grant of are

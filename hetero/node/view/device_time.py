@@ -10,17 +10,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
 from attrs import define, field
 
 from hetero.model import Device, Policy, Usage
 from hetero.model.frozen import frozen
-from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.ledger import Grant
-from hetero.node.ledger.usage_region import read_counts
-from hetero.node.node import Node
+from hetero.node.ledger.usage_region import Region
 
 #: Seconds of the past that are looked at, and those of them after which a mean is believed.
 WINDOW, LEAST = 54.0, 20.0
@@ -94,7 +91,6 @@ def overuse(samples: Sequence[Sample], shares: Mapping[str, float]) -> tuple[Ove
 class DeviceTime:
     """Samples devices again and again; each sample costs what the drivers' answers do."""
 
-    node: Node
     _samples: dict[str, deque[Sample]] = field(init=False, factory=dict)
 
     def sample(
@@ -102,17 +98,18 @@ class DeviceTime:
         grants: Iterable[Grant],
         usages: Iterable[tuple[Device, Usage]],
         owner: Mapping[int, str],
+        regions: Mapping[str, Region],
     ) -> dict[str, tuple[Overuse, ...]]:
         """Return, by device, who took its time past a limiter until now.
 
-        `owner` has the grant of each process that has one.
+        `owner` has the grant of each process that has one, `regions` what each grant counted.
         """
         limited = [entry for entry in grants if entry.allocation.policy is not Policy.OFF]
         found = {}
         for device, usage in usages:
             if usage.busy is not None:
                 samples = self._samples.setdefault(device.uuid, deque())
-                samples.append(sample_of(self.node, limited, device, usage, owner))
+                samples.append(sample_of(limited, device, usage, owner, regions))
                 while samples[0].at < samples[-1].at - WINDOW:
                     samples.popleft()
                 found[device.uuid] = overuse(samples, shares_of(limited, device))
@@ -120,18 +117,20 @@ class DeviceTime:
 
 
 def sample_of(
-    node: Node, grants: Iterable[Grant], device: Device, usage: Usage, owner: Mapping[int, str]
+    grants: Iterable[Grant],
+    device: Device,
+    usage: Usage,
+    owner: Mapping[int, str],
+    regions: Mapping[str, Region],
 ) -> Sample:
     """Return one look at a device whose `usage` was asked just now."""
     charged = {}
     for entry in grants:
         for position, piece in enumerate(entry.allocation.pieces):
             if piece.device == device.uuid:
-                charged[entry.id] = 0.0  # also where its tenant scribbled on what counts it
-                with suppress(OSError, ValueError, IndexError):
-                    path = node.directory(entry.id) / USAGE
-                    counts = read_counts(path, devices=len(entry.limits))
-                    charged[entry.id] = counts[position].device_ns / 1e9
+                region = regions.get(entry.id)  # none where its tenant scribbled on it
+                counts = region.counts if region else ()
+                charged[entry.id] = counts[position].device_ns / 1e9 if counts else 0.0
     worked = {
         (owner[pid], pid): part
         for pid, part in (usage.busy or {}).items()

@@ -23,7 +23,7 @@ from hetero.node.node import Node
 from hetero.node.settings import Partitioned, Settings
 from hetero.node.view.bypass import find_bypass, unowned_memory
 from hetero.node.view.containers import containers
-from hetero.node.view.excess import look
+from hetero.node.view.excess import compare
 from hetero.node.view.owners import Owners
 from hetero.plugin.registry import Discovery
 from hetero.plugin.vendor_row import VendorRow
@@ -205,7 +205,7 @@ def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
     It is bad where a process of a grant has none, or the grant holds more than its limit.
     """
     snapshot = node.snapshot()
-    seen = look(node, snapshot, discovery.devices, Owners(node))
+    seen = compare(node, snapshot, discovery.devices, Owners(node))
     for fault in seen.faults:
         yield Finding("usage", Verdict.BAD, f"{fault}: nothing is known of its devices' usage")
     for found in find_bypass(node, snapshot, seen):

@@ -29,15 +29,14 @@ class ProcessUse:
     """What is known of one process on one device, in bytes.
 
     `memory` is the driver's figure. `context` is what its contexts took when they were made, None
-    where that was not measured; `imported` are blocks that others of the grant are charged for.
-    Both are what the process says. `limited`: a limiter is in it.
+    where that was not measured, and its code. That is what the process says. `limited`: a limiter
+    is in it.
     """
 
     memory: int
     limited: bool
     charged: int = 0
     context: int | None = None
-    imported: int = 0
 
 
 @frozen(kw_only=True)
@@ -90,15 +89,18 @@ class Excess:
 
 
 @frozen(kw_only=True)
-class Look:
+class Comparison:
     """What was seen of devices at one time.
 
-    `owners` has whose each process is that the drivers name, `limited` those in which a limiter is.
-    `excess` has the bytes of each grant on each device; missing is not known.
+    It is of `snapshot`. `regions` has what each grant counted, where that can be read. `owners` has
+    whose each process is that the drivers name, `limited` those in which a limiter is. `excess` has
+    the bytes of each grant on each device; missing is not known.
     """
 
+    snapshot: Snapshot
     usages: tuple[tuple[Device, Usage], ...]
     faults: tuple[str, ...]
+    regions: Mapping[str, Region]
     owners: Mapping[int, Owner | None]
     limited: frozenset[int]
     excess: Mapping[tuple[str, str], Excess]
@@ -108,11 +110,41 @@ class Look:
         owner = self.owners.get(pid)
         return owner.grant if owner else None
 
+    def is_still(
+        self,
+        snapshot: Snapshot,
+        usages: Iterable[tuple[Device, Usage]],
+        regions: Mapping[str, Region],
+    ) -> bool:
+        """Whether everybody holds and does what was seen here."""
+        return (
+            snapshot is self.snapshot
+            and list(map(_figures, usages)) == list(map(_figures, self.usages))
+            and regions == self.regions
+        )
 
-def look(node: Node, snapshot: Snapshot, devices: Iterable[Device], owners: Owners) -> Look:
-    """Ask the drivers, and hold what they say against what the limiters counted."""
+
+def _figures(of: tuple[Device, Usage]) -> tuple[object, ...]:
+    device, usage = of
+    return device.uuid, usage.memory, usage.processes, usage.busy
+
+
+def compare(
+    node: Node,
+    snapshot: Snapshot,
+    devices: Iterable[Device],
+    owners: Owners,
+    *,
+    last: Comparison | None = None,
+) -> Comparison:
+    """Ask the drivers, and hold what they say against what the limiters counted.
+
+    `last`, the look before, is what is returned where nothing has changed since.
+    """
     before = _regions(node, snapshot.grants)
     usages, faults = node.registry.observe_all(devices)
+    if last and last.is_still(snapshot, usages, before):
+        return last
     shared = [(device, usage) for device, usage in usages if is_shared(device, snapshot)]
     named = {pid for _, usage in shared for pid in (*(usage.processes or ()), *(usage.busy or ()))}
     found = owners.of(sorted(named), snapshot.grants)
@@ -125,9 +157,17 @@ def look(node: Node, snapshot: Snapshot, devices: Iterable[Device], owners: Owne
         for device, usage in shared
         if usage.processes is not None
         for entry in snapshot.grants
-        if (made := _compare(entry, device, usage.processes, found, before, after)) is not None
+        if (made := _excess(entry, device, usage.processes, found, before, after)) is not None
     }
-    return Look(usages=usages, faults=faults, owners=found, limited=limited, excess=excess)
+    return Comparison(
+        snapshot=snapshot,
+        usages=usages,
+        faults=faults,
+        regions=after,
+        owners=found,
+        limited=limited,
+        excess=excess,
+    )
 
 
 def is_shared(device: Device, snapshot: Snapshot) -> bool:
@@ -147,20 +187,19 @@ def excess_of(
     `charged` is the grant's own word, so no more than its limit is believed.
     """
     beyond = sum(
-        max(one.memory - _uncharged(one, charged, contexts_are_charged), 0)
-        for one in processes.values()
+        max(one.memory - _uncharged(one, contexts_are_charged), 0) for one in processes.values()
     )
     return max(beyond - min(charged, limit), 0)
 
 
-def _uncharged(one: ProcessUse, charged: int, contexts_are_charged: bool) -> int:
+def _uncharged(one: ProcessUse, contexts_are_charged: bool) -> int:
     """Return how much of a process's memory it need not be charged for."""
     if not one.limited:
         return 0
     context = CONTEXT if one.context is None else min(one.context, CONTEXT)
     if contexts_are_charged and one.context is not None:
         context = 0
-    return context + min(one.imported, charged)
+    return context
 
 
 def charged_at_most(before: int, granted_before: int, granted_after: int) -> int:
@@ -176,7 +215,8 @@ def _regions(node: Node, grants: Iterable[Grant]) -> dict[str, Region]:
     found = {}
     for entry in grants:
         with suppress(OSError, ValueError):  # it ended, is another user's, or was scribbled on
-            found[entry.id] = read_region(node.directory(entry.id) / USAGE)
+            path = node.directory(entry.id) / USAGE
+            found[entry.id] = read_region(path, devices=len(entry.limits))
     return found
 
 
@@ -191,7 +231,7 @@ def _slots(
     return frozenset(slot for slot in owner.slots if any(slot in one for one in live))
 
 
-def _compare(
+def _excess(
     entry: Grant,
     device: Device,
     memory: Mapping[int, int],
@@ -221,9 +261,7 @@ def _compare(
     most = max(
         processes,
         key=lambda pid: (
-            processes[pid].memory
-            - processes[pid].charged
-            - _uncharged(processes[pid], charged, counted)
+            processes[pid].memory - processes[pid].charged - _uncharged(processes[pid], counted)
         ),
         default=0,
     )
@@ -261,6 +299,5 @@ def _use(
         memory=memory,
         limited=bool(slots),
         charged=most(slot.used for slot in said),
-        context=most(slot.contexts for slot in said) or None,
-        imported=most(slot.imported for slot in said),
+        context=most(slot.uncharged for slot in said) or None,
     )

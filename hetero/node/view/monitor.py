@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from hetero.model import Device, OnBypass, OnExcess, Usage
 from hetero.model.errors import HeteroError
@@ -23,6 +23,7 @@ from hetero.node.daemon_client import client_of
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.grant_file import read_excess, store_excess
 from hetero.node.ledger.ledger import Grant, Snapshot
+from hetero.node.ledger.watched import WatchedLedger
 from hetero.node.node import Node, user
 from hetero.node.view.bypass import (
     PERIOD,
@@ -33,7 +34,7 @@ from hetero.node.view.bypass import (
     note_unowned,
 )
 from hetero.node.view.device_time import DeviceTime
-from hetero.node.view.excess import NOISE, Excess, Look, look
+from hetero.node.view.excess import NOISE, Comparison, Excess, compare
 from hetero.node.view.owners import Owners
 
 #: Seconds for which memory has to be no process's before it is told of: a process that ends is not
@@ -143,24 +144,36 @@ class Monitor:
     acts: bool = True
     _time: DeviceTime = field(init=False)
     _owners: Owners = field(init=False)
+    _ledger: WatchedLedger = field(init=False)
     _unowned: UnownedMemory = field(init=False, factory=UnownedMemory)
     _told: frozenset[tuple[object, ...]] = field(init=False, default=frozenset())
+    _last: Comparison | None = field(init=False, default=None)
+    _sighting: Sighting = field(init=False, factory=Sighting)
 
     def __attrs_post_init__(self) -> None:
-        self._time = DeviceTime(self.node)
+        self._time = DeviceTime()
         self._owners = Owners(self.node)
+        self._ledger = WatchedLedger(self.node.ledger)
 
-    def look(self, devices: Iterable[Device]) -> Sighting:
-        """Look at `devices` once, and act."""
-        snapshot = self.node.snapshot()
-        seen = look(self.node, snapshot, devices, self._owners)
+    def snapshot(self) -> Snapshot:
+        """Return all that stands, as `Node.snapshot` does."""
+        return self.node.with_system(self._ledger.snapshot())
+
+    def sample(self, devices: Iterable[Device], snapshot: Snapshot | None = None) -> Sighting:
+        """Comparison at `devices` once, and act; `snapshot` is what stands, if that is known."""
+        snapshot = snapshot or self.snapshot()
+        seen = compare(self.node, snapshot, devices, self._owners, last=self._last)
+        owner = {pid: one.grant for pid, one in seen.owners.items() if one}
+        overuse = self._time.sample(snapshot.grants, seen.usages, owner, seen.regions)
+        unowned = self._unowned.sample(seen.usages, now=time.monotonic())
+        quiet = not any(overuse.values()) and not unowned
+        if seen is self._last and quiet and not self._told:
+            return evolve(self._sighting, news=())
+        self._last = seen
         for entry in snapshot.grants if self.acts else ():
             self._charge(entry, seen.excess)
-        owner = {pid: one.grant for pid, one in seen.owners.items() if one}
-        overuse = self._time.sample(snapshot.grants, seen.usages, owner)
         for entry in snapshot.grants:
             note_time(self.node, entry.id, overuse)
-        unowned = self._unowned.sample(seen.usages, now=time.monotonic())
         note_unowned(self.node, unowned)
         bypass = tuple(each for each in find_bypass(self.node, snapshot, seen) if each.grant)
         excess = tuple(seen.excess.values())
@@ -171,7 +184,8 @@ class Monitor:
         before = self._told
         self._told = frozenset(each.key for each in found)
         news = tuple(each for each in found if each.key not in before)
-        return Sighting(bypass=bypass, excess=excess, unowned=unowned, news=news)
+        self._sighting = Sighting(bypass=bypass, excess=excess, unowned=unowned, news=news)
+        return self._sighting
 
     def forget(self) -> None:
         """Charge nobody any longer: nobody would take it back when it is gone."""
@@ -228,7 +242,7 @@ class Monitor:
         with suppress(OSError):
             process = os.pidfd_open(found.pid)
             try:
-                seen = look(self.node, self.node.snapshot(), [device], Owners(self.node))
+                seen = compare(self.node, self.node.snapshot(), [device], Owners(self.node))
                 if _is_still(found, seen) and not self._is_ignored(found.pid):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                     return True
@@ -249,7 +263,7 @@ class Monitor:
         return not {str(path), path.name}.isdisjoint(ignored)
 
 
-def _is_still(found: Bypass | Excess, seen: Look) -> bool:
+def _is_still(found: Bypass | Excess, seen: Comparison) -> bool:
     """Whether a later look at the device finds the same of the process."""
     if isinstance(found, Excess):
         now = seen.excess.get((found.grant, found.device))
@@ -275,17 +289,19 @@ def acts_for(node: Node) -> str:
 
 
 def watch(node: Node, tell: Callable[[Finding], None]) -> NoReturn:
-    """Look every `PERIOD` at the devices that are shared, and tell of everything once."""
+    """Comparison every `PERIOD` at the devices that are shared, and tell of everything once."""
     # What is heterod's to do it does itself.
     monitor, devices = Monitor(node, acts=node.daemon is None), dict[str, Device]()
     try:
         while True:
             with suppress(HeteroError):  # said to whoever asks for something
-                grants = node.snapshot().grants
-                shared = {piece.device for entry in grants for piece in entry.allocation.pieces}
+                snapshot = monitor.snapshot()
+                pieces = (each for one in snapshot.grants for each in one.allocation.pieces)
+                shared = {piece.device for piece in pieces}
                 if not shared <= devices.keys():
                     devices = {device.uuid: device for device in node.discover().devices}
-                for found in monitor.look(devices[uuid] for uuid in shared & devices.keys()).news:
+                chosen = [devices[uuid] for uuid in sorted(shared & devices.keys())]
+                for found in monitor.sample(chosen, snapshot).news:
                     tell(found)
             time.sleep(PERIOD)
     finally:

@@ -19,7 +19,7 @@ from hetero.node.ledger.usage_region import Counts, Slot, read_counts, read_regi
 from hetero.node.node import Node, inventory_of, program
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.containers import containers_by_space, space_of
-from hetero.node.view.excess import Excess, Look, look
+from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.owners import Owners
 from hetero.plugin.vendor_row import VendorRow
 
@@ -174,7 +174,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     discovery = node.discover()
     snapshot = node.snapshot()
     free = inventory_of(discovery, snapshot).free()
-    seen = look(node, snapshot, discovery.devices, Owners(node))
+    seen = compare(node, snapshot, discovery.devices, Owners(node))
     usages = seen.usages
     devices = []
     for number, (device, usage) in enumerate(usages):
@@ -223,7 +223,7 @@ def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
     # No driver is asked where there is nothing to ask it about.
     devices = node.discover(names=vendors).devices if snapshot.grants else ()
     numbers = numbers or {device.uuid: number for number, device in enumerate(devices)}
-    seen = look(node, snapshot, devices, Owners(node))
+    seen = compare(node, snapshot, devices, Owners(node))
     return GrantsView(
         grants=_views(node, snapshot, seen, meter, numbers=numbers),
         unreadable=snapshot.unreadable,
@@ -256,7 +256,7 @@ def _rack(node: Node) -> str | None:
 def _views(
     node: Node,
     snapshot: Snapshot,
-    seen: Look,
+    seen: Comparison,
     meter: CoreMeter,
     *,
     numbers: Mapping[str, int],

@@ -62,17 +62,18 @@ class Owners:
         self._grants, self._known = frozenset(entry.id for entry in grants), {}
         for pid in pids:
             task = _running_task(pid)
-            if task is None:
+            fields = _stat(task) if task else []
+            if not task or not fields:
                 continue
             program, owner = before.get(pid, ((), None))
-            found = tuple(_stat(task)[each] for each in _BORN)
+            found = tuple(fields[each] for each in _BORN)
             known = program == found and (same if owner is None else owner.grant in self._grants)
             if not known or (owner is not None and not owner.slots):
-                owner = self._look(task, grants)
+                owner = self._find(task, grants)
             self._known[pid] = found, owner
         return {pid: owner for pid, (_, owner) in self._known.items()}
 
-    def _look(self, task: int, grants: Collection[Grant]) -> Owner | None:
+    def _find(self, task: int, grants: Collection[Grant]) -> Owner | None:
         directories = {entry.id: self.node.directory(entry.id) for entry in grants}
         grant = _holds(task, directories) or _sees(task, directories)
         if grant is None and (cgroup := container_cgroup(task)):
@@ -86,7 +87,7 @@ class Owners:
 def container_cgroup(pid: int) -> str | None:
     """Return the cgroup of the container that a process is in; None for one in no container."""
     with suppress(OSError):
-        found = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text())
+        found = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text(errors="replace"))
         return found and found[1]
     return None
 
@@ -116,16 +117,23 @@ def _running_task(pid: int) -> int | None:
 
     Its first thread may have ended and left the others: then it has no files of its own to see.
     """
+    if _runs(pid):
+        return pid
     with suppress(OSError):
-        if not int(_stat(pid)[_FLAGS]) & _EXITING:
-            return pid
-        for task in map(int, os.listdir(f"/proc/{pid}/task")):
-            with suppress(OSError):
-                if not int(_stat(task)[_FLAGS]) & _EXITING:
-                    return task
+        return next(filter(_runs, map(int, os.listdir(f"/proc/{pid}/task"))), None)
     return None
 
 
-def _stat(pid: int) -> list[str]:
-    """Return the words of a process's or thread's `stat` from its state on."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def _runs(task: int) -> bool:
+    fields = _stat(task)
+    return bool(fields) and not int(fields[_FLAGS]) & _EXITING
+
+
+def _stat(task: int) -> list[str]:
+    """Return the fields of a thread's `stat` from its state on; none if it is gone.
+
+    Before them is its name, which may be any bytes.
+    """
+    with suppress(OSError):
+        return Path(f"/proc/{task}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []

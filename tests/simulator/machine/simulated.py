@@ -148,6 +148,22 @@ class Cuda:
         return result.value
 
 
+class ProcessRow(ctypes.Structure):
+    _fields_ = [("pid", c_uint), ("memory", c_uint64), ("instances", c_uint * 2)]
+
+
+def rows() -> dict[int, int]:
+    """The bytes of the first card that NVML shows for each process, by PID."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    card, count, told = c_void_p(), c_uint(64), (ProcessRow * 64)()
+    nvml.nvmlInit_v2()
+    nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(0), byref(card))
+    code = nvml.nvmlDeviceGetComputeRunningProcesses_v3(card, byref(count), told)
+    if code:
+        raise Failed(f"nvmlDeviceGetComputeRunningProcesses_v3: {code}")
+    return {row.pid: row.memory for row in told[: count.value]}
+
+
 class Location(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
 

@@ -1,0 +1,297 @@
+/* Modules and libraries: what they hold of a card, and where. A module is in the context that loaded it; a library is
+ * in each context that first asked for something of it, or in the current one at once when loading is eager. */
+#include "driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool eager(void)
+{
+    const char *mode = getenv("CUDA_MODULE_LOADING");
+    return mode && !strcmp(mode, "EAGER");
+}
+
+CUresult module_enter(struct module *module, struct context *context, struct residence **result)
+{
+    struct residence *it = module->residences;
+    while (it && it->context != context)
+        it = it->next;
+    if (!it) {
+        struct memory *memory = NULL;
+        if (module->prints)
+            CHECK(limits_need_printf(context));
+        if (module->global_bytes)
+            CHECK(memory_new(&(struct memory){.context = context, .size = module->global_bytes, .kind = MEMORY_MODULE},
+                             NULL, &memory));
+        it = malloc(sizeof *it);
+        *it = (struct residence){context, memory, module->residences};
+        module->residences = it;
+    }
+    if (result)
+        *result = it;
+    return CUDA_SUCCESS;
+}
+
+static void leave(struct residence **link)
+{
+    struct residence *it = *link;
+    *link = it->next;
+    if (it->globals)
+        memory_free(it->globals, NULL);
+    free(it);
+}
+
+void modules_leave(const struct context *context)
+{
+    for (struct module *module = NULL; (module = object_next(module, OBJECT_MODULE));)
+        for (struct residence **link = &module->residences; *link;)
+            if ((*link)->context == context)
+                leave(link);
+            else
+                link = &(*link)->next;
+}
+
+static void module_free(struct module *module)
+{
+    while (module->residences)
+        leave(&module->residences);
+    for (struct function *it = NULL; (it = object_next(it, OBJECT_FUNCTION));)
+        if (it->module == module) {
+            free(it->name);
+            object_free(it);
+        }
+    for (unsigned i = 0; i < module->global_count; i++)
+        free(module->globals[i].name);
+    free(module->globals);
+    free(module->ptx);
+    object_free(module);
+}
+
+/* PTX is text; anything else must look like what nvcc or nvrtc make: an ELF cubin or a fat binary. */
+static CUresult load(const void *image, struct context *context, struct module **loaded)
+{
+    if (!image || !loaded)
+        return CUDA_ERROR_INVALID_VALUE;
+    uint32_t magic;
+    memcpy(&magic, image, sizeof magic);
+    bool binary = magic == 0x464c457fu || magic == 0xba55ed50u || magic == 0x466243b1u;
+    if (!binary && !strstr(image, ".version"))
+        return CUDA_ERROR_INVALID_IMAGE;
+    struct module *module = object_new(OBJECT_MODULE);
+    image_read(module, image, binary);
+    CUresult result = context ? module_enter(module, context, NULL) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS)
+        module_free(module);
+    else
+        *loaded = module;
+    return result;
+}
+
+EXPORT CUresult cuModuleLoadData(CUmodule *handle, const void *image)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    return load(image, context, (struct module **)handle);
+}
+
+EXPORT CUresult cuModuleLoadDataEx(CUmodule *handle, const void *image, unsigned count, CUjit_option *options,
+                                   void **values)
+{
+    (void)count, (void)options, (void)values;
+    return cuModuleLoadData(handle, image);
+}
+
+EXPORT CUresult cuModuleLoadFatBinary(CUmodule *handle, const void *image)
+{
+    return cuModuleLoadData(handle, image);
+}
+
+EXPORT CUresult cuLibraryLoadData(CUlibrary *handle, const void *image, CUjit_option *jit, void **jit_values,
+                                  unsigned jit_count, CUlibraryOption *options, void **values, unsigned count)
+{
+    LOCKED;
+    (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
+    return load(image, eager() ? current_context() : NULL, (struct module **)handle);
+}
+
+/* The whole file, and a zero behind it. */
+static CUresult read_image(const char *path, char **image)
+{
+    struct stat status;
+    FILE *file = path ? fopen(path, "re") : NULL;
+    if (!file)
+        return path ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+    size_t size = fstat(fileno(file), &status) ? 0 : (size_t)status.st_size;
+    *image = calloc(1, size + 4);
+    size = fread(*image, 1, size, file);
+    fclose(file);
+    if (size)
+        return CUDA_SUCCESS;
+    free(*image);
+    return CUDA_ERROR_INVALID_IMAGE;
+}
+
+EXPORT CUresult cuModuleLoad(CUmodule *handle, const char *path)
+{
+    char *image;
+    CHECK(read_image(path, &image));
+    CUresult result = cuModuleLoadData(handle, image);
+    free(image);
+    return result;
+}
+
+EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *handle, const char *path, CUjit_option *jit, void **jit_values,
+                                      unsigned jit_count, CUlibraryOption *options, void **values, unsigned count)
+{
+    char *image;
+    CHECK(read_image(path, &image));
+    CUresult result = cuLibraryLoadData(handle, image, jit, jit_values, jit_count, options, values, count);
+    free(image);
+    return result;
+}
+
+static CUresult unload(const void *handle)
+{
+    LOCKED;
+    struct module *module = object_find(handle, OBJECT_MODULE);
+    if (!module)
+        return CUDA_ERROR_INVALID_HANDLE;
+    module_free(module);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleUnload(CUmodule handle)
+{
+    return unload(handle);
+}
+
+EXPORT CUresult cuLibraryUnload(CUlibrary handle)
+{
+    return unload(handle);
+}
+
+static CUresult global_of(CUdeviceptr *pointer, size_t *size, const void *handle, const char *name)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    struct module *module = object_find(handle, OBJECT_MODULE);
+    struct residence *residence;
+    if (!name || !module)
+        return name ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+    CHECK(module_enter(module, context, &residence));
+    for (unsigned i = 0; i < module->global_count; i++) {
+        const struct global *it = &module->globals[i];
+        if (strcmp(it->name, name) != 0)
+            continue;
+        if (pointer)
+            *pointer = residence->globals ? residence->globals->start + it->offset : 0;
+        if (size)
+            *size = it->size;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUmodule handle, const char *name)
+{
+    return global_of(pointer, size, handle, name);
+}
+
+EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *size, CUlibrary handle, const char *name)
+{
+    return global_of(pointer, size, handle, name);
+}
+
+EXPORT CUresult cuLibraryGetModule(CUmodule *result, CUlibrary handle)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    struct module *module = object_find(handle, OBJECT_MODULE);
+    if (!module)
+        return CUDA_ERROR_INVALID_HANDLE;
+    CHECK(module_enter(module, context, NULL));
+    *result = (CUmodule)handle;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
+{
+    LOCKED;
+    if (!mode)
+        return CUDA_ERROR_INVALID_VALUE;
+    *mode = eager() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}
+
+/* Linking: of PTX alone, which stays text. It takes nothing of a card. */
+
+#define LINK_PTX 1 /* CU_JIT_INPUT_PTX of cuda.h's CUjitInputType */
+
+struct link {
+    struct object object;
+    char *text;
+    size_t size; /* with the zero behind it */
+};
+
+EXPORT CUresult cuLinkCreate_v2(unsigned count, CUjit_option *options, void **values, void **handle)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    (void)context, (void)count, (void)options, (void)values;
+    NEEDS(handle);
+    struct link *link = object_new(OBJECT_LINK);
+    link->text = calloc(1, link->size = 1);
+    *handle = link;
+    return CUDA_SUCCESS;
+}
+
+#define WITH_LINK(name, handle)                                                                                        \
+    LOCKED;                                                                                                            \
+    struct link *name = object_find(handle, OBJECT_LINK);                                                              \
+    if (!name)                                                                                                         \
+    return CUDA_ERROR_INVALID_HANDLE
+
+EXPORT CUresult cuLinkAddData_v2(void *handle, unsigned type, const void *data, size_t size, const char *name,
+                                 unsigned count, CUjit_option *options, void **values)
+{
+    WITH_LINK(link, handle);
+    (void)name, (void)count, (void)options, (void)values;
+    if (!data || !size || type != LINK_PTX)
+        return data && size ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    size = strnlen(data, size);
+    link->text = realloc(link->text, link->size + size + 1);
+    memcpy(link->text + link->size - 1, data, size);
+    link->size += size + 1;
+    memcpy(link->text + link->size - 2, "\n", 2);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLinkAddFile_v2(void *handle, unsigned type, const char *path, unsigned count, CUjit_option *options,
+                                 void **values)
+{
+    char *image;
+    CHECK(read_image(path, &image));
+    CUresult result = cuLinkAddData_v2(handle, type, image, strlen(image), path, count, options, values);
+    free(image);
+    return result;
+}
+
+EXPORT CUresult cuLinkComplete(void *handle, void **image, size_t *size)
+{
+    WITH_LINK(link, handle);
+    NEEDS(image);
+    *image = link->text;
+    if (size)
+        *size = link->size;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLinkDestroy(void *handle)
+{
+    WITH_LINK(link, handle);
+    free(link->text);
+    object_free(link);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,103 @@
+/* Memory that is freed in the order of a stream that does not come there. */
+#include "memory.h"
+
+#define TAKEN (16 * MIB)
+
+/* A stream's own order lets it use again what it freed: so each allocation is of another stream. */
+static void free_in_others(CUstream behind)
+{
+    CUdeviceptr pointer;
+    for (unsigned i = 0; i < times(TAKEN) && CU(cuMemAllocAsync)(&pointer, TAKEN, NULL) == CUDA_SUCCESS; i++)
+        CU(cuMemFreeAsync)(pointer, behind);
+}
+
+static void waiting(void)
+{
+    open_card();
+    free_in_others(blocked_stream());
+}
+
+static void sleep_on(void *none)
+{
+    (void)none;
+    sleep(2);
+}
+
+static bool sleeping(CUstream *stream)
+{
+    must(CU(cuStreamCreate)(stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    return CU(cuLaunchHostFunc)(*stream, sleep_on, NULL) == CUDA_SUCCESS;
+}
+
+static void asleep(void)
+{
+    CUstream stream;
+    open_card();
+    must(!sleeping(&stream), "cuLaunchHostFunc");
+    free_in_others(stream);
+}
+
+static void plain(void)
+{
+    CUdeviceptr pointer;
+    open_card();
+    CUstream stream = blocked_stream();
+    for (unsigned i = 0; i < times(TAKEN) && cu.allocate((uint64_t *)&pointer, TAKEN) == 0; i++)
+        CU(cuMemFreeAsync)(pointer, stream);
+}
+
+static void own_default_stream(void)
+{
+    CUdeviceptr pointer;
+    open_card();
+    block(CU_STREAM_PER_THREAD);
+    for (unsigned i = 0; i < times(TAKEN) && CU(cuMemAllocAsync)(&pointer, TAKEN, blocked_stream()) == CUDA_SUCCESS;
+         i++)
+        CU(cuMemFreeAsync)(pointer, CU_STREAM_PER_THREAD);
+}
+
+/* The streams are gone, their work is not. */
+static void streams_destroyed(void)
+{
+    CUdeviceptr pointer;
+    open_card();
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        CUstream stream = blocked_stream();
+        bool refused = (i % 2 == 0 ? (int)CU(cuMemAllocAsync)(&pointer, TAKEN, stream)
+                                   : cu.allocate((uint64_t *)&pointer, TAKEN)) != 0;
+        if (!refused)
+            CU(cuMemFreeAsync)(pointer, stream);
+        CU(cuStreamDestroy_v2)(stream);
+        if (refused)
+            break;
+    }
+}
+
+static void pools_destroyed(void)
+{
+    CUdeviceptr pointer;
+    CUmemoryPool pool;
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    open_card();
+    CUstream stream = blocked_stream();
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        must(CU(cuMemPoolCreate)(&pool, &properties), "cuMemPoolCreate");
+        bool refused = CU(cuMemAllocFromPoolAsync)(&pointer, TAKEN, pool, stream) != CUDA_SUCCESS;
+        if (!refused)
+            CU(cuMemFreeAsync)(pointer, stream);
+        CU(cuMemPoolDestroy)(pool);
+        if (refused)
+            break;
+    }
+}
+
+int main(void)
+{
+    static const struct part parts[] = {
+        {"behind a wait for a word", waiting},    {"behind a host function that sleeps", asleep},
+        {"cuMemAlloc's memory", plain},           {"a thread's own default stream", own_default_stream},
+        {"streams destroyed", streams_destroyed}, {"pools destroyed", pools_destroyed},
+    };
+    RUN_PARTS(parts);
+}

@@ -1,0 +1,207 @@
+/* Memory whose owners end, or free it, while another process has it open. */
+#include "memory.h"
+
+#include <signal.h>
+
+#define TAKEN  (48 * MIB)
+#define OWNERS 5
+
+/* What an owner hands over: a descriptor beside it where there is one. */
+struct shared {
+    CUipcMemHandle handle;
+    CUmemPoolPtrExportData pointer;
+    bool there;
+};
+
+static int owners[OWNERS]; /* sockets to them */
+static int up;             /* an owner's */
+
+/* Before there is a context here, which a child could not use: make the owners. Each waits to be called, hands over
+ * what it has, waits until that is open, and ends. */
+static void make_owners(void (*own)(void), bool killed)
+{
+    for (unsigned i = 0; i < OWNERS; i++) {
+        int pair[2];
+        char go;
+        must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
+        if (fork() == 0) {
+            close(pair[0]);
+            up = pair[1];
+            must(read(up, &go, 1) != 1, "read");
+            open_card();
+            own();
+            must(read(up, &go, 1) != 1, "read");
+            if (killed)
+                raise(SIGKILL);
+            _exit(0);
+        }
+        close(pair[1]);
+        owners[i] = pair[0];
+    }
+}
+
+static void hand_over(const struct shared *shared)
+{
+    must(write(up, shared, sizeof *shared) != sizeof *shared, "write");
+}
+
+/* Open what each of the owners has, and have it end. */
+static void take_over(void (*open_it)(int owner, const struct shared *))
+{
+    for (unsigned i = 0; i < OWNERS; i++) {
+        struct shared shared;
+        char go = 0;
+        must(write(owners[i], &go, 1) != 1, "write");
+        if (read(owners[i], &shared, sizeof shared) == sizeof shared && shared.there)
+            open_it(owners[i], &shared);
+        must(write(owners[i], &go, 1) != 1, "write");
+        wait(NULL);
+        close(owners[i]);
+    }
+}
+
+/* -------------------------------------------------------------------------------------------------- IPC handles */
+
+static void own_pointer(void)
+{
+    struct shared shared = {0};
+    CUdeviceptr pointer;
+    shared.there = cu.allocate((uint64_t *)&pointer, TAKEN) == 0 &&
+                   CU(cuIpcGetMemHandle)(&shared.handle, pointer) == CUDA_SUCCESS;
+    hand_over(&shared);
+}
+
+static void open_pointer(int owner, const struct shared *shared)
+{
+    CUdeviceptr pointer;
+    (void)owner;
+    CU(cuIpcOpenMemHandle_v2)(&pointer, shared->handle, 1);
+}
+
+static void pointers(void)
+{
+    make_owners(own_pointer, false);
+    open_card();
+    take_over(open_pointer);
+}
+
+static void of_killed_owners(void)
+{
+    make_owners(own_pointer, true);
+    open_card();
+    take_over(open_pointer);
+}
+
+/* The owner lives, and frees what is open elsewhere. */
+static void freed_by_owner(void)
+{
+    struct shared shared;
+    CUdeviceptr pointer;
+    char done = 0;
+    int pair[2];
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
+    pid_t child = fork();
+    if (child == 0) {
+        close(pair[1]);
+        open_card();
+        while (read(pair[0], &shared, sizeof shared) == sizeof shared) {
+            open_pointer(pair[0], &shared);
+            must(write(pair[0], &done, 1) != 1, "write");
+        }
+        hold();
+        _exit(0);
+    }
+    close(pair[0]);
+    up = pair[1];
+    open_card();
+    for (unsigned i = 0; i < OWNERS && cu.allocate((uint64_t *)&pointer, TAKEN) == 0; i++) {
+        must((int)CU(cuIpcGetMemHandle)(&shared.handle, pointer), "cuIpcGetMemHandle");
+        hand_over(&shared);
+        must(read(up, &done, 1) != 1, "read");
+        cu.release(pointer);
+    }
+    shutdown(up, SHUT_WR);
+    waitpid(child, NULL, 0);
+}
+
+/* ------------------------------------------------------------------------------------------------- descriptors */
+
+static void own_block(void)
+{
+    struct shared shared = {0};
+    CUmemGenericAllocationHandle handle;
+    int file = exported(TAKEN, &handle);
+    shared.there = file >= 0;
+    hand_over(&shared);
+    if (shared.there)
+        send_file(up, file);
+}
+
+static void import_block(int owner, const struct shared *shared)
+{
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address;
+    (void)shared;
+    int file = receive_file(owner);
+    if (import(file, &handle) == CUDA_SUCCESS)
+        map(handle, TAKEN, &address);
+    close(file);
+}
+
+static void blocks(void)
+{
+    make_owners(own_block, false);
+    open_card();
+    take_over(import_block);
+}
+
+/* ------------------------------------------------------------------------------------------------------- pools */
+
+static void own_pool(void)
+{
+    struct shared shared = {0};
+    CUmemoryPool pool;
+    CUdeviceptr pointer;
+    int file = -1;
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    shared.there = CU(cuMemPoolCreate)(&pool, &properties) == CUDA_SUCCESS &&
+                   CU(cuMemAllocFromPoolAsync)(&pointer, TAKEN, pool, NULL) == CUDA_SUCCESS && cu.synchronize() == 0 &&
+                   CU(cuMemPoolExportToShareableHandle)(&file, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+                       CUDA_SUCCESS &&
+                   CU(cuMemPoolExportPointer)(&shared.pointer, pointer) == CUDA_SUCCESS;
+    hand_over(&shared);
+    if (shared.there)
+        send_file(up, file);
+}
+
+static void import_of_pool(int owner, const struct shared *shared)
+{
+    CUmemoryPool pool;
+    CUdeviceptr pointer;
+    CUmemPoolPtrExportData data = shared->pointer;
+    int file = receive_file(owner);
+    if (CU(cuMemPoolImportFromShareableHandle)(&pool, (void *)(intptr_t)file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                               0) == CUDA_SUCCESS)
+        CU(cuMemPoolImportPointer)(&pointer, pool, &data);
+}
+
+static void pools(void)
+{
+    make_owners(own_pool, false);
+    open_card();
+    take_over(import_of_pool);
+}
+
+int main(void)
+{
+    static const struct part parts[] = {
+        {"pointers whose owners end", pointers},
+        {"pointers whose owners are killed", of_killed_owners},
+        {"pointers freed by their owner", freed_by_owner},
+        {"blocks whose owners end", blocks},
+        {"pools whose owners end", pools},
+    };
+    RUN_PARTS(parts);
+}

@@ -1,0 +1,71 @@
+/* Managed memory of pools, which has no place of its own, and comes to the card when it is used there. */
+#include "memory.h"
+
+#define TAKEN (16 * MIB)
+
+/* Allocate, and have it all on the card. */
+static void take(CUmemoryPool pool)
+{
+    CUdeviceptr pointer;
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        CUresult answer = pool != NULL ? CU(cuMemAllocFromPoolAsync)(&pointer, TAKEN, pool, NULL)
+                                       : CU(cuMemAllocManaged)(&pointer, TAKEN, CU_MEM_ATTACH_GLOBAL);
+        if (answer == CUDA_SUCCESS)
+            cu.fill(pointer, 1, TAKEN);
+    }
+    cu.synchronize();
+}
+
+static void of_pool(CUmemLocation location)
+{
+    CUmemoryPool pool = NULL;
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED, .location = location};
+    open_card();
+    if (CU(cuMemPoolCreate)(&pool, &properties) == CUDA_SUCCESS)
+        take(pool);
+}
+
+static void nowhere(void)
+{
+    of_pool((CUmemLocation){CU_MEM_LOCATION_TYPE_INVALID, 0}); /* CU_MEM_LOCATION_TYPE_NONE from 13.0 on */
+}
+
+static void on_device(void)
+{
+    of_pool((CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0});
+}
+
+static void on_host(void)
+{
+    of_pool((CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0});
+}
+
+static void default_ones(void)
+{
+    static const CUmemLocation places[] = {{CU_MEM_LOCATION_TYPE_INVALID, 0}, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    open_card();
+    for (unsigned i = 0; i < 2; i++) {
+        CUmemoryPool pool = NULL;
+        CUmemLocation place = places[i];
+        if (CU(cuMemGetDefaultMemPool)(&pool, &place, CU_MEM_ALLOCATION_TYPE_MANAGED) == CUDA_SUCCESS)
+            take(pool);
+        if (CU(cuMemGetMemPool)(&pool, &place, CU_MEM_ALLOCATION_TYPE_MANAGED) == CUDA_SUCCESS)
+            take(pool);
+    }
+}
+
+static void without_pool(void)
+{
+    open_card();
+    take(NULL);
+}
+
+int main(void)
+{
+    static const struct part parts[] = {
+        {"a managed pool of no place", nowhere},         {"a managed pool of the card", on_device},
+        {"a managed pool of the host", on_host},         {"the default managed pools", default_ones},
+        {"managed memory without a pool", without_pool},
+    };
+    RUN_PARTS(parts);
+}

@@ -1,0 +1,111 @@
+/* Arrays that modules declare, in the ways in which they can be written and loaded. */
+#include "memory.h"
+
+#define PTX_HEAD     ".version 6.4\n.target sm_50\n.address_size 64\n"
+#define DECLARING(x) PTX_HEAD x "\n.visible .entry touch() { ret; }\n"
+
+/* 8 MiB each, as often as these go into four times the limit. */
+static const char *const spellings[] = {
+    DECLARING(".visible .global .align 4 .b8 a[8388608];"),
+    DECLARING(".visible .global .b8 a[0x800000];"),
+    DECLARING(".visible .global .b8 a[040000000];"),
+    DECLARING(".visible .global .b8 a[0b100000000000000000000000];"),
+    DECLARING(".visible .global .b8 a[8192*1024];"),
+    DECLARING(".visible .global .b8 a[1<<23];"),
+    DECLARING(".visible .global .b8 a[(4096+4096)*1024];"),
+    DECLARING(".visible .global .b8 a[4194304], b[4194304];"),
+    DECLARING(".visible .global .b8 a[2048][4096];"),
+    DECLARING(".visible .global .v4 .b32 a[524288];"),
+    DECLARING(".visible .global .u64 a[1048576];"),
+    DECLARING(".visible\n.global/* ; */.b8\n// ]\na [ 8388608 ] ;"),
+    DECLARING(".visible .global .b8 a[8388608] = {1};"),
+    DECLARING(".common .global .b8 a[8388608];"),
+};
+#define SPELLINGS (sizeof spellings / sizeof *spellings)
+
+static void spelled(void)
+{
+    void *module;
+    open_card();
+    for (unsigned i = 0; i < SPELLINGS; i++)
+        for (unsigned j = 0; j < 4; j++)
+            cu.load(&module, spellings[i]);
+}
+
+/* Where libraries are loaded lazily, their arrays come with the first use. */
+static void libraries(void)
+{
+    CUlibrary library;
+    CUdeviceptr address;
+    size_t bytes;
+    open_card();
+    for (unsigned i = 0; i < times(8 * MIB); i++)
+        if (CU(cuLibraryLoadData)(&library, spellings[i % SPELLINGS], NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS)
+            CU(cuLibraryGetGlobal)(&address, &bytes, library, "a");
+}
+
+static void libraries_launched(void)
+{
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction function;
+    open_card();
+    for (unsigned i = 0; i < times(8 * MIB); i++) {
+        if (CU(cuLibraryLoadData)(&library, spellings[i % SPELLINGS], NULL, NULL, 0, NULL, NULL, 0) != CUDA_SUCCESS ||
+            CU(cuLibraryGetKernel)(&kernel, library, "touch") != CUDA_SUCCESS)
+            continue;
+        if (i % 2 == 0)
+            CU(cuKernelGetFunction)(&function, kernel);
+        else /* a kernel may be launched as it is */
+            CU(cuLaunchKernel)((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    }
+}
+
+static void files(void)
+{
+    char path[] = "/tmp/hetero-attack-XXXXXX";
+    CUmodule module;
+    CUlibrary library;
+    CUfunction function;
+    open_card();
+    int file = mkstemp(path);
+    must(file < 0 || write(file, spellings[4], strlen(spellings[4])) < 0, "a file");
+    for (unsigned i = 0; i < times(8 * MIB); i++)
+        if (i % 2 == 0)
+            CU(cuModuleLoad)(&module, path);
+        else if (CU(cuLibraryLoadFromFile)(&library, path, NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS)
+            if (CU(cuLibraryGetModule)(&module, library) == CUDA_SUCCESS)
+                CU(cuModuleGetFunction)(&function, module, "touch");
+    unlink(path);
+}
+
+/* What the linker makes is ELF, which is not looked at as PTX is. */
+static void linked(void)
+{
+    CUresult (*create)(unsigned, CUjit_option *, void **, void **) = driver_function("cuLinkCreate_v2");
+    CUresult (*add)(void *, int, const void *, size_t, const char *, unsigned, CUjit_option *,
+                    void **) = driver_function("cuLinkAddData_v2");
+    CUresult (*complete)(void *, void **, size_t *) = driver_function("cuLinkComplete");
+    void *state, *image, *module;
+    size_t size;
+    const int ptx = 1;
+    open_card();
+    if (create(0, NULL, NULL, &state) != CUDA_SUCCESS ||
+        add(state, ptx, spellings[0], strlen(spellings[0]) + 1, "a", 0, NULL, NULL) != CUDA_SUCCESS ||
+        complete(state, &image, &size) != CUDA_SUCCESS)
+        return;
+    for (unsigned i = 0; i < times(8 * MIB); i++)
+        cu.load(&module, image);
+}
+
+int main(void)
+{
+    static const struct part parts[] = {
+        {"every spelling of PTX", spelled},
+        {"libraries", libraries},
+        {"libraries whose kernels are used", libraries_launched},
+        {"files", files},
+        {"linked images", linked},
+    };
+    RUN_PARTS(parts);
+}

@@ -1,0 +1,151 @@
+/* Contexts of all kinds, which end while memory lives, and memory that lives while they end. Each part has two. */
+#include "memory.h"
+
+#define TAKEN (8 * MIB)
+
+/* In place of the current one, so that the stack of contexts does not grow. */
+static CUcontext another(void)
+{
+    CUcontext context;
+    must((int)CU(cuCtxCreate_v2)(&context, 0, 0), "cuCtxCreate");
+    must((int)CU(cuCtxPopCurrent_v2)(&context), "cuCtxPopCurrent");
+    must(cu.set(context), "cuCtxSetCurrent");
+    return context;
+}
+
+static void take_all(void)
+{
+    uint64_t pointer;
+    for (unsigned i = 0; i < times(TAKEN) && cu.allocate(&pointer, TAKEN) == 0; i++)
+        ;
+}
+
+/* A piece of each, whose first block is part of the context. */
+static void first_blocks(void)
+{
+    uint64_t pointer;
+    open_card();
+    CUcontext other = another();
+    for (unsigned i = 0; i < 2; i++) {
+        cu.set(i == 0 ? cu.context : other);
+        for (unsigned j = 0; j < times(512 * 1024) && cu.allocate(&pointer, 512 * 1024) == 0; j++)
+            ;
+    }
+}
+
+/* Ended and made again, with memory left in the first one. */
+static void made_again(void)
+{
+    open_card();
+    for (unsigned i = 0; i < 4; i++) {
+        CUcontext other = another();
+        cu.set(cu.context);
+        take_all();
+        CU(cuCtxDestroy_v2)(other);
+    }
+    another();
+    take_all();
+}
+
+/* What counts as its end is not: it is attached to once more. */
+static void detached(void)
+{
+    open_card();
+    CUcontext other = another(), same;
+    for (unsigned i = 0; i < 4; i++) {
+        if (CU(cuCtxAttach)(&same, 0) != CUDA_SUCCESS)
+            break;
+        take_all();
+        CU(cuCtxDetach)(other);
+    }
+}
+
+/* What is not the context's end frees nothing. */
+static void retained_twice(void)
+{
+    CUcontext same;
+    open_card();
+    another();
+    cu.set(cu.context);
+    for (unsigned i = 0; i < 4; i++) {
+        must(CU(cuDevicePrimaryCtxRetain)(&same, 0), "cuDevicePrimaryCtxRetain");
+        take_all();
+        CU(cuDevicePrimaryCtxRelease_v2)(0);
+    }
+}
+
+/* Arrays of modules beside contexts that end, with modules of their own. */
+static void with_modules(void)
+{
+    static const char array[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                                ".visible .global .b8 a[8388608];\n.visible .entry touch() { ret; }\n";
+    void *module;
+    open_card();
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        CUcontext other = another();
+        cu.load(&module, array);
+        cu.set(cu.context);
+        cu.load(&module, array);
+        CU(cuCtxDestroy_v2)(other);
+    }
+    another();
+}
+
+/* Stacks, which take memory at once, of contexts that end: 33 MiB each on a card of 132 multiprocessors. */
+static void with_stacks(void)
+{
+    open_card();
+    for (unsigned i = 0; i < 8; i++) {
+        CUcontext other = another();
+        CU(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, 1024 + 128);
+        cu.set(cu.context);
+        CU(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, 1024 + 128 * (i % 4));
+        if (i < 7)
+            CU(cuCtxDestroy_v2)(other);
+    }
+    take_memory();
+}
+
+struct resource { /* CUdevResource of cuda.h */
+    char bytes[144];
+};
+
+/* A green context's memory is that of its card's context, and does not end with it. */
+static void green(void)
+{
+    CUresult (*of_card)(CUdevice, struct resource *, int) = driver_function("cuDeviceGetDevResource");
+    CUresult (*split)(struct resource *, unsigned *, const struct resource *, struct resource *, unsigned,
+                      unsigned) = driver_function("cuDevSmResourceSplitByCount");
+    CUresult (*describe)(CUdevResourceDesc *, struct resource *,
+                         unsigned) = driver_function("cuDevResourceGenerateDesc");
+    CUresult (*as_context)(CUcontext *, CUgreenCtx) = driver_function("cuCtxFromGreenCtx");
+    struct resource all, part, rest;
+    unsigned groups = 1;
+    CUdevResourceDesc description;
+    CUgreenCtx parts;
+    CUcontext context;
+    const int processors = 1;
+    open_card();
+    another();
+    if (of_card(0, &all, processors) != CUDA_SUCCESS || split(&part, &groups, &all, &rest, 0, 16) != CUDA_SUCCESS ||
+        describe(&description, &part, 1) != CUDA_SUCCESS)
+        return;
+    for (unsigned i = 0; i < 4; i++) {
+        if (CU(cuGreenCtxCreate)(&parts, description, 0, 1) != CUDA_SUCCESS)
+            return;
+        if (as_context(&context, parts) == CUDA_SUCCESS && cu.set(context) == 0)
+            take_all();
+        CU(cuGreenCtxDestroy)(parts);
+    }
+}
+
+int main(void)
+{
+    static const struct part parts[] = {
+        {"first blocks", first_blocks},      {"contexts made again", made_again},
+        {"attached and detached", detached}, {"retained and released", retained_twice},
+        {"modules", with_modules},           {"stacks", with_stacks},
+        {"green contexts", green},
+    };
+    RUN_PARTS(parts);
+}

@@ -1,0 +1,88 @@
+/* Sizes that take more than they are. */
+#include "memory.h"
+
+static void take_each(size_t bytes, unsigned most)
+{
+    uint64_t pointer;
+    for (unsigned i = 0; i < most && cu.allocate(&pointer, bytes) == 0; i++)
+        ;
+}
+
+static void a_byte_more(void)
+{
+    open_card();
+    take_each(2 * MIB + 1, times(2 * MIB));
+    take_each(1 * MIB, times(1 * MIB));
+    take_each(20 * MIB + 1, 8);
+}
+
+/* Small pieces between large ones; the large ones are freed, and the small ones keep the blocks. */
+static void pinned(size_t small, size_t large)
+{
+    static uint64_t between[4096];
+    uint64_t pointer;
+    open_card();
+    for (unsigned round = 0; round < 4; round++) {
+        unsigned count = 0;
+        while (count < 4096 && cu.allocate(&pointer, small) == 0 && cu.allocate(&between[count], large) == 0)
+            count++;
+        while (count > 0)
+            cu.release(between[--count]);
+        take_memory();
+    }
+}
+
+static void pinned_by_512(void)
+{
+    pinned(512, MIB - 1024);
+}
+
+static void pinned_by_half(void)
+{
+    pinned(700 * 1024, 700 * 1024);
+}
+
+static void small_arrays(void)
+{
+    static const unsigned sides[] = {16, 64, 300, 512, 600, 1024};
+    CUarray array;
+    open_card();
+    for (unsigned i = 0; i < sizeof sides / sizeof *sides; i++) {
+        CUDA_ARRAY_DESCRIPTOR shape = {
+            .Width = sides[i], .Height = sides[i], .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+        for (unsigned j = 0; j < 512 && CU(cuArrayCreate_v2)(&array, &shape) == CUDA_SUCCESS; j++)
+            ;
+    }
+}
+
+/* A row of a byte has a pitch of 512. */
+static void pitched(void)
+{
+    CUdeviceptr pointer;
+    size_t pitch;
+    open_card();
+    for (unsigned i = 0; i < times(MIB) && CU(cuMemAllocPitch_v2)(&pointer, &pitch, 1, 4097, 4) == CUDA_SUCCESS; i++)
+        ;
+}
+
+static void streams(void)
+{
+    CUstream stream;
+    open_card();
+    take_memory();
+    for (unsigned i = 0; i < 400 && CU(cuStreamCreate)(&stream, 0) == CUDA_SUCCESS; i++)
+        ;
+}
+
+int main(void)
+{
+    static const struct part parts[] = {
+        {"a byte more than a block", a_byte_more},
+        {"blocks pinned by 512 bytes", pinned_by_512},
+        {"every second piece freed", pinned_by_half},
+        {"small arrays", small_arrays},
+        {"pitches", pitched},
+        {"streams", streams},
+    };
+    RUN_PARTS(parts);
+}

@@ -1,0 +1,124 @@
+/* Blocks that only sparse arrays refer to. */
+#include "memory.h"
+
+#define TILE_POOL 0x1         /* CU_MEM_CREATE_USAGE_TILE_POOL of cuda.h */
+#define WIDE      (16 * 1024) /* texels of 16 bytes */
+#define HIGH      1024        /* 256 MiB */
+
+struct sparse { /* CUDA_ARRAY_SPARSE_PROPERTIES of cuda.h */
+    unsigned width, height, depth;
+    unsigned first_of_tail;
+    unsigned long long tail;
+    unsigned flags, reserved[4];
+};
+
+/* A tile's bounds in CUarrayMapInfo's subresource. */
+struct bounds {
+    unsigned level, layer, x, y, z, width, height, depth;
+};
+
+static CUarray sparse_array(struct sparse *tiles)
+{
+    CUarray array;
+    CUresult (*properties)(struct sparse *, CUarray) = driver_function("cuArrayGetSparseProperties");
+    CUDA_ARRAY3D_DESCRIPTOR shape = {
+        .Width = WIDE, .Height = HIGH, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4, .Flags = CUDA_ARRAY3D_SPARSE};
+    if (CU(cuArray3DCreate_v2)(&array, &shape) != CUDA_SUCCESS)
+        return NULL;
+    if (properties(tiles, array) != CUDA_SUCCESS)
+        *tiles = (struct sparse){.width = 64, .height = 64};
+    return array;
+}
+
+/* Map a block to the array's `i`th tiles of 2 MiB; true: there are such. */
+static bool map_tile(CUarray array, const struct sparse *tiles, CUmemGenericAllocationHandle handle, unsigned i,
+                     CUstream stream)
+{
+    unsigned width = (unsigned)(BLOCK / (16ull * tiles->height)), across = WIDE / width;
+    struct bounds bounds = {
+        .x = i % across * width, .y = i / across * tiles->height, .width = width, .height = tiles->height, .depth = 1};
+    CUarrayMapInfo info = {.resource = {.array = array},
+                           .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
+                           .memHandle = {handle},
+                           .deviceBitMask = 1};
+    memcpy(&info.subresource, &bounds, sizeof bounds);
+    return bounds.y < HIGH && CU(cuMemMapArrayAsync)(&info, 1, stream) == CUDA_SUCCESS;
+}
+
+static bool new_block(CUmemGenericAllocationHandle *handle)
+{
+    CUmemAllocationProp properties = on_card();
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    properties.allocFlags.usage = TILE_POOL;
+    return CU(cuMemCreate)(handle, BLOCK, &properties, 0) == CUDA_SUCCESS;
+}
+
+/* Blocks in an array's tiles and without a handle. */
+static void fill(CUarray array, const struct sparse *tiles, CUstream stream)
+{
+    CUmemGenericAllocationHandle handle;
+    for (unsigned i = 0; array != NULL && i < times(BLOCK) && new_block(&handle); i++) {
+        map_tile(array, tiles, handle, i, stream);
+        CU(cuMemRelease)(handle);
+    }
+}
+
+static void mapped(void)
+{
+    struct sparse tiles;
+    open_card();
+    CUarray array = sparse_array(&tiles);
+    fill(array, &tiles, NULL);
+    cu.synchronize();
+}
+
+/* One array after the other; the first ones stay. */
+static void several_arrays(void)
+{
+    struct sparse tiles;
+    open_card();
+    for (unsigned i = 0; i < 4; i++) {
+        CUarray array = sparse_array(&tiles);
+        fill(array, &tiles, NULL);
+        cu.synchronize();
+    }
+}
+
+/* The same tiles again and again: what was in them before is still there for a stream that does not come so far. */
+static void replaced_behind(void)
+{
+    CUmemGenericAllocationHandle handle;
+    struct sparse tiles;
+    open_card();
+    CUarray array = sparse_array(&tiles);
+    CUstream stream = blocked_stream();
+    for (unsigned i = 0; array != NULL && i < times(BLOCK) && new_block(&handle); i++) {
+        map_tile(array, &tiles, handle, 0, stream);
+        CU(cuMemRelease)(handle);
+    }
+}
+
+/* Its array is destroyed while a stream has yet to map them. */
+static void destroyed_behind(void)
+{
+    struct sparse tiles;
+    open_card();
+    CUstream stream = blocked_stream();
+    for (unsigned i = 0; i < 4; i++) {
+        CUarray array = sparse_array(&tiles);
+        fill(array, &tiles, stream);
+        if (array != NULL)
+            CU(cuArrayDestroy)(array);
+    }
+}
+
+int main(void)
+{
+    static const struct part parts[] = {
+        {"tiles of released blocks", mapped},
+        {"of several arrays", several_arrays},
+        {"replaced behind a blocked stream", replaced_behind},
+        {"destroyed behind a blocked stream", destroyed_behind},
+    };
+    RUN_PARTS(parts);
+}

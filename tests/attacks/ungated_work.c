@@ -1,0 +1,154 @@
+/* Work by the calls that are seldom used, and for which a limiter may have no gate. */
+#include "memory.h"
+
+#define SIZE    (8 * MIB)
+#define QUEUED  4
+#define SECONDS 1.0
+
+static CUdeviceptr to, from, managed;
+static CUgraphExec graph;
+
+struct attributes { /* CUmemcpyAttributes of cuda.h */
+    int order;
+    CUmemLocation from, to;
+    unsigned flags;
+};
+
+static CUresult copy_with_attributes(void)
+{
+    struct attributes attributes = {.order = 1};
+    return CU(cuMemcpyWithAttributesAsync)(to, from, SIZE, (CUmemcpyAttributes *)&attributes, CU_STREAM_PER_THREAD);
+}
+
+static CUresult copy_with_attributes_ptsz(void)
+{
+    struct attributes attributes = {.order = 1};
+    return CU(cuMemcpyWithAttributesAsync_ptsz)(to, from, SIZE, (CUmemcpyAttributes *)&attributes, NULL);
+}
+
+static CUresult copy_batch(void)
+{
+    struct attributes attributes = {.order = 1};
+    size_t size = SIZE, first = 0;
+    return CU(cuMemcpyBatchAsync_v2)(&to, &from, &size, 1, (CUmemcpyAttributes *)&attributes, &first, 1,
+                                     CU_STREAM_PER_THREAD);
+}
+
+static CUresult copy_peer(void)
+{
+    return CU(cuMemcpyPeerAsync_ptsz)(to, cu.context, from, cu.context, SIZE, NULL);
+}
+
+/* There and back. */
+static CUresult prefetch(void)
+{
+    CUresult answer = CU(cuMemPrefetchAsync)(managed, SIZE, 0, CU_STREAM_PER_THREAD);
+    return answer != CUDA_SUCCESS ? answer : CU(cuMemPrefetchAsync)(managed, SIZE, CU_DEVICE_CPU, CU_STREAM_PER_THREAD);
+}
+
+static CUresult prefetch_v2(void)
+{
+    CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0}, host = {CU_MEM_LOCATION_TYPE_HOST, 0};
+    CUresult answer = CU(cuMemPrefetchAsync_v2_ptsz)(managed, SIZE, here, 0, NULL);
+    return answer != CUDA_SUCCESS ? answer : CU(cuMemPrefetchAsync_v2_ptsz)(managed, SIZE, host, 0, NULL);
+}
+
+static CUresult prefetch_batch(void)
+{
+    CUmemLocation places[2] = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, {CU_MEM_LOCATION_TYPE_HOST, 0}};
+    size_t size = SIZE, first = 0;
+    CUresult answer = CUDA_SUCCESS;
+    for (unsigned i = 0; i < 2 && answer == CUDA_SUCCESS; i++)
+        answer = CU(cuMemPrefetchBatchAsync)(&managed, &size, 1, &places[i], &first, 1, 0, CU_STREAM_PER_THREAD);
+    return answer;
+}
+
+static CUresult launch_graph(void)
+{
+    return CU(cuGraphLaunch_ptsz)(graph, NULL);
+}
+
+/* A node for a copy, uploaded and launched. */
+static void make_graph(void)
+{
+    CUgraph of;
+    CUgraphNode node;
+    CUDA_MEMSET_NODE_PARAMS params = {.dst = to, .value = 1, .elementSize = 4, .width = SIZE / 4, .height = 1};
+    must((int)CU(cuGraphCreate)(&of, 0), "cuGraphCreate");
+    must((int)CU(cuGraphAddMemsetNode)(&node, of, NULL, 0, &params, cu.context), "cuGraphAddMemsetNode");
+    must((int)CU(cuGraphInstantiateWithFlags)(&graph, of, 0), "cuGraphInstantiateWithFlags");
+    CU(cuGraphUpload)(graph, CU_STREAM_PER_THREAD);
+}
+
+/* How long the device works for it, in ms: the shortest of five times, each behind a kernel, so that no launch is
+ * waited for. 0: the driver lacks it. */
+static double device_ms(CUresult (*work)(void))
+{
+    CUevent events[2];
+    double shortest = 1e9;
+    for (unsigned i = 0; i < 2; i++)
+        must((int)CU(cuEventCreate)(&events[i], CU_EVENT_DEFAULT), "cuEventCreate");
+    for (unsigned i = 0; i < 5; i++) {
+        float ms;
+        unsigned ns = 2000000;
+        void *parameters[] = {&ns};
+        must(cu.launch(cu.kernel, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, parameters, NULL), "cuLaunchKernel");
+        must((int)CU(cuEventRecord)(events[0], CU_STREAM_PER_THREAD), "cuEventRecord");
+        if (work() != CUDA_SUCCESS)
+            return 0;
+        must((int)CU(cuEventRecord)(events[1], CU_STREAM_PER_THREAD), "cuEventRecord");
+        must(cu.synchronize(), "cuCtxSynchronize");
+        must((int)CU(cuEventElapsedTime)(&ms, events[0], events[1]), "cuEventElapsedTime");
+        shortest = ms < shortest ? ms : shortest;
+    }
+    return shortest;
+}
+
+/* What share of the device's time this work gets, in percent; -1: the driver lacks it. */
+static double share_of(CUresult (*work)(void))
+{
+    double ms = device_ms(work);
+    uint64_t since = now_ns(), now = since, done = 0;
+    if (ms <= 0)
+        return -1;
+    for (; (double)(now - since) < SECONDS * 1e9; now = now_ns(), done += QUEUED) {
+        for (unsigned i = 0; i < QUEUED; i++)
+            must((int)work(), "the work");
+        must(cu.synchronize(), "cuCtxSynchronize");
+    }
+    return 100e6 * ms * (double)done / (double)(now - since);
+}
+
+static const struct {
+    const char *name;
+    CUresult (*work)(void);
+} ways[] = {
+    {"cuMemcpyWithAttributesAsync", copy_with_attributes},
+    {"cuMemcpyWithAttributesAsync_ptsz", copy_with_attributes_ptsz},
+    {"cuMemcpyBatchAsync_v2", copy_batch},
+    {"cuMemcpyPeerAsync_ptsz", copy_peer},
+    {"cuMemPrefetchAsync", prefetch},
+    {"cuMemPrefetchAsync_v2_ptsz", prefetch_v2},
+    {"cuMemPrefetchBatchAsync", prefetch_batch},
+    {"cuGraphLaunch_ptsz", launch_graph},
+};
+
+int main(void)
+{
+    double core = (double)attack_number("ATTACK_CORE"), most = 0;
+    const char *name = "none";
+    unsigned tried = 0;
+    open_card();
+    must(cu.allocate((uint64_t *)&to, SIZE) || cu.allocate((uint64_t *)&from, SIZE), "cuMemAlloc");
+    must((int)CU(cuMemAllocManaged)(&managed, SIZE, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
+    make_graph();
+    for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
+        double share = share_of(ways[i].work);
+        tried += share >= 0;
+        if (share > most) {
+            most = share;
+            name = ways[i].name;
+        }
+    }
+    verdict(most <= core + 8, "%u ways, %.0f %% of the device of %.0f by %s", tried, most, core, name);
+}
