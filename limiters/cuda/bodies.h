@@ -50,6 +50,8 @@ CUresult map_tiles(CUresult (*)(CUarrayMapInfo *, unsigned, CUstream), CUstream,
 
 CUresult export_table(CUresult (*)(const void **, const CUuuid *), const void **, const CUuuid *);
 CUresult share_pointer(CUresult (*)(CUipcMemHandle *, CUdeviceptr), CUipcMemHandle *, CUdeviceptr);
+CUresult share_range(CUresult (*)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long), void *,
+                     CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
 CUresult open_shared(CUresult (*)(CUdeviceptr *, CUipcMemHandle, unsigned), CUdeviceptr *, CUipcMemHandle, unsigned);
 CUresult close_shared(CUresult (*)(CUdeviceptr), CUdeviceptr);
 CUresult import_pool(CUresult (*)(CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long),

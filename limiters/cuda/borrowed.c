@@ -44,14 +44,19 @@ void say_opened(int change)
             ledger_say(tenant_region(), HETERO_SAID_OPENED, device, change);
 }
 
-/* A pointer that may be opened elsewhere is given back like a block that was exported (memory.c). */
+void pointer_shared(const struct entry *held)
+{
+    struct entry previous, entry = {.kind = HELD_SHARED, .key = held->key};
+    if (table_put(&entry, &previous) && previous.kind == 0)
+        say_shared(held->device, (int64_t)held->bytes);
+}
+
 CUresult share_pointer(CUresult (*real)(CUipcMemHandle *, CUdeviceptr), CUipcMemHandle *handle, CUdeviceptr pointer)
 {
-    struct entry held, previous, entry = {.kind = HELD_SHARED, .key = pointer};
+    struct entry held;
     CUresult answer = real(handle, pointer);
-    if (answer == CUDA_SUCCESS && table_get(HELD_POINTER, pointer, &held) && table_put(&entry, &previous) &&
-        previous.kind == 0)
-        say_shared(held.device, (int64_t)held.bytes);
+    if (answer == CUDA_SUCCESS && table_get(HELD_POINTER, pointer, &held))
+        pointer_shared(&held);
     return answer;
 }
 

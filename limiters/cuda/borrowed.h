@@ -2,6 +2,8 @@
 #ifndef HETERO_CUDA_BORROWED_H
 #define HETERO_CUDA_BORROWED_H
 
+#include "../core/table.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,6 +18,9 @@ bool card_got_back(int device, uint64_t before, uint64_t bytes);
  * the grant when they end. */
 void say_shared(int device, int64_t bytes);
 void say_opened(int change);
+
+/* A pointer's memory may be opened elsewhere: it is given back like a block that was exported (memory.c). */
+void pointer_shared(const struct entry *held);
 
 /* What a process held and others have. It stays charged until the process ends. */
 void stays_charged(int device, uint64_t bytes);

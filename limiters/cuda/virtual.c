@@ -223,6 +223,31 @@ CUresult export_block(CUresult (*real)(void *, CUmemGenericAllocationHandle, CUm
     return answer;
 }
 
+static bool holds_address(const struct entry *entry, const void *address)
+{
+    return entry->kind == HELD_POINTER && (uint64_t)(uintptr_t)address - entry->key < entry->bytes;
+}
+
+/* A descriptor of what lies at an address keeps that like one of a block. */
+CUresult share_range(CUresult (*real)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long),
+                     void *shared, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
+                     unsigned long long flags)
+{
+    const void *at = (const void *)(uintptr_t)address;
+    struct entry held;
+    CUresult answer = real(shared, address, bytes, type, flags);
+    if (answer != CUDA_SUCCESS)
+        return answer;
+    pthread_mutex_lock(&mapping_lock);
+    struct block *block = table_find(maps_address, at, &held) ? held.link : NULL;
+    if (block != NULL && !atomic_exchange(&block->exported, true))
+        say_shared(block->device, (int64_t)block->bytes);
+    pthread_mutex_unlock(&mapping_lock);
+    if (block == NULL && table_find(holds_address, at, &held))
+        pointer_shared(&held);
+    return answer;
+}
+
 /* What is imported is charged where it was made. When that lets go of it, the driver counts it for who imported it. */
 CUresult import_block(CUresult (*real)(CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType),
                       CUmemGenericAllocationHandle *handle, void *shared, CUmemAllocationHandleType type)

@@ -6,7 +6,7 @@ static const char calling[] =
     ".version 6.0\n.target sm_50\n.address_size 64\n"
     ".extern .func (.param .b64 r) malloc (.param .b64 n);\n"
     ".extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a);\n"
-    ".visible .global .align 1 .b8 text[2] = {120, 0};\n"
+    ".visible .global .align 1 .b8 text[2] = {10, 0};\n"
     ".visible .entry takes()\n{\n    .reg .b64 %n;\n    mov.u64 %n, 16;\n    {\n    .param .b64 in;\n"
     "    .param .b64 out;\n    st.param.b64 [in], %n;\n    call (out), malloc, (in);\n    }\n    ret;\n}\n"
     ".visible .entry prints()\n{\n    .reg .b64 %f, %z;\n    mov.u64 %f, text;\n    cvta.global.u64 %f, %f;\n"
