@@ -83,7 +83,7 @@ def test_core_has_no_data_race(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "mutations"), [("grant", 10_000), ("region", 10_000), ("tenant", 100)]
+    ("kind", "mutations"), [("grant", 10_000), ("region", 3_000), ("tenant", 100)]
 )
 @pytest.mark.usefixtures("instrumented")
 def test_no_input_of_the_fuzzers_and_no_mutation_of_one_harms_the_core(
