@@ -13,8 +13,8 @@
 #include <pthread.h>
 #include <time.h>
 
-/* Code takes no more on the device than this multiple of its image, which may be compressed, and no more in all than
- * what PyTorch's libraries were seen to take with every kernel loaded. What is beyond is charged. */
+/* Code is not charged: up to this multiple of its image, which may be compressed, and up to so much in all. Both are
+ * chosen to be above what frameworks load, and were not measured. What is beyond is charged. */
 #define CODE_OF_IMAGE 8
 #define CODE_MOST     (UINT64_C(512) << 20)
 

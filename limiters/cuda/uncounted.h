@@ -36,7 +36,8 @@ bool uncounted_settle(int device);
 /* The same, where it was not looked at in the last 10 ms. */
 bool uncounted_look(int device);
 
-/* Bytes that are charged and that NVML's figure does not have: managed memory. */
+/* Bytes that are charged and that NVML's figure does not have, because others hold them. Managed memory is not among
+ * them, though the figure does not have it either: it hides as much of what is beyond. */
 void unseen_add(int device, int64_t bytes);
 
 void uncounted_after_fork(void);
