@@ -388,13 +388,7 @@ class Node:
             if entry.id == identity:
                 owner = entry.uid
                 self.expect_own(entry)
-            if entry.id == identity and entry.share:
-                raise Refused(
-                    f"grant {identity} is the share {entry.share}: "
-                    f"`hetero share rm {entry.share}` ends it"
-                )
-            if entry.id == identity and entry.owner and not force:
-                raise Refused(f"grant {identity} is pinned for {entry.label}: it ends with that")
+                _expect_releasable(entry, force=force)
         if not force:
             raise Refused(
                 f"grant {identity} is in use by {self._who(identity)}: it is free when they end; "
@@ -521,6 +515,19 @@ def _daemon_of(machine: Path, ledger: Path) -> DaemonClient | None:
     if os.geteuid() == 0 or not is_roots(machine) or not is_roots(ledger):
         return None
     return client_of(ledger)
+
+
+def _expect_releasable(entry: Grant, *, force: bool) -> None:
+    """Raise `Refused` for a grant that something else ends, or that is not whole yet."""
+    if entry.share:
+        raise Refused(
+            f"grant {entry.id} is the share {entry.share}: `hetero share rm {entry.share}` ends it"
+        )
+    if entry.owner and not force:
+        raise Refused(f"grant {entry.id} is pinned for {entry.label}: it ends with that")
+    if not (entry.command or entry.owner or entry.container):
+        # Who makes it, the node's agent or `share`, holds it meanwhile and is not to end.
+        raise Refused(f"grant {entry.id} is still being made: try again")
 
 
 def _expect_new(snapshot: Snapshot, *, container: Container | None, share: str | None) -> None:

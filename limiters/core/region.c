@@ -271,23 +271,31 @@ void region_say(struct region *region)
     memcpy(region_slot(region)->said, region->said, sizeof region->said);
 }
 
-/* Whether a live process, or this one, has memory of others open. */
-static bool anything_open(const struct region *region, int file, unsigned device)
+/* Which slots are of live processes, and of which devices any of those has memory of others open. */
+struct census {
+    bool lives[HETERO_REGION_SLOTS], open[HETERO_MAX_DEVICES];
+};
+
+/* One question for each slot: a page that somebody scribbled on must not keep its lock for long. */
+static struct census count_slots(const struct region *region, int file)
 {
-    for (unsigned s = 0, count = reached(region->shared); s < count; s++)
-        if (region->shared->slots[s].said[HETERO_SAID_OPENED][device] > 0 &&
-            ((int)s == region->slot || held(file, (int)s)))
-            return true;
-    return false;
+    struct census found = {0};
+    for (unsigned s = 0, count = reached(region->shared); s < count; s++) {
+        const struct hetero_region_slot *slot = &region->shared->slots[s];
+        found.lives[s] = (int)s == region->slot || (slot->pid != 0 && held(file, (int)s));
+        for (unsigned d = 0; found.lives[s] && d < HETERO_MAX_DEVICES; d++)
+            found.open[d] |= slot->said[HETERO_SAID_OPENED][d] > 0;
+    }
+    return found;
 }
 
 /* Of a dead process's slot: what it shared stays charged while that may be open. */
-static void sweep_slot(struct region *region, int file, struct hetero_region_slot *slot)
+static void sweep_slot(struct hetero_region_slot *slot, const bool open[HETERO_MAX_DEVICES])
 {
     struct hetero_region_slot left = {0};
     for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++) {
         uint64_t shared = slot->said[HETERO_SAID_SHARED][d];
-        if (shared == 0 || !anything_open(region, file, d))
+        if (shared == 0 || !open[d])
             continue;
         left.used[d] = shared < slot->used[d] ? shared : slot->used[d];
         left.said[HETERO_SAID_SHARED][d] = left.used[d];
@@ -298,17 +306,19 @@ static void sweep_slot(struct region *region, int file, struct hetero_region_slo
 
 void region_sweep(struct region *region)
 {
-    bool swept = false;
     int file = open_file(region);
-    for (unsigned s = 0, count = file < 0 ? 0 : reached(region->shared); s < count; s++) {
+    if (file < 0)
+        return;
+    struct census found = count_slots(region, file);
+    close(file);
+    bool swept = false;
+    for (unsigned s = 0, count = reached(region->shared); s < count; s++) {
         struct hetero_region_slot *slot = &region->shared->slots[s];
-        if (slot->pid == 0 || (int)s == region->slot || held(file, (int)s))
+        if (slot->pid == 0 || found.lives[s])
             continue;
-        sweep_slot(region, file, slot);
+        sweep_slot(slot, found.open);
         swept = true;
     }
-    if (file >= 0)
-        close(file);
     if (swept)
         recount(region->shared);
 }

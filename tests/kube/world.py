@@ -124,10 +124,10 @@ class World:
         return answer
 
     def standing(self) -> dict[str, Allocation]:
-        """Return what stands, by pod and container."""
+        """Return what stands for a pod, by pod and container; not what is still being made."""
         snapshot = self.node.snapshot()
         assert snapshot.unreadable == ()
-        return {str(entry.label): entry.allocation for entry in snapshot.grants}
+        return {str(entry.label): entry.allocation for entry in snapshot.grants if entry.owner}
 
     def given(self) -> list[str]:
         """Return the pods and containers that were given what stands for them."""
@@ -147,7 +147,7 @@ def pod_named(name: str, *containers: str, count: int = 1, card: str = CARD) -> 
     }
 
 
-async def until(true: Callable[[], object], *, seconds: float = 10) -> None:
+async def until(true: Callable[[], object], *, seconds: float = 30) -> None:
     """Wait until something is true; a test fails when it never is."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not true():
@@ -185,7 +185,7 @@ async def world(
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 60))
+    asyncio.run(asyncio.wait_for(story(), 180))
 
 
 def refusal(caught: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> str:
