@@ -26,7 +26,8 @@ _DRIVERS = str(hetero_simulator.fake_drivers())
 # A child that a test had forked was seen collecting, for ever, what gRPC's event loops had left
 # behind in the test process.
 os.register_at_fork(after_in_child=gc.disable)
-
+# A child forked beside gRPC's threads wrote what gRPC thinks of that into the output of a command.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 #: What takes a card, root, an emulator, other shells or a night: selected only where `-m` names it.
 _NAMED = ("aarch64", "cluster", "containers", "hardware", "shells", "soak")
