@@ -95,23 +95,40 @@ static void trim(const struct pool *pool)
 static struct pool *known(CUmemoryPool handle)
 {
     struct pool *pool = pools;
-    while (pool != NULL && (pool->handle != handle || pool->over))
+    while (pool != NULL && (pool->handle != handle || pool->over || pool->gone))
         pool = pool->next;
     return pool;
+}
+
+/* With `counting` held: a pool of this name on another device ended, and its name is another's now. What was charged.
+ */
+static uint64_t forget(struct pool *pool)
+{
+    uint64_t back = pool->charged;
+    pool->gone = true;
+    pool->charged = 0;
+    return back;
 }
 
 struct pool *pool_remember(CUmemoryPool handle, int device)
 {
     struct pool asked = {.handle = handle, .device = device};
-    uint64_t reserved;
+    uint64_t reserved, back = 0;
+    int ended = device;
     pthread_mutex_lock(&counting);
     struct pool *pool = known(handle);
+    if (pool != NULL && pool->device != device) {
+        ended = pool->device;
+        back = forget(pool);
+        pool = NULL;
+    }
     if (pool == NULL && reserved_of(&asked, &reserved) && (pool = malloc(sizeof *pool)) != NULL) {
         *pool = (struct pool){.handle = handle, .device = device, .next = pools};
         pools = pool;
         atomic_store_explicit(&any, true, memory_order_relaxed);
     }
     pthread_mutex_unlock(&counting);
+    refund(ended, back);
     return pool;
 }
 
@@ -147,7 +164,7 @@ static uint64_t settle_pool(struct pool *pool, bool trimmed)
     uint64_t reserved, back = 0;
     if (trimmed || pool->over)
         trim(pool);
-    pool->gone = !reserved_of(pool, &reserved);
+    pool->gone = pool->gone || !reserved_of(pool, &reserved);
     if (pool->gone)
         reserved = 0; /* it went with the last context, or with what kept it */
     if (reserved < pool->charged) {
