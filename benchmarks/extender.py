@@ -177,7 +177,8 @@ def measure(what: str, app: web.Application, nodes: int, pods: int, folder: Path
             for value in (fmean(ranked), ranked[len(ranked) // 2], ranked[len(ranked) * 99 // 100])
         )
         print(
-            f"{what:8} {nodes:6} nodes  {verb:6} mean {mean:6.2f}  p50 {p50:6.2f}  p99 {p99:6.2f} ms"
+            f"{what:8} {nodes:6} nodes  {verb:6} mean {mean:6.2f}  "
+            f"p50 {p50:6.2f}  p99 {p99:6.2f} ms"
         )
     print(
         f"{what:8} {nodes:6} nodes  {pods} pods: {pods / total:.0f} pods/s with the caller on the "
