@@ -6,7 +6,8 @@ Nodes have eight cards; pods ask shares of four sizes. Filters come one after th
 connection and binds on others meanwhile, as kube-scheduler calls; each filter has the nodes in
 another order. The API answers at once, so what is measured is the extender with its caller. The
 extender's processor time is told apart, since the clock on a busy machine also measures the
-neighbours. Needs hetero[kube] and the NVIDIA vendor.
+neighbours. Beside it a service that decides nothing answers the same calls: what HTTPS costs here.
+Needs hetero[kube] and the NVIDIA vendor.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from aiohttp import web
 from msgspec import json
 
 from hetero.kube.api.annotations import INVENTORY, Key, inventory_text
@@ -49,8 +51,8 @@ class InstantApi:
         return body
 
 
-def served(nodes: int, folder: Path) -> None:
-    """Serve an extender that knows so many nodes."""
+def extender(nodes: int) -> web.Application:
+    """Return an extender that knows so many nodes."""
     registry = Registry()
     vendor = registry.vendor("nvidia")
     key = Key(secret=b"benchmark" * 4)
@@ -63,10 +65,31 @@ def served(nodes: int, folder: Path) -> None:
     scheduler._nodes_listed(listed)
     scheduler._pods_listed([])
     scheduler._quotas_listed([])
+    return scheduler.app()
+
+
+def nothing(nodes: int) -> web.Application:
+    """Return a service that reads what it is asked, and answers the last node or success."""
+
+    async def named(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=b'{"NodeNames":["%b"]}' % node_name(nodes - 1).encode())
+
+    async def bound(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=b"{}")
+
+    app = web.Application(client_max_size=1 << 24)
+    app.add_routes([web.post("/filter", named), web.post("/bind", bound)])
+    return app
+
+
+def served(app: web.Application, folder: Path) -> None:
+    """Serve it until it is ended."""
     certificates = Certificates(
         cert=folder / "scheduler.crt", key=folder / "scheduler.key", client_ca=folder / "ca.crt"
     )
-    asyncio.run(serve(scheduler.app(), host="127.0.0.1", port=PORT, certificates=certificates))
+    asyncio.run(serve(app, host="127.0.0.1", port=PORT, certificates=certificates))
 
 
 def pod(number: int) -> Any:
@@ -122,9 +145,9 @@ def bind(caller: Caller, decided: queue.Queue[tuple[int, str] | None]) -> None:
             os._exit(1)
 
 
-def measure(nodes: int, pods: int, folder: Path) -> None:
+def measure(what: str, app: web.Application, nodes: int, pods: int, folder: Path) -> None:
     """Print how long so many decisions took."""
-    server = multiprocessing.Process(target=served, args=(nodes, folder), daemon=True)
+    server = multiprocessing.Process(target=served, args=(app, folder), daemon=True)
     server.start()
     names, chance, orders = list(map(node_name, range(nodes))), random.Random(nodes), []
     for _ in range(ORDERS):
@@ -153,10 +176,13 @@ def measure(nodes: int, pods: int, folder: Path) -> None:
             1000 * value
             for value in (fmean(ranked), ranked[len(ranked) // 2], ranked[len(ranked) * 99 // 100])
         )
-        print(f"{nodes:6} nodes  {verb:8} mean {mean:6.2f}  p50 {p50:6.2f}  p99 {p99:6.2f} ms")
+        print(
+            f"{what:8} {nodes:6} nodes  {verb:6} mean {mean:6.2f}  "
+            f"p50 {p50:6.2f}  p99 {p99:6.2f} ms"
+        )
     print(
-        f"{nodes:6} nodes  {pods} pods: {pods / total:.0f} pods/s with the caller on the same "
-        f"processors; {busy / pods * 1000:.2f} ms of the extender's processor time a pod",
+        f"{what:8} {nodes:6} nodes  {pods} pods: {pods / total:.0f} pods/s with the caller on the "
+        f"same processors; {busy / pods * 1000:.2f} ms of the service's processor time a pod",
         flush=True,
     )
 
@@ -182,7 +208,8 @@ def main() -> None:
             (folder / f"{file}.crt").write_bytes(texts["tls.crt"])
             (folder / f"{file}.key").write_bytes(texts["tls.key"])
         for nodes in (500, 5000):
-            measure(nodes, 2000, folder)
+            measure("extender", extender(nodes), nodes, 2000, folder)
+            measure("nothing", nothing(nodes), nodes, 2000, folder)
 
 
 if __name__ == "__main__":

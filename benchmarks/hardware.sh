@@ -17,6 +17,10 @@
 set -eu
 
 case ${1:-} in
+[0-9]*[!0-9]*)
+    echo "hardware.sh: $1 is no number of seconds" >&2
+    exit 2
+    ;;
 [0-9]*) ;;
 ?*) set -- 540 "$@" ;;
 esac
@@ -28,9 +32,18 @@ end=$(($(date +%s) + $1))
 steps=$2
 shift 2
 [ "$steps" = all ] && steps=doctor,inventory,memory,overhead,isolation
+for name in $(echo "$steps" | tr , ' '); do
+    case ,doctor,inventory,memory,overhead,isolation,long, in
+    *",$name,"*) ;;
+    *)
+        echo "hardware.sh: no step $name: doctor, inventory, memory, overhead, isolation or long" >&2
+        exit 2
+        ;;
+    esac
+done
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-mkdir -p "$OUT"
+mkdir -p "$OUT" || exit 2
 OUT=$(cd "$OUT" && pwd)
 site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
@@ -89,10 +102,6 @@ for name in $(echo "$steps" | tr , ' '); do
             --record "$OUT/isolation.jsonl" "$@"
         ;;
     long) step long python3 "$here/benchmarks/long.py" --json "$OUT/long.json" "$@" ;;
-    *)
-        echo "hardware.sh: no step $name" >&2
-        exit 2
-        ;;
     esac
 done
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +23,8 @@ from typing import Any
 
 import hetero_simulator
 from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machine
+
+from hetero.model.errors import HeteroError
 
 JOB = str(hetero_simulator.job("cuda"))
 #: At least so many kernels, and so many seconds of them.
@@ -93,14 +97,54 @@ def missed(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _number(text: str, least: float, most: float, what: str) -> float:
+    """Return a number; argparse tells of what is none."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return number
+
+
+def length(text: str) -> float:
+    """Return the milliseconds of a kernel."""
+    return _number(text, 0.01, 60_000, "0.01 to 60000 ms")
+
+
+def lengths(text: str) -> list[float]:
+    """Return those of several."""
+    return [length(each) for each in text.split(",")]
+
+
+def percent(text: str) -> int:
+    """Return a share of the card."""
+    return int(_number(text, 1, 100, "1 to 100 percent"))
+
+
+def seconds(text: str) -> float:
+    """Return how long two are beside each other."""
+    return _number(text, 0, 3600, "0 to 3600 s")
+
+
+def writable(text: str) -> Path:
+    """Return a file that can be written when all is measured."""
+    if not os.access(Path(text).parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{Path(text).parent} cannot be written")
+    return Path(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write; what was measured says its date."""
     parser = argparse.ArgumentParser(description="Measures what long kernels get of a card.")
-    parser.add_argument("--kernels", default="5,50,200,400,1000", help="lengths in milliseconds")
-    parser.add_argument("--share", type=int, default=30, help="percent of the card")
-    parser.add_argument("--beside", type=float, default=120.0, help="seconds; 0: not run")
-    parser.add_argument("--long", type=float, default=2000.0, help="the tenth's kernels in ms")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--kernels", type=lengths, default="5,50,200,400,1000", help="lengths in milliseconds"
+    )
+    parser.add_argument("--share", type=percent, default=30, help="percent of the card")
+    parser.add_argument("--beside", type=seconds, default=120.0, help="seconds; 0: not run")
+    parser.add_argument("--long", type=length, default=2000.0, help="the tenth's kernels in ms")
+    parser.add_argument("--json", type=writable)
     asked = parser.parse_args(arguments)
     machine = find_machine()
     calibrated = told(start(machine, None, "--kernel-us", "1000", "--seconds", "1"))
@@ -110,8 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "alone": [],
         "beside": None,
     }
-    for each in asked.kernels.split(","):
-        row = alone(machine, float(each), asked.share, per_ms)
+    for each in asked.kernels:
+        row = alone(machine, each, asked.share, per_ms)
         report["alone"].append(row)
         print(
             f"{row['ms']:8.1f} ms x {row['steps']}: {row['got']:.2f} of {row['asked']}",
@@ -134,4 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except HeteroError as error:
+        print(f"long.py: {error}", file=sys.stderr)
+        sys.exit(error.code)

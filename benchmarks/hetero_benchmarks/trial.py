@@ -67,7 +67,7 @@ def find_machine(uuid: str | None = None) -> Machine:
     document = json.loads(asked.stdout)
     cards = [device for device in document["items"] if device["uuid"].startswith(uuid or "")]
     if not cards:
-        raise NotFound(f"no card {uuid or ''} here: see hetero inventory and hetero doctor")
+        raise NotFound(f"no card {uuid or 'at all'} here: see hetero inventory and hetero doctor")
     card = cards[0]
     return Machine(
         card=card["model"],

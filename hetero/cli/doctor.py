@@ -12,7 +12,7 @@ from hetero.cli import _json
 from hetero.cli._render import Part, state, table
 from hetero.cli._show import dumps, json_option, show
 from hetero.container.log import tell
-from hetero.model.errors import Refused
+from hetero.model.errors import BadInput, Refused
 from hetero.node.node import Node
 from hetero.node.view.doctor import Finding, Verdict, examine, standing_anywhere, what_for
 from hetero.node.view.monitor import Finding as News
@@ -40,6 +40,8 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
       hetero doctor --watch
       hetero doctor --uninstall-check && pip uninstall hetero
     """
+    if watch and (as_json or uninstall_check):
+        raise BadInput("--watch: not with --json or --uninstall-check; see `hetero log --json`")
     node = Node.here()
     if watch:
         _watch(node)

@@ -6,13 +6,12 @@
 #include "launch.h"
 
 /* What was launched before a capture must have its fence before it: afterwards the fence would become part of the
- * graph. */
+ * graph, and the legacy stream takes none while another that blocks is captured. */
 static void before_capture(CUstream stream)
 {
     struct governor *governor = governor_known(device_of_stream(stream));
-    struct stream_key key = stream_key(stream);
     if (governor != NULL)
-        gate_before_capture(&governor->gate, &key);
+        gate_before_capture(&governor->gate);
 }
 
 /* What a capture is known by: its stream, or the thread whose default stream it is. */

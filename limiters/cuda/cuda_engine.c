@@ -112,15 +112,22 @@ static void drop_fence(void *fence_)
     free(fence);
 }
 
+/* The errors about captures follow one another. One may begin after it was asked whether there is any. */
+static bool is_of_capture(CUresult answer)
+{
+    return answer >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && answer <= CUDA_ERROR_CAPTURED_EVENT;
+}
+
+/* An event that could not be recorded for another reason than a capture is one that has passed. */
 static bool set_fence(void *fence_, void *stream)
 {
     CUstreamCaptureMode mode;
     struct fence *fence = fence_;
     if (!enter(fence->context, &mode))
-        return false;
-    bool set = !stream_capturing(stream) && REAL(cuEventRecord)(fence->event, stream) == CUDA_SUCCESS;
+        return true;
+    bool captured = stream_capturing(stream) || is_of_capture(REAL(cuEventRecord)(fence->event, stream));
     leave(mode);
-    return set;
+    return !captured;
 }
 
 static bool fence_passed(void *fence_)

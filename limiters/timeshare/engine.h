@@ -23,8 +23,9 @@ struct engine {
     void *(*stream_context)(void *stream); /* the context of a stream that has one of its own */
     void *(*make)(void *context);          /* a new fence; NULL when none can be had */
     void (*drop)(void *fence);
-    bool (*set)(void *fence, void *stream); /* after everything that is in the stream now */
-    bool (*passed)(void *fence);            /* a fence that cannot be asked counts as passed */
+    /* After everything that is in the stream now. False: a capture forbids it until it ends. */
+    bool (*set)(void *fence, void *stream);
+    bool (*passed)(void *fence); /* one that cannot be asked, or could not be set, counts as passed */
     /* What the driver calls the model of a device, and its power. False: that is not known. */
     bool (*device_name)(const char *uuid, char *name, size_t size);
     bool (*power)(const char *uuid, struct power_reading *reading);

@@ -543,13 +543,11 @@ void gate_leave(struct gate *gate, const struct stream_key *key)
     step_out(gate);
 }
 
-void gate_before_capture(struct gate *gate, const struct stream_key *key)
+void gate_before_capture(struct gate *gate)
 {
     if (!lock(gate))
         return;
-    struct tracked_stream *stream = tracked_streams_find(&gate->streams, key);
-    if (stream != NULL && atomic_load(&stream->dirty))
-        tracked_stream_flush(&gate->streams, stream);
+    tracked_streams_settled(&gate->streams);
     unlock(gate);
 }
 

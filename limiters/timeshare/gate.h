@@ -82,8 +82,8 @@ bool gate_enter(struct gate *gate, const struct stream_key *stream);
 /* The launch was made (or failed) into `stream`. */
 void gate_leave(struct gate *gate, const struct stream_key *stream);
 
-/* Before a stream starts or joins a capture: from then on no fence may be set in it. */
-void gate_before_capture(struct gate *gate, const struct stream_key *stream);
+/* Before a stream starts or joins a capture: from then on no fence may be set in it, nor in the legacy stream. */
+void gate_before_capture(struct gate *gate);
 
 /* Before a stream or a context is destroyed. */
 void gate_before_stream_ends(struct gate *gate, const struct stream_key *stream);

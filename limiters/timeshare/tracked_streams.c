@@ -87,7 +87,10 @@ void tracked_stream_flush(struct tracked_streams *streams, struct tracked_stream
 {
     /* Cleared first: a launch that comes between sets it again and is flushed the next time. */
     atomic_store_explicit(&stream->dirty, false, memory_order_seq_cst);
-    stream->pending = streams->engine->set(stream->tail, stream->key.stream);
+    if (streams->engine->set(stream->tail, stream->key.stream))
+        stream->pending = true;
+    else
+        atomic_store_explicit(&stream->dirty, true, memory_order_relaxed);
 }
 
 void *tracked_stream_take_fence(struct tracked_streams *streams, struct tracked_stream *stream)
@@ -113,7 +116,7 @@ bool tracked_streams_settled(struct tracked_streams *streams)
             tracked_stream_flush(streams, stream);
         if (stream->pending && streams->engine->passed(stream->tail))
             stream->pending = false;
-        settled = settled && !stream->pending;
+        settled = settled && idle(stream);
     }
     return settled;
 }
@@ -122,6 +125,7 @@ void tracked_stream_retire(struct tracked_streams *streams, struct tracked_strea
 {
     if (atomic_load_explicit(&stream->dirty, memory_order_relaxed))
         tracked_stream_flush(streams, stream);
+    atomic_store_explicit(&stream->dirty, false, memory_order_relaxed); /* captured: its work had its fence before */
     stream->key = nobody;
     atomic_fetch_add_explicit(&stream->generation, 1, memory_order_relaxed);
 }

@@ -52,7 +52,7 @@ struct tracked_stream *tracked_streams_get(struct tracked_streams *streams, cons
 /* The entry of a stream; NULL when it has none. */
 struct tracked_stream *tracked_streams_find(struct tracked_streams *streams, const struct stream_key *key);
 
-/* Set the stream's tail fence after all that was launched. */
+/* Set the stream's tail fence after all that was launched. Where a capture forbids that, it stays dirty. */
 void tracked_stream_flush(struct tracked_streams *streams, struct tracked_stream *stream);
 
 /* Take a fence of the stream's context; give one back that was taken in this generation. */

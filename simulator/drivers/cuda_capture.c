@@ -112,9 +112,16 @@ EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *result)
     return spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
+/* The legacy stream would wait for a stream that is captured and blocks. Asking spoils nothing (cuda.h). */
+static CUresult implied(const struct stream *stream)
+{
+    return capture_implied(stream) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 {
     WITH_STREAM(stream, handle);
+    CHECK(implied(stream));
     *status = stream->capture ? stream->capture->status : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
 }
@@ -123,6 +130,7 @@ EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus
                                           const CUgraphNode **needs, const CUgraphEdgeData **edges, size_t *count)
 {
     WITH_STREAM(stream, handle);
+    CHECK(implied(stream));
     struct capture *capture = stream->capture;
     *status = capture ? capture->status : CU_STREAM_CAPTURE_STATUS_NONE;
     if (!capture)

@@ -46,6 +46,14 @@ CUresult perform(struct stream *stream, const struct work *work)
     return CUDA_SUCCESS;
 }
 
+struct capture *capture_implied(const struct stream *stream)
+{
+    struct capture *it = stream == stream->context->legacy ? driver.captures : NULL;
+    while (it && (it->origin->context != stream->context || it->origin->flags & CU_STREAM_NON_BLOCKING))
+        it = it->next;
+    return it;
+}
+
 CUresult enqueue(struct stream *stream, const struct work *work)
 {
     if (stream->capture) {
@@ -56,12 +64,11 @@ CUresult enqueue(struct stream *stream, const struct work *work)
         capture->last = graph_add(capture->graph, work, &last, last != NULL);
         return CUDA_SUCCESS;
     }
-    if (stream == stream->context->legacy) /* would have to wait for a stream whose work is only being recorded */
-        for (struct capture *it = driver.captures; it; it = it->next)
-            if (it->origin->context == stream->context && !(it->origin->flags & CU_STREAM_NON_BLOCKING)) {
-                capture_spoil(it);
-                return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-            }
+    struct capture *implied = capture_implied(stream);
+    if (implied) {
+        capture_spoil(implied);
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
     return perform(stream, work);
 }
 

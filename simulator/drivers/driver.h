@@ -324,6 +324,8 @@ CUresult launch_work(struct work *work, CUfunction function, const unsigned dims
 
 CUresult capture_guard(void); /* refuses, and spoils captures, where a call may not be made beside one */
 CUresult capture_spoil(struct capture *capture);
+/* A capture that work in this stream would wait for, without being part of it: the stream is the legacy one. */
+struct capture *capture_implied(const struct stream *stream);
 void capture_abandon(struct capture *capture);
 struct graph *graph_new(bool owned);
 struct graph *graph_copy(const struct graph *from, bool owned);

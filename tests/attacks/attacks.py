@@ -94,6 +94,7 @@ OF_TIME = (
     Attack("long_kernels", "kernels of 400 ms"),
     Attack("long_graphs", "graphs of 4000 kernels"),
     Attack("many_streams", "1000 streams", serial=True),
+    Attack("late_captures", "captures begun behind work that has no fence yet"),
     Attack("ungated_work", "work by seldom used calls"),
     Attack("several_devices", "launches on two cards at once", cards=2),
 )
@@ -138,9 +139,11 @@ def grant_for(attack: Attack, rack: Rack, uuids: tuple[str, ...] = UUIDS) -> Gra
     """Return a grant of the limits on the first of these cards.
 
     Where memory is measured it has all of the time: what waits in a stream is charged as work.
+    Those of time have memory for their streams.
     """
     core = 100 * (CORE if attack.contexts == 0 else 100)
-    terms = (Terms(memory=MEMORY, core=core, uuid=uuid) for uuid in uuids[: attack.cards])
+    memory = MEMORY if attack not in OF_TIME else 16 * MEMORY
+    terms = (Terms(memory=memory, core=core, uuid=uuid) for uuid in uuids[: attack.cards])
     return rack.grant(*terms, name=attack.name)
 
 

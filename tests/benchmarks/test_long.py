@@ -56,6 +56,25 @@ def report(got: float = 30.0, after: float = 121.0, neighbour: float = 60.0) -> 
     }
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--kernels", "5,abc"),
+        ("--kernels", "-5"),
+        ("--share", "200"),
+        ("--long", "0"),
+        ("--beside", "nan"),
+        ("--json", "/nowhere/long.json"),
+    ],
+)
+def test_what_it_cannot_measure_is_one_line_before_anything_runs(option: str, value: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(LONG), option, value], capture_output=True, text=True, check=False
+    )
+    assert 2 == done.returncode
+    assert f"error: argument {option}: " in done.stderr.splitlines()[-1]
+
+
 def test_a_report_that_keeps_every_promise_misses_nothing() -> None:
     assert [] == missed(report())
     assert [] == missed({**report(), "beside": None})

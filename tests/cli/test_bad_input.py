@@ -134,3 +134,11 @@ def test_a_disk_without_room_gives_no_grant_and_keeps_none(
     assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
     assert "File too large" in done.stderr
     assert "no grants stand\n" == hetero("ps").stdout
+
+
+@pytest.mark.parametrize("other", ["--json", "--uninstall-check"])
+def test_a_watch_that_is_to_do_something_else_as_well(hetero: Run, other: str) -> None:
+    done = hetero("doctor", "--watch", other)
+
+    assert 2 == done.returncode
+    assert "--watch: not with --json or --uninstall-check" in done.stderr

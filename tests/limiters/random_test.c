@@ -166,6 +166,7 @@ static void machine_of(const uint64_t *kernels_us, unsigned kernels, unsigned st
     rng = seed;
     machine_begin(seed);
     machine_delay_timers(timer_ns);
+    machine_poll(timer_ns / 6); /* looks every 2 us took nine tenths of the time */
     machine_preempt(PREEMPTED);
     tenant_count = 2 + roll(MOST - 1);
     memset(fate, 0, sizeof fate);

@@ -51,7 +51,7 @@ THREADED = (
 )
 
 
-def _run(program: str, *arguments: object, timeout: float = 60) -> str:
+def _run(program: str, *arguments: object, timeout: float = 180) -> str:
     command = [str(BUILD / program), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -73,7 +73,7 @@ def test_on_ten_thousand_machines_nobody_is_kept_from_a_card(seed: int) -> None:
 @pytest.mark.usefixtures("instrumented")
 def test_core_leaves_its_memory_whole_and_its_arithmetic_defined(name: str) -> None:
     few = (1, 25) if TESTS[name] == "random_test" else ()  # a machine takes half a second there
-    _run(f"address/{TESTS[name]}", name, *few, timeout=180)
+    _run(f"address/{TESTS[name]}", name, *few)
 
 
 @pytest.mark.parametrize("name", THREADED)

@@ -48,6 +48,29 @@ say([answers, counts])
     assert [[0] * 6, [] if "Destroy" in end else [5] * 3] == told
 
 
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_a_capture_behind_work_in_the_default_stream_is_not_spoilt(rack: Rack, mode: int) -> None:
+    """The default stream takes no fence while a stream that waits for it is captured."""
+    told = rack.grant(Terms(core=5000)).run(
+        f"""
+import time
+start()
+kernel, stream, graph, answers = spin_kernel(), c_void_p(), c_void_p(), set()
+call("cuStreamCreate", byref(stream), c_uint(0))
+for _ in range(10):
+    launch(kernel, 3000)
+    call("cuStreamBeginCapture_v2", stream, c_int({mode}))
+    for _ in range(20):
+        launch(kernel, 10, stream)
+        time.sleep(0.0001)
+    answers.add(cuda.cuStreamEndCapture(stream, byref(graph)))
+    call("cuCtxSynchronize")
+say(list(answers))
+"""
+    )
+    assert [0] == told
+
+
 def test_a_cooperative_launch_is_charged_on_each_of_its_devices(tmp_path: Path) -> None:
     grant = Rack.of(tmp_path, cards=2).grant(
         Terms(core=5000, uuid=UUIDS[0]), Terms(core=5000, uuid=UUIDS[1])

@@ -92,6 +92,21 @@ def test_a_query_by_the_thread_that_captures_spoils_the_capture(machine: Machine
     assert [900, 901] == told
 
 
+def test_the_legacy_stream_tells_of_a_capture_that_its_work_would_spoil(machine: Machine) -> None:
+    told = machine.run(
+        START
+        + """
+    state, told = c_uint(), []
+    for flags in (0, 1):  # blocking, and not
+        stream = cuda.made("cuStreamCreate", c_uint(flags))
+        cuda.cuStreamBeginCapture_v2(stream, c_uint(2))
+        told.append(cuda.code("cuStreamIsCapturing", None, byref(state)))
+        told.append(cuda.code("cuStreamEndCapture", stream, byref(c_uint64())))
+    say(told)"""
+    )
+    assert [906, 0, 0, 0] == told
+
+
 def test_a_captured_graph_takes_as_long_as_its_kernels(machine: Machine) -> None:
     told = machine.run(
         START

@@ -70,7 +70,7 @@ static struct task {
     uint64_t wakes_ns; /* when it goes on, NEVER: when it is woken */
     const void *word;  /* the futex that it waits for */
     bool dead, stopped, woken, begun;
-    char locals[LOCALS]; /* its thread-locals, while it does not run */
+    char locals[LOCALS]; /* its thread-locals, while another's are in their place */
 } tasks[TASKS];
 
 /* Of each task; kept from one machine to the next. */
@@ -78,7 +78,7 @@ static char stacks[TASKS][STACK] __attribute__((aligned(16)));
 
 static struct {
     unsigned tasks, locks, refused_threads, preempts;
-    uint64_t now_ns, timer_ns;
+    uint64_t now_ns, timer_ns, poll_ns;
     uint64_t card_ns, time_slice_ns; /* until when the card has worked; when it looks whether another is to run */
     struct tenant *tenants[TENANTS]; /* all that were ever started */
     struct tenant *runs;             /* whose time slice it is */
@@ -99,7 +99,8 @@ static struct {
     } pages[TENANTS];
     double drawn, filtered; /* milliwatt: on average of this millisecond, and what a sample would be */
     struct power_reading power;
-    struct task *task; /* the one that runs; NULL: the caller of machine_run */
+    struct task *task;       /* the one that runs; NULL: the caller of machine_run */
+    struct task *has_locals; /* whose thread-locals are in their place; NULL: the caller's */
     jmp_buf caller;
     struct {
         const struct file *of;
@@ -155,29 +156,40 @@ static int find_locals(struct dl_phdr_info *object, size_t size, void *found_)
     return 1; /* the first object is the program */
 }
 
-static void exchange_locals(struct task *task)
+static void exchange(char *locals, struct iovec in_place)
 {
-    static struct iovec locals;
     char before[LOCALS];
-    if (locals.iov_base == NULL)
-        dl_iterate_phdr(find_locals, &locals);
-    demand(locals.iov_base != NULL && locals.iov_len <= LOCALS, "thread-locals of another size");
-    memcpy(before, locals.iov_base, locals.iov_len);
-    memcpy(locals.iov_base, task->locals, locals.iov_len);
-    memcpy(task->locals, before, locals.iov_len);
+    memcpy(before, in_place.iov_base, in_place.iov_len);
+    memcpy(in_place.iov_base, locals, in_place.iov_len);
+    memcpy(locals, before, in_place.iov_len);
+}
+
+/* Have the thread-locals of a task in their place, or the caller's: those that a task found there lie with it. */
+static void place_locals(struct task *task)
+{
+    static struct iovec in_place;
+    if (in_place.iov_base == NULL)
+        dl_iterate_phdr(find_locals, &in_place);
+    demand(in_place.iov_base != NULL && in_place.iov_len <= LOCALS, "thread-locals of another size");
+    if (machine.has_locals == task)
+        return;
+    if (machine.has_locals != NULL)
+        exchange(machine.has_locals->locals, in_place);
+    if (task != NULL)
+        exchange(task->locals, in_place);
+    machine.has_locals = task;
 }
 
 static void go_on(struct task *task)
 {
     machine.task = task;
-    exchange_locals(task);
+    place_locals(task);
     if (_setjmp(machine.caller) == 0) {
         if (task->begun)
             _longjmp(task->goes_on, 1);
         task->begun = true;
         setcontext(&task->context);
     }
-    exchange_locals(task);
     machine.task = NULL;
 }
 
@@ -251,12 +263,15 @@ bool machine_run(uint64_t ns)
             break;
         steps = next->wakes_ns > machine.now_ns ? 0 : steps + 1;
         if (steps > STEPS_MOST)
-            return false;
+            break;
         if (next->wakes_ns > machine.now_ns)
             machine.now_ns = next->wakes_ns;
         go_on(next);
         note_time_slice(next->tenant);
     }
+    place_locals(NULL);
+    if (steps > STEPS_MOST)
+        return false;
     machine.now_ns = end_ns;
     return true;
 }
@@ -304,6 +319,11 @@ static void may_be_preempted(void)
 void machine_delay_timers(uint64_t ns)
 {
     machine.timer_ns = ns;
+}
+
+void machine_poll(uint64_t ns)
+{
+    machine.poll_ns = ns;
 }
 
 static uint64_t task_now(void)
@@ -681,7 +701,7 @@ static void *program(void *tenant);
 static void engine_pause(uint64_t ns)
 {
     uint64_t late_ns = machine.task->run != program ? machine.timer_ns : ns < 5 * US ? 0 : 55 * US;
-    task_wait(machine.now_ns + ns + late_ns);
+    task_wait(machine.now_ns + (ns > machine.poll_ns ? ns : machine.poll_ns) + late_ns);
 }
 
 static void *engine_stream_context(void *stream)
@@ -819,6 +839,9 @@ void machine_begin(uint64_t seed)
     memset(&machine, 0, sizeof machine);
     machine.now_ns = machine.card_ns = 1000000000;
     machine.timer_ns = TIMER_NS;
+#ifdef __SANITIZE_ADDRESS__
+    machine_poll(10 * US); /* what is asked there is of memory, and a switch takes five times as long */
+#endif
     machine.rng = seed;
     machine.board.magic = HETERO_BOARD_MAGIC;
     machine.board.version = HETERO_BOARD_VERSION;

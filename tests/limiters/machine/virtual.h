@@ -65,6 +65,9 @@ void machine_refuse_threads(unsigned count);
 /* Sleeps last so much longer than asked from now on, as on a host of many virtual machines; 3 us otherwise. */
 void machine_delay_timers(uint64_t ns);
 
+/* Who waits awake looks no more often than this from now on: a look is a switch between tasks. */
+void machine_poll(uint64_t ns);
+
 /* From now on one of so many reads and locks of files takes a task its processor for 5 to 105 us; 0: none does. */
 void machine_preempt(unsigned one_of);
 
