@@ -71,18 +71,34 @@ CUresult share_pointer(CUresult (*real)(CUipcMemHandle *, CUdeviceptr), CUipcMem
 CUresult open_shared(CUresult (*real)(CUdeviceptr *, CUipcMemHandle, unsigned), CUdeviceptr *pointer,
                      CUipcMemHandle handle, unsigned flags)
 {
+    struct entry previous, entry = {.kind = HELD_OPENED, .bytes = 1};
     CUresult answer = real(pointer, handle, flags);
-    if (answer == CUDA_SUCCESS)
+    if (answer == CUDA_SUCCESS) {
+        entry.key = *pointer;
+        entry.owner = context_current();
+        if (table_take(HELD_OPENED, entry.key, &previous))
+            entry.bytes += previous.bytes;
+        table_put(&entry, &previous);
         say_opened(1);
+    }
     LOOK_AFTER(answer);
 }
 
 CUresult close_shared(CUresult (*real)(CUdeviceptr), CUdeviceptr pointer)
 {
+    struct entry previous, entry = {0};
     CUresult answer = real(pointer);
-    if (answer == CUDA_SUCCESS)
+    if (answer == CUDA_SUCCESS && table_take(HELD_OPENED, pointer, &entry)) {
+        if (--entry.bytes > 0)
+            table_put(&entry, &previous);
         say_opened(-1);
+    }
     LOOK_AFTER(answer);
+}
+
+void opened_over(const struct entry *entry)
+{
+    say_opened(-(int)entry->bytes);
 }
 
 CUresult import_pool(CUresult (*real)(CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long),

@@ -19,6 +19,9 @@ bool card_got_back(int device, uint64_t before, uint64_t bytes);
 void say_shared(int device, int64_t bytes);
 void say_opened(int change);
 
+/* What was open in a context ended with it. */
+void opened_over(const struct entry *entry);
+
 /* A pointer's memory may be opened elsewhere: it is given back like a block that was exported (memory.c). */
 void pointer_shared(const struct entry *held);
 

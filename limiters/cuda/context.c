@@ -76,6 +76,7 @@ static void after_context_ended(CUcontext context)
     captures_over(context);
     room_context_over(context);
     refund_context(context);
+    pools_context_over();
     context_over(context);
 }
 

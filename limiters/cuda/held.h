@@ -16,6 +16,7 @@ enum {
     HELD_ARRAY,                      /* key: CUarray or CUmipmappedArray */
     HELD_HANDLE,                     /* key: VMM handle; bytes: references it stands for; link: block */
     HELD_MAPPING,                    /* key: address; bytes: length; link: block */
+    HELD_OPENED,                     /* key: address; owner: context; bytes: how often it is open */
     HELD_TILES,                      /* key: array and block; owner: array; link: block */
     STREAM_DEVICE,                   /* key: stream */
     CAPTURE,                         /* key: what it is known by (capture.c) */

@@ -129,12 +129,10 @@ CUresult allocate_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t
     return answer;
 }
 
-/* A pointer that others may have open. */
-static CUresult release_shared(CUresult (*real)(CUdeviceptr), const struct entry *entry)
+/* A pointer that others may have open was freed, or not. `before`: what was used of the card. */
+static CUresult settle_shared(CUresult answer, const struct entry *entry, uint64_t before)
 {
     struct entry previous;
-    uint64_t before = card_used(entry->device);
-    CUresult answer = real(entry->key);
     if (answer != CUDA_SUCCESS) {
         table_put(entry, &previous);
     } else if (card_got_back(entry->device, before, entry->bytes)) {
@@ -146,14 +144,23 @@ static CUresult release_shared(CUresult (*real)(CUdeviceptr), const struct entry
     return answer;
 }
 
+/* Whether an entry that was taken is of a pointer that others may have open. */
+static bool is_shared(const struct entry *entry)
+{
+    struct entry shared;
+    return table_take(HELD_SHARED, entry->key, &shared) && entry->bytes > 0;
+}
+
 /* What is in no table is of a pool, or not the driver's. */
 CUresult release(CUresult (*real)(CUdeviceptr), CUdeviceptr pointer)
 {
     struct entry entry, previous;
     bool ours = table_take(HELD_POINTER, pointer, &entry); /* before the driver can hand the name out again */
-    if (ours && table_take(HELD_SHARED, pointer, &previous) && entry.bytes > 0)
-        return release_shared(real, &entry);
+    bool shared = ours && is_shared(&entry);
+    uint64_t before = shared ? card_used(entry.device) : 0;
     CUresult answer = real(pointer);
+    if (shared)
+        return settle_shared(answer, &entry, before);
     if (ours && answer == CUDA_SUCCESS)
         give_back(&entry);
     else if (ours)
@@ -163,6 +170,8 @@ CUresult release(CUresult (*real)(CUdeviceptr), CUdeviceptr pointer)
     return answer;
 }
 
+/* Of what others may have open only the card tells whether it is back, and it does so now: not if the stream is yet to
+ * come there. */
 CUresult release_async(CUresult (*real)(CUdeviceptr, CUstream), CUstream none, CUdeviceptr pointer, CUstream stream)
 {
     CUstream meant = stream == NULL ? none : stream;
@@ -171,8 +180,11 @@ CUresult release_async(CUresult (*real)(CUdeviceptr, CUstream), CUstream none, C
         return real(pointer, stream); /* freed when the graph is launched: charged until its name is used again */
     if (table_get(HELD_POINTER, pointer, &entry) && is_spilled(&entry))
         return release(REAL(cuMemFree_v2), pointer); /* it never was of a pool; this waits for its last use */
-    bool ours = table_take(HELD_POINTER, pointer, &entry);
+    bool ours = table_take(HELD_POINTER, pointer, &entry), shared = ours && is_shared(&entry);
+    uint64_t before = shared ? card_used(entry.device) : 0;
     CUresult answer = real(pointer, stream);
+    if (shared)
+        return settle_shared(answer, &entry, before);
     if (ours && answer == CUDA_SUCCESS)
         free_in_order(&entry, meant);
     else if (ours)

@@ -14,6 +14,7 @@ struct pool {
     CUmemoryPool handle;
     int device;
     bool over;        /* the program destroyed it */
+    bool gone;        /* the driver does not know it any more: its name may become another's */
     uint64_t charged; /* bytes: what it reserved when it was last asked */
     struct pool *next;
 };
@@ -94,23 +95,40 @@ static void trim(const struct pool *pool)
 static struct pool *known(CUmemoryPool handle)
 {
     struct pool *pool = pools;
-    while (pool != NULL && (pool->handle != handle || pool->over))
+    while (pool != NULL && (pool->handle != handle || pool->over || pool->gone))
         pool = pool->next;
     return pool;
+}
+
+/* With `counting` held: a pool of this name on another device ended, and its name is another's now. What was charged.
+ */
+static uint64_t forget(struct pool *pool)
+{
+    uint64_t back = pool->charged;
+    pool->gone = true;
+    pool->charged = 0;
+    return back;
 }
 
 struct pool *pool_remember(CUmemoryPool handle, int device)
 {
     struct pool asked = {.handle = handle, .device = device};
-    uint64_t reserved;
+    uint64_t reserved, back = 0;
+    int ended = device;
     pthread_mutex_lock(&counting);
     struct pool *pool = known(handle);
+    if (pool != NULL && pool->device != device) {
+        ended = pool->device;
+        back = forget(pool);
+        pool = NULL;
+    }
     if (pool == NULL && reserved_of(&asked, &reserved) && (pool = malloc(sizeof *pool)) != NULL) {
         *pool = (struct pool){.handle = handle, .device = device, .next = pools};
         pools = pool;
         atomic_store_explicit(&any, true, memory_order_relaxed);
     }
     pthread_mutex_unlock(&counting);
+    refund(ended, back);
     return pool;
 }
 
@@ -124,17 +142,18 @@ bool pool_known(CUmemoryPool handle, int *device)
     return pool != NULL;
 }
 
-/* With `counting` held: forget the destroyed pools that hold nothing any more. */
+/* With `counting` held: forget the pools that are gone, and those destroyed that hold nothing any more. */
 static void bury(void)
 {
     for (struct pool **at = &pools; *at != NULL;) {
         struct pool *pool = *at;
-        if (!pool->over || pool->charged > 0) {
+        if ((!pool->over && !pool->gone) || pool->charged > 0) {
             at = &pool->next;
             continue;
         }
         *at = pool->next;
-        REAL(cuMemPoolDestroy)(pool->handle);
+        if (!pool->gone)
+            REAL(cuMemPoolDestroy)(pool->handle);
         free(pool);
     }
 }
@@ -145,7 +164,10 @@ static uint64_t settle_pool(struct pool *pool, bool trimmed)
     uint64_t reserved, back = 0;
     if (trimmed || pool->over)
         trim(pool);
-    if (reserved_of(pool, &reserved) && reserved < pool->charged) {
+    pool->gone = pool->gone || !reserved_of(pool, &reserved);
+    if (pool->gone)
+        reserved = 0; /* it went with the last context, or with what kept it */
+    if (reserved < pool->charged) {
         back = pool->charged - reserved;
         pool->charged = reserved;
     }
@@ -159,7 +181,7 @@ static void settle_all(int device, bool trimmed)
     bool idle = false;
     pthread_mutex_lock(&counting);
     for (struct pool *pool = pools; pool != NULL; pool = pool->next) {
-        if (pool->device != device || pool->charged == 0)
+        if (pool->device != device || (trimmed && pool->charged == 0))
             continue;
         back += settle_pool(pool, trimmed);
         idle = idle || pool->charged >= used_of(pool) + POOL_CHUNK;
@@ -173,6 +195,12 @@ static void settle_all(int device, bool trimmed)
 void pools_settle(int device)
 {
     settle_all(device, false);
+}
+
+void pools_context_over(void)
+{
+    for (int device = 0; pools_known() && device < (int)HETERO_MAX_DEVICES; device++)
+        pools_settle(device);
 }
 
 void pools_trim(int device)

@@ -47,6 +47,9 @@ void pools_stream_over(CUstream stream);
 void pools_settle(int device);
 void pools_trim(int device);
 
+/* A context ended: pools may have ended with it. */
+void pools_context_over(void);
+
 /* Whether more may come back when a stream that freed something gets there. */
 bool pools_pending(int device);
 

@@ -18,6 +18,7 @@
 struct freed {
     struct entry entry;
     CUevent event;
+    CUcontext context; /* the stream's, which the event ends with, and the waiting */
     struct freed *next;
 };
 
@@ -33,14 +34,15 @@ void room_after_fork(void)
 }
 
 /* An event of the stream's own context, recorded there; NULL: none can be had. */
-static CUevent event_in(CUstream stream)
+static CUevent event_in(CUstream stream, CUcontext *of)
 {
     CUevent event = NULL;
-    CUcontext context = NULL;
+    CUcontext context = context_current();
     bool special = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
     if (!special &&
         (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS))
         return NULL;
+    *of = context;
     if (REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         event = NULL;
     else if (REAL(cuEventRecord)(event, stream) != CUDA_SUCCESS) {
@@ -56,14 +58,15 @@ void free_in_order(const struct entry *entry, CUstream stream)
 {
     CUstreamCaptureMode mode = relax_captures();
     struct freed *freed = malloc(sizeof *freed);
-    CUevent event = freed == NULL ? NULL : event_in(stream);
+    CUcontext context = NULL;
+    CUevent event = freed == NULL ? NULL : event_in(stream, &context);
     if (event == NULL) { /* then it is waited for */
         REAL(cuStreamSynchronize)(stream);
         give_back(entry);
         free(freed);
     } else {
         pthread_mutex_lock(&counting);
-        *freed = (struct freed){.entry = *entry, .event = event, .next = list};
+        *freed = (struct freed){.entry = *entry, .event = event, .context = context, .next = list};
         list = freed;
         atomic_fetch_add(&pending, 1);
         pthread_mutex_unlock(&counting);
@@ -71,14 +74,15 @@ void free_in_order(const struct entry *entry, CUstream stream)
     restore_captures(mode);
 }
 
-/* Take out what is back: whose event has passed, or whose context ended. */
+/* Take out what is back: whose event has passed; whose context ended, or its stream's. */
 static struct freed *take(CUcontext over)
 {
     struct freed *taken = NULL;
     pthread_mutex_lock(&counting);
     for (struct freed **at = &list; *at != NULL;) {
         struct freed *freed = *at;
-        if (over != NULL ? freed->entry.owner != over : REAL(cuEventQuery)(freed->event) != CUDA_SUCCESS) {
+        bool ended = freed->entry.owner == over || freed->context == over;
+        if (over != NULL ? !ended : REAL(cuEventQuery)(freed->event) != CUDA_SUCCESS) {
             at = &freed->next;
             continue;
         }

@@ -2,6 +2,7 @@
 #include "array.h"
 #include "blocks.h"
 #include "bodies.h"
+#include "borrowed.h"
 #include "capturing.h"
 #include "charge.h"
 #include "context.h"
@@ -115,6 +116,7 @@ static void prepare_charges(void)
     give_back_by(HELD_BLOCK, block_over);
     give_back_by(HELD_ARRAY, array_gone);
     give_back_by(HELD_MODULE, give_back_bytes);
+    give_back_by(HELD_OPENED, opened_over);
     for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_MODULE; limit++)
         give_back_by(limit, give_back_bytes);
     more_room_by(make_room);

@@ -53,15 +53,20 @@ void uncounted_after_fork(void)
     }
 }
 
-/* What the driver says beyond what is charged and seen; 0 where that is more. False: it does not say. */
-static bool beyond_charges(int device, uint64_t *bytes)
+/* What is charged and seen in the driver's figure. */
+static int64_t charged_and_seen(int device)
 {
-    uint64_t figure, charged;
+    return (int64_t)(ledger_own(tenant_region(), (unsigned)device) - devices[device].uncounted) -
+           devices[device].unseen;
+}
+
+/* What the driver says beyond that; negative where more is charged than it holds yet. False: it does not say. */
+static bool beyond_charges(int device, int64_t *bytes)
+{
+    uint64_t figure;
     if (!nvml_process_memory(tenant_terms(device)->uuid, &figure))
         return false;
-    charged = ledger_own(tenant_region(), (unsigned)device) - devices[device].uncounted;
-    charged -= (uint64_t)devices[device].unseen;
-    *bytes = figure > charged ? figure - charged : 0;
+    *bytes = (int64_t)figure - charged_and_seen(device);
     return true;
 }
 
@@ -72,6 +77,7 @@ struct measured context_begins(int device)
     if (!counted(device) || tenant_region() == NULL)
         return measured;
     pthread_mutex_lock(&measuring);
+    measured.before = -charged_and_seen(device); /* it is not on the card before its first context */
     measured.known = beyond_charges(device, &measured.before) || devices[device].count == 0;
     pthread_mutex_unlock(&measuring);
     return measured;
@@ -96,15 +102,16 @@ static uint64_t uncharged_context(int device, uint64_t bytes)
 void context_made(const struct measured *measured, CUcontext context)
 {
     int device = measured->device;
-    uint64_t after;
+    int64_t after;
     struct entry previous,
-        entry = {.key = (uintptr_t)context, .kind = CONTEXT_BYTES, .device = device, .owner = context};
+        entry = {.key = (uintptr_t)context, .kind = CONTEXT_BYTES, .device = device}; /* context_over() takes it */
     pthread_mutex_lock(&measuring);
-    if (context != NULL && measured->known && beyond_charges(device, &after) && after >= measured->before) {
-        entry.bytes = uncharged_context(device, after - measured->before);
+    bool news = context != NULL && !table_get(CONTEXT_BYTES, (uintptr_t)context, &previous);
+    if (news && measured->known && beyond_charges(device, &after) && after >= measured->before) {
+        entry.bytes = uncharged_context(device, (uint64_t)(after - measured->before));
         if (table_put(&entry, &previous)) {
-            devices[device].contexts += entry.bytes - (previous.kind != 0 ? previous.bytes : 0);
-            devices[device].count += previous.kind == 0;
+            devices[device].contexts += entry.bytes;
+            devices[device].count++;
             say_uncharged(device, devices[device].contexts);
         }
     }
@@ -152,9 +159,16 @@ static uint64_t expected(int device)
  * nothing is known. */
 static bool measure(int device, int64_t *more)
 {
-    uint64_t beyond, most = expected(device), old = devices[device].uncounted;
-    if (devices[device].count == 0 || !beyond_charges(device, &beyond))
+    int64_t figure;
+    uint64_t most = expected(device), old = devices[device].uncounted;
+    if (devices[device].count == 0) { /* no context, and so none of what this is about */
+        devices[device].uncounted = 0;
+        *more = -(int64_t)old;
+        return true;
+    }
+    if (!beyond_charges(device, &figure))
         return false;
+    uint64_t beyond = figure > 0 ? (uint64_t)figure : 0;
     devices[device].uncounted = beyond > most ? beyond - most : 0;
     *more = (int64_t)(devices[device].uncounted - old);
     say_uncharged(device, beyond < most ? beyond : most);

@@ -17,7 +17,7 @@
 struct measured {
     int device;
     bool known;
-    uint64_t before;
+    int64_t before;
 };
 struct measured context_begins(int device);
 void context_made(const struct measured *measured, CUcontext context);

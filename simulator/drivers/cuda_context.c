@@ -36,6 +36,7 @@ void device_leave(struct device *device)
     for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
         if (pool->device == device)
             object_free(pool);
+    device->default_pool = device->current_pool = device->graph_pool = NULL;
     free(device->launches);
     device->launched = 0;
     engine_leave(device->account);

@@ -5,6 +5,8 @@ and not to whatever the node's writer does.
 """
 
 import json
+import os
+import shutil
 import struct
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -194,3 +196,16 @@ def _told(process: "subprocess.Popen[str]") -> Any:
     out, errors = process.communicate(timeout=60)
     assert process.returncode == 0, f"exit {process.returncode}\n{out}\n{errors}"
     return json.loads(out.splitlines()[-1])
+
+
+def mutated(edits: tuple[tuple[str, str, str], ...], copy: Path) -> Path:
+    """Build the limiter in `copy` with edits, each (file, text, its replacement); its library."""
+    shutil.copytree(LIMITER.parents[2], copy, ignore=shutil.ignore_patterns("build", "lib"))
+    for file, before, after in edits:
+        source = copy / file
+        source.write_text(source.read_text().replace(before, after))
+    library = "hetero_limiters/lib/libhetero-cuda.so"
+    environment = {**os.environ, "MAKEFLAGS": ""}
+    # What is left unused is not the point.
+    subprocess.run(["make", "-s", "-C", copy, "CC=cc -w", library], check=True, env=environment)
+    return copy / library

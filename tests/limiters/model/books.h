@@ -1,0 +1,147 @@
+/* The reference model: what a card holds for each process, and what its grant is charged, by docs/isolation.md, "What
+ * is charged". It knows calls and their answers, and nothing of how the limiter counts.
+ *
+ * Most is known to the byte. Of some it is known within what it lies: what pools keep of freed memory is charged until
+ * the process is asked what is left (LOOK), and so is what a stream has come past.
+ */
+#ifndef HETERO_MODEL_BOOKS_H
+#define HETERO_MODEL_BOOKS_H
+
+#include "call.h"
+
+#include <stdbool.h>
+
+#define MIB       (UINT64_C(1) << 20)
+#define BLOCK_    (2 * MIB)
+#define CHUNK     (32 * MIB)
+#define PROCESSES 4u
+#define GRANTS    2u
+#define SHARES    64u
+#define PENDING   64u
+#define TILES     4u
+
+enum thing_kind {
+    NOTHING,
+    POINTER,
+    PIECE,
+    BY_MANAGED,
+    OF_POOL,
+    A_POOL,
+    A_STREAM,
+    AN_EXEC,
+    A_HANDLE,
+    A_MAPPING,
+    OPENED,
+    AN_ARRAY,
+    A_SPARSE,
+    A_MODULE,
+};
+
+struct thing { /* what a process has in a cell */
+    enum thing_kind kind;
+    uint32_t device, context; /* context: NONE where it ends with none */
+    uint32_t home;            /* of a graph: the context that its memory ends with */
+    uint64_t bytes, charged;
+    uint64_t block;             /* of a piece: where it lies */
+    struct share *share;        /* of handles, mappings, shared pointers */
+    struct share *tiles[TILES]; /* of a sparse array */
+    bool blocked;               /* a stream that waits */
+    bool imported, exportable;  /* a block that another process made; one that may be exported */
+    bool prepaid, live, frees;  /* of a graph: not launched yet; its memory is there; it frees that itself */
+};
+
+struct share { /* a block that more than one may have, or a pointer */
+    bool used, exported;
+    uint32_t device, maker; /* maker: NONE when it ended */
+    uint64_t bytes;
+    unsigned of_maker;        /* handles, mappings, sparse arrays of its maker's */
+    unsigned open[PROCESSES]; /* by those who imported or opened it */
+    unsigned files;           /* descriptors */
+    bool late;                /* freed in the order of a stream that waits: nobody sees when it is back */
+    bool stuck;               /* its maker let go of it while others had it, or late */
+    char handle[64];          /* of a pointer */
+};
+
+struct pending { /* freed in the order of a stream */
+    bool used;
+    uint32_t device, context, stream_context, stream; /* stream: the cell that it waits for, or NONE */
+    uint64_t charged;
+};
+
+struct context {
+    uint32_t device;
+    unsigned attached; /* 0: there is none */
+    uint64_t first;    /* the block that is part of it; 0: none yet */
+    uint64_t limits;   /* charged */
+    uint64_t limit[3], rounded[3];
+};
+
+struct process {
+    bool lives;
+    uint32_t grant;
+    int pid;
+    struct context contexts[CONTEXTS];
+    struct thing things[CELLS];
+    struct pending pending[PENDING];
+    uint64_t small_live[DEVICES], small_charged[DEVICES]; /* arrays that share blocks */
+    uint64_t pools[DEVICES], pools_most[DEVICES], pools_least[DEVICES];
+    uint64_t beyond[DEVICES]; /* charged by the driver's figure */
+    uint64_t code;
+};
+
+struct books {
+    struct process processes[PROCESSES];
+    struct share shares[SHARES];
+    uint64_t left[GRANTS][DEVICES];      /* of processes that ended, while others have it open */
+    uint64_t most_left[GRANTS][DEVICES]; /* the same before the next sweep, as others may open something until then */
+    uint64_t context_bytes, threads;
+};
+
+struct range {
+    uint64_t least, most;
+};
+
+/* What is charged for a process but for what the driver's figure told, and what of it may be told by the figure alone.
+ */
+struct range books_charged(const struct books *books, uint32_t process, uint32_t device);
+
+/* What the process's figure may have beyond its charges: contexts, and what is opened of others who let go of it. */
+uint64_t books_uncharged(const struct books *books, uint32_t process, uint32_t device);
+
+/* What others have of what the process made and let go of: charged, and not in its figure. */
+uint64_t books_stuck(const struct books *books, uint32_t process, uint32_t device);
+
+/* What streams of contexts may have beyond their charges. */
+uint64_t books_streams(const struct books *books, uint32_t process, uint32_t device);
+
+/* What a process has open of others who let go of it. */
+uint64_t books_taken_over(const struct books *books, uint32_t process, uint32_t device);
+
+/* A descriptor of a block is closed. */
+void books_close_file(struct books *books, uint32_t share);
+
+/* What may be charged beyond the figure. */
+uint64_t books_unseen(const struct books *books, uint32_t process, uint32_t device);
+
+/* What a call may add to what is charged, at most; 0: it takes nothing. */
+uint64_t books_wanted(const struct books *books, uint32_t process, const struct call *call);
+
+/* A call succeeded; `room`: what was left of the limit before it. */
+void books_enter(struct books *books, uint32_t process, const struct call *call, const struct answer *answer,
+                 uint64_t room);
+
+/* What the pools of a process reserve; after a LOOK nothing else is charged for them. */
+void books_pools(struct books *books, uint32_t process, const struct call *call, const struct answer *answer);
+
+/* A process ended, in whatever way. */
+void books_end(struct books *books, uint32_t process);
+
+/* Whether a process of the grant has memory of others open. */
+bool books_opened(const struct books *books, uint32_t grant);
+
+/* Bytes on a device of blocks whose maker ended. */
+uint64_t books_orphans(const struct books *books, uint32_t device);
+
+bool books_has_context(const struct books *books, uint32_t process, uint32_t device);
+
+#endif

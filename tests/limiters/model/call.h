@@ -1,0 +1,42 @@
+/* What the model's program asks of the processes that it drives: one call of the driver at a time. */
+#ifndef HETERO_MODEL_CALL_H
+#define HETERO_MODEL_CALL_H
+
+#include <stdint.h>
+
+#define DEVICES  2u
+#define CONTEXTS 4u /* of a process: each device's primary, and two of its own */
+#define CELLS    48u
+#define NONE     UINT32_MAX
+
+/* clang-format off */
+#define CALLS(X) \
+    X(RETAIN) X(RELEASE) X(RESET) X(CREATE) X(DESTROY) X(ALLOCATE) X(PITCHED) X(MANAGED) X(FREE) X(FREE_ASYNC) \
+    X(POOL) X(POOL_DESTROY) X(POOL_TRIM) X(POOLED) X(SYNCHRONIZE) X(STREAM) X(STREAM_DESTROY) X(BLOCK_STREAM) \
+    X(OPEN_STREAM) X(GRAPH) X(LAUNCH) X(GRAPH_DESTROY) X(BLOCK) X(HANDLE_RETAIN) X(HANDLE_RELEASE) X(MAP) \
+    X(UNMAP) X(EXPORT) X(IMPORT) X(SHARE) X(OPEN) X(CLOSE) X(ARRAY) X(SPARSE) X(TILE) X(ARRAY_DESTROY) X(MODULE) \
+    X(MODULE_UNLOAD) X(LIMIT) X(LOOK) X(RUN)
+/* clang-format on */
+
+#define ENUM(name) name,
+enum { CALLS(ENUM) CALL_KINDS };
+
+/* A cell is where a process keeps what a call made. */
+struct call {
+    uint32_t kind, device, context, cell, other, choice;
+    uint64_t bytes;
+    char handle[64]; /* of OPEN */
+};
+
+struct answer {
+    int32_t code;
+    uint32_t pad;
+    uint64_t value;                            /* the address, or what is free */
+    uint64_t reserved[DEVICES], used[DEVICES]; /* of this process's pools, as the driver says */
+    char handle[64];                           /* of SHARE */
+};
+
+/* Make the calls that come through a socket until it ends. */
+int work(int socket);
+
+#endif

@@ -1,0 +1,551 @@
+/* A process under the limiter: it makes the calls that it is told to make. Over 400 lines because each kind of call is
+ * made here. */
+#include "call.h"
+
+#include "../../../limiters/cuda/abi.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define MIB   (UINT64_C(1) << 20)
+#define POOLS 256
+
+/* What a pool takes of a device at a time (docs/isolation.md). */
+#define POOL_CHUNK (32 * MIB)
+
+static void *driver;
+
+static void *driver_function(const char *name)
+{
+    void *found = dlsym(driver, name);
+    if (found == NULL) {
+        fprintf(stderr, "%s is not there\n", name);
+        _exit(3);
+    }
+    return found;
+}
+
+/* A function of the driver's, as the limiter lets the program have it. */
+#define CU(name)                                                                                                       \
+    ({                                                                                                                 \
+        static typeof(&name) found;                                                                                    \
+        if (found == NULL)                                                                                             \
+            found = (typeof(&name))driver_function(#name);                                                             \
+        found;                                                                                                         \
+    })
+
+struct cell {
+    uint64_t handle, address, bytes;
+    volatile uint32_t *word; /* that a stream waits for */
+};
+static struct cell cells[CELLS];
+static CUcontext contexts[CONTEXTS];
+static struct {
+    CUmemoryPool handle;
+    uint32_t device;
+} pools[POOLS]; /* all that there ever were */
+static unsigned pool_count;
+
+#define CALL(name)                                                                                                     \
+    static CUresult name(const struct call *call __attribute__((unused)), struct cell *cell __attribute__((unused)),   \
+                         struct answer *answer __attribute__((unused)))
+
+/* ---------------------------------------------------------------------------------------------- contexts and streams
+ */
+
+CALL(call_retain)
+{
+    return CU(cuDevicePrimaryCtxRetain)(&contexts[call->device], (CUdevice)call->device);
+}
+
+CALL(call_release)
+{
+    return CU(cuDevicePrimaryCtxRelease_v2)((CUdevice)call->device);
+}
+
+CALL(call_reset)
+{
+    return CU(cuDevicePrimaryCtxReset_v2)((CUdevice)call->device);
+}
+
+CALL(call_create)
+{
+    CUcontext popped;
+    CUresult code = CU(cuCtxCreate_v2)(&contexts[call->other], 0, (CUdevice)call->device);
+    return code != CUDA_SUCCESS ? code : CU(cuCtxPopCurrent_v2)(&popped);
+}
+
+CALL(call_destroy)
+{
+    return CU(cuCtxDestroy_v2)(contexts[call->context]);
+}
+
+CALL(call_synchronize)
+{
+    return CU(cuCtxSynchronize)();
+}
+
+CALL(call_stream)
+{
+    return CU(cuStreamCreate)((CUstream *)&cell->handle, CU_STREAM_NON_BLOCKING);
+}
+
+CALL(call_stream_destroy)
+{
+    return CU(cuStreamDestroy_v2)((CUstream)cell->handle);
+}
+
+/* The stream waits for a word of the host until it is opened. */
+CALL(call_block_stream)
+{
+    CUdeviceptr address;
+    void *word;
+    CUresult code = CU(cuMemHostAlloc)(&word, sizeof *cell->word, CU_MEMHOSTALLOC_DEVICEMAP);
+    if (code != CUDA_SUCCESS)
+        return code;
+    cell->word = word;
+    *cell->word = 0;
+    code = CU(cuMemHostGetDevicePointer_v2)(&address, word, 0);
+    return code != CUDA_SUCCESS ? code : CU(cuStreamWaitValue32_v2)((CUstream)cell->handle, address, 1, 0);
+}
+
+CALL(call_open_stream)
+{
+    *cell->word = 1;
+    CUresult code = CU(cuStreamSynchronize)((CUstream)cell->handle);
+    return code != CUDA_SUCCESS ? code : CU(cuMemFreeHost)((void *)(uintptr_t)cell->word);
+}
+
+/* -------------------------------------------------------------------------------------------------- memory by pointer
+ */
+
+static CUresult at(struct cell *cell, struct answer *answer, CUresult code)
+{
+    answer->value = cell->address;
+    return code;
+}
+
+CALL(call_allocate)
+{
+    return at(cell, answer, CU(cuMemAlloc_v2)((CUdeviceptr *)&cell->address, call->bytes));
+}
+
+CALL(call_pitched)
+{
+    size_t pitch;
+    CUresult code = CU(cuMemAllocPitch_v2)((CUdeviceptr *)&cell->address, &pitch, 512, (call->bytes + 511) / 512, 4);
+    return at(cell, answer, code);
+}
+
+CALL(call_managed)
+{
+    return at(cell, answer, CU(cuMemAllocManaged)((CUdeviceptr *)&cell->address, call->bytes, CU_MEM_ATTACH_GLOBAL));
+}
+
+CALL(call_free)
+{
+    return CU(cuMemFree_v2)(cell->address);
+}
+
+static CUstream stream_of(const struct call *call)
+{
+    return call->other == NONE ? NULL : (CUstream)cells[call->other].handle;
+}
+
+CALL(call_free_async)
+{
+    return CU(cuMemFreeAsync)(cell->address, stream_of(call));
+}
+
+/* -------------------------------------------------------------------------------------------------- pools and graphs
+ */
+
+static void remember(CUmemoryPool handle, uint32_t device)
+{
+    unsigned i = 0;
+    while (i < pool_count && pools[i].handle != handle)
+        i++;
+    if (i == POOLS)
+        _exit(4);
+    pool_count = i < pool_count ? pool_count : i + 1;
+    pools[i].handle = handle;
+    pools[i].device = device;
+}
+
+CALL(call_pool)
+{
+    uint64_t keep = call->choice % 2 == 0 ? 0 : UINT64_MAX;
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)call->device}};
+    CUresult code = CU(cuMemPoolCreate)((CUmemoryPool *)&cell->handle, &properties);
+    if (code != CUDA_SUCCESS)
+        return code;
+    remember((CUmemoryPool)cell->handle, call->device);
+    return CU(cuMemPoolSetAttribute)((CUmemoryPool)cell->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+}
+
+CALL(call_pool_destroy)
+{
+    return CU(cuMemPoolDestroy)((CUmemoryPool)cell->handle);
+}
+
+CALL(call_pool_trim)
+{
+    return CU(cuMemPoolTrimTo)((CUmemoryPool)cell->handle, 0);
+}
+
+/* From a pool of the program's, which lies in cell `choice`, or from the device's own. */
+CALL(call_pooled)
+{
+    CUdeviceptr *pointer = (CUdeviceptr *)&cell->address;
+    CUresult code = call->choice == NONE
+                        ? CU(cuMemAllocAsync)(pointer, call->bytes, stream_of(call))
+                        : CU(cuMemAllocFromPoolAsync)(pointer, call->bytes, (CUmemoryPool)cells[call->choice].handle,
+                                                      stream_of(call));
+    return at(cell, answer, code);
+}
+
+/* An executable graph that allocates, and frees again where `choice` is 1. */
+CALL(call_graph)
+{
+    CUgraph graph;
+    CUgraphNode made, freed;
+    CUDA_MEM_ALLOC_NODE_PARAMS node = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                                     .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)call->device}},
+                                       .bytesize = call->bytes};
+    CUresult code = CU(cuGraphCreate)(&graph, 0);
+    if (code == CUDA_SUCCESS)
+        code = CU(cuGraphAddMemAllocNode)(&made, graph, NULL, 0, &node);
+    if (code == CUDA_SUCCESS && call->choice == 1)
+        code = CU(cuGraphAddMemFreeNode)(&freed, graph, &made, 1, node.dptr);
+    if (code == CUDA_SUCCESS)
+        code = CU(cuGraphInstantiateWithFlags)((CUgraphExec *)&cell->handle, graph, 0);
+    cell->address = node.dptr;
+    CU(cuGraphDestroy)(graph);
+    return code;
+}
+
+CALL(call_launch)
+{
+    return CU(cuGraphLaunch)((CUgraphExec)cell->handle, stream_of(call));
+}
+
+CALL(call_graph_destroy)
+{
+    return CU(cuGraphExecDestroy)((CUgraphExec)cell->handle);
+}
+
+/* ---------------------------------------------------------------------------------------------------- blocks, shared
+ */
+
+CALL(call_block)
+{
+    CUmemAllocationProp properties = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = call->choice == 1 ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0,
+        .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)call->device}};
+    cell->bytes = call->bytes;
+    return CU(cuMemCreate)((CUmemGenericAllocationHandle *)&cell->handle, call->bytes, &properties, 0);
+}
+
+/* `other` is a mapping of the block. */
+CALL(call_handle_retain)
+{
+    cell->bytes = cells[call->other].bytes;
+    return CU(cuMemRetainAllocationHandle)((CUmemGenericAllocationHandle *)&cell->handle,
+                                           (void *)(uintptr_t)cells[call->other].address);
+}
+
+CALL(call_handle_release)
+{
+    return CU(cuMemRelease)(cell->handle);
+}
+
+/* The block in cell `other`, mapped. */
+CALL(call_map)
+{
+    cell->bytes = cells[call->other].bytes;
+    CUresult code = CU(cuMemAddressReserve)((CUdeviceptr *)&cell->address, cell->bytes, 0, 0, 0);
+    return code != CUDA_SUCCESS ? code : CU(cuMemMap)(cell->address, cell->bytes, 0, cells[call->other].handle, 0);
+}
+
+CALL(call_unmap)
+{
+    CUresult code = CU(cuMemUnmap)(cell->address, cell->bytes);
+    return code != CUDA_SUCCESS ? code : CU(cuMemAddressFree)(cell->address, cell->bytes);
+}
+
+CALL(call_export)
+{
+    int file = -1;
+    CUresult code = CU(cuMemExportToShareableHandle)(&file, cell->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    answer->value = (uint64_t)(int64_t)file;
+    return code;
+}
+
+/* `choice` is the descriptor. */
+CALL(call_import)
+{
+    cell->bytes = call->bytes;
+    CUresult code = CU(cuMemImportFromShareableHandle)((CUmemGenericAllocationHandle *)&cell->handle,
+                                                       (void *)(intptr_t)call->choice,
+                                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    close((int)call->choice);
+    return code;
+}
+
+CALL(call_share)
+{
+    return CU(cuIpcGetMemHandle)((CUipcMemHandle *)answer->handle, cell->address);
+}
+
+CALL(call_open)
+{
+    CUipcMemHandle handle;
+    memcpy(&handle, call->handle, sizeof handle);
+    return CU(cuIpcOpenMemHandle_v2)((CUdeviceptr *)&cell->address, handle, 1);
+}
+
+CALL(call_close)
+{
+    return CU(cuIpcCloseMemHandle)(cell->address);
+}
+
+/* ------------------------------------------------------------------------------- arrays, modules, limits of a context
+ */
+
+CALL(call_array)
+{
+    CUDA_ARRAY_DESCRIPTOR shape = {.Width = call->bytes / 4, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    return CU(cuArrayCreate_v2)((CUarray *)&cell->handle, &shape);
+}
+
+CALL(call_sparse)
+{
+    CUDA_ARRAY3D_DESCRIPTOR shape = {
+        .Width = 4096, .Height = 4096, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1, .Flags = CUDA_ARRAY3D_SPARSE};
+    return CU(cuArray3DCreate_v2)((CUarray *)&cell->handle, &shape);
+}
+
+/* The block in cell `other`, in the array's tile of number `choice`. */
+CALL(call_tile)
+{
+    CUarrayMapInfo tile = {.resource = {.array = (CUarray)cell->handle},
+                           .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
+                           .memHandle = {cells[call->other].handle},
+                           .deviceBitMask = 1};
+    tile.subresource.word[0] = call->choice;
+    return CU(cuMemMapArrayAsync)(&tile, 1, NULL);
+}
+
+CALL(call_array_destroy)
+{
+    return CU(cuArrayDestroy)((CUarray)cell->handle);
+}
+
+CALL(call_module)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             ".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .b8 big[%llu];\n",
+             (unsigned long long)call->bytes);
+    answer->value = strlen(text);
+    return CU(cuModuleLoadData)((CUmodule *)&cell->handle, text);
+}
+
+CALL(call_module_unload)
+{
+    return CU(cuModuleUnload)((CUmodule)cell->handle);
+}
+
+CALL(call_limit)
+{
+    return CU(cuCtxSetLimit)((CUlimit)call->choice, call->bytes);
+}
+
+CALL(call_look)
+{
+    size_t free = 0, total;
+    CUresult code = CU(cuMemGetInfo_v2)(&free, &total);
+    answer->value = free;
+    return code;
+}
+
+/* ------------------------------------------------------------------------------------------------- calls as they come
+ */
+
+static CUresult make(const struct call *call, struct answer *answer);
+
+/* Take and free without being told, until somebody kills this process: what it makes is nobody's to know. */
+CALL(__attribute__((noreturn)) call_run)
+{
+    static const struct {
+        uint32_t take, give;
+    } ways[] = {{ALLOCATE, FREE},       {ALLOCATE, FREE_ASYNC},  {MANAGED, FREE},        {POOLED, FREE_ASYNC},
+                {ARRAY, ARRAY_DESTROY}, {BLOCK, HANDLE_RELEASE}, {GRAPH, GRAPH_DESTROY}, {STREAM, STREAM_DESTROY}};
+    static struct call held[CELLS];
+    static bool taken[CELLS];
+    unsigned seed = call->choice;
+    for (;;) {
+        uint32_t i = (uint32_t)rand_r(&seed) % CELLS, way = (uint32_t)rand_r(&seed) % 8;
+        struct answer ignored;
+        if (taken[i])
+            make(&held[i], &ignored);
+        struct call take = {.kind = ways[way].take,
+                            .device = call->device,
+                            .context = call->context,
+                            .cell = i,
+                            .other = NONE,
+                            .choice = way == 3 ? NONE : 0,
+                            .bytes = way == 5 ? 4 * MIB : (uint64_t)rand_r(&seed) % (6 * MIB) + 4};
+        held[i] = take;
+        held[i].kind = ways[way].give;
+        taken[i] = make(&take, &ignored) == CUDA_SUCCESS;
+    }
+}
+
+static CUresult (*const makers[])(const struct call *, struct cell *, struct answer *) = {
+    [RETAIN] = call_retain,
+    [RELEASE] = call_release,
+    [RESET] = call_reset,
+    [CREATE] = call_create,
+    [DESTROY] = call_destroy,
+    [ALLOCATE] = call_allocate,
+    [PITCHED] = call_pitched,
+    [MANAGED] = call_managed,
+    [FREE] = call_free,
+    [FREE_ASYNC] = call_free_async,
+    [POOL] = call_pool,
+    [POOL_DESTROY] = call_pool_destroy,
+    [POOL_TRIM] = call_pool_trim,
+    [POOLED] = call_pooled,
+    [SYNCHRONIZE] = call_synchronize,
+    [STREAM] = call_stream,
+    [STREAM_DESTROY] = call_stream_destroy,
+    [BLOCK_STREAM] = call_block_stream,
+    [OPEN_STREAM] = call_open_stream,
+    [GRAPH] = call_graph,
+    [LAUNCH] = call_launch,
+    [GRAPH_DESTROY] = call_graph_destroy,
+    [BLOCK] = call_block,
+    [HANDLE_RETAIN] = call_handle_retain,
+    [HANDLE_RELEASE] = call_handle_release,
+    [MAP] = call_map,
+    [UNMAP] = call_unmap,
+    [EXPORT] = call_export,
+    [IMPORT] = call_import,
+    [SHARE] = call_share,
+    [OPEN] = call_open,
+    [CLOSE] = call_close,
+    [ARRAY] = call_array,
+    [SPARSE] = call_sparse,
+    [TILE] = call_tile,
+    [ARRAY_DESTROY] = call_array_destroy,
+    [MODULE] = call_module,
+    [MODULE_UNLOAD] = call_module_unload,
+    [LIMIT] = call_limit,
+    [LOOK] = call_look,
+    [RUN] = call_run,
+};
+
+static CUresult make(const struct call *call, struct answer *answer)
+{
+    if (call->context != NONE) {
+        CUresult code = CU(cuCtxSetCurrent)(contexts[call->context]);
+        if (code != CUDA_SUCCESS)
+            return code;
+    }
+    return makers[call->kind](call, call->cell == NONE ? NULL : &cells[call->cell], answer);
+}
+
+static uint64_t in_chunks(uint64_t bytes)
+{
+    return (bytes + POOL_CHUNK - 1) / POOL_CHUNK * POOL_CHUNK;
+}
+
+/* What the driver says of the pools that it still knows. */
+static void tell_pools(struct answer *answer)
+{
+    CUmemoryPool own;
+    uint64_t reserved, used;
+    for (uint32_t d = 0; d < DEVICES; d++) {
+        if (CU(cuDeviceGetDefaultMemPool)(&own, (CUdevice)d) != CUDA_SUCCESS)
+            continue;
+        remember(own, d);
+        CU(cuDeviceGetGraphMemAttribute)((CUdevice)d, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &answer->reserved[d]);
+        CU(cuDeviceGetGraphMemAttribute)((CUdevice)d, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &answer->used[d]);
+        answer->used[d] = in_chunks(answer->used[d]);
+    }
+    for (unsigned i = 0; i < pool_count; i++) {
+        if (CU(cuMemPoolGetAttribute)(pools[i].handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) !=
+                CUDA_SUCCESS ||
+            CU(cuMemPoolGetAttribute)(pools[i].handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS) {
+            pools[i--] = pools[--pool_count];
+            continue;
+        }
+        answer->reserved[pools[i].device] += reserved;
+        answer->used[pools[i].device] += in_chunks(used);
+    }
+}
+
+static bool receive(int socket, struct call *call)
+{
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    int file;
+    struct iovec whole = {call, sizeof *call};
+    struct msghdr message = {
+        .msg_iov = &whole, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
+    if (recvmsg(socket, &message, 0) != sizeof *call)
+        return false;
+    if (message.msg_controllen > 0) {
+        memcpy(&file, CMSG_DATA(&control.head), sizeof file);
+        call->choice = (uint32_t)file;
+    }
+    return true;
+}
+
+/* An answer, and the descriptor that it is about. */
+static bool reply(int socket, const struct answer *answer, bool exported)
+{
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    int file = (int)answer->value;
+    struct iovec whole = {(void *)answer, sizeof *answer};
+    struct msghdr message = {.msg_iov = &whole, .msg_iovlen = 1};
+    if (exported) {
+        memcpy(CMSG_DATA(&control.head), &file, sizeof file);
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control.bytes;
+    }
+    bool sent = sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof *answer;
+    if (exported)
+        close(file);
+    return sent;
+}
+
+int work(int socket)
+{
+    struct call call = {0};
+    struct answer answer = {0};
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (driver == NULL || CU(cuInit)(0) != CUDA_SUCCESS)
+        return 3;
+    bool goes_on = reply(socket, &answer, false);
+    while (goes_on && receive(socket, &call)) {
+        answer = (struct answer){0};
+        answer.code = (int32_t)make(&call, &answer);
+        tell_pools(&answer);
+        goes_on = reply(socket, &answer, call.kind == EXPORT && answer.code == 0);
+    }
+    return 0;
+}

@@ -1,0 +1,370 @@
+"""Random calls of several processes against a reference model (model/books.h), call by call.
+
+The model is in C, with the program that drives the processes: one model serves the random runs of
+`make soak` and the steps that hypothesis chooses, and shrinks, here.
+"""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tenancy
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from tenancy import LIMITER, MIB, UUIDS, Rack, Terms, mutated
+
+LIMITERS = LIMITER.parents[2]
+BUILD = LIMITERS / "build"
+#: Bytes of a context on the simulated cards, their multiprocessors, and the threads that each can
+#: hold (simulator/drivers/driver.h).
+CONTEXT, MULTIPROCESSORS, THREADS = 8 * MIB, 2, 2048
+#: By name: in which file of the limiter which text becomes which. The model finds each.
+MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    # Defects that the limiter once had.
+    "what graphs keep is credit": (
+        ("cuda/pools.c", "added = reserved - pool->charged;", "added = 0;"),
+    ),
+    "a reference is gained without its block": (
+        (
+            "cuda/virtual.c",
+            "        atomic_fetch_add(&block->references, 1);\n        if (count_handle",
+            "        if (count_handle",
+        ),
+    ),
+    "other contexts' memory is given back": (
+        ("cuda/charge.c", "return entry->owner == context;", "return true;"),
+    ),
+    "what a blocked stream frees is given back": (
+        ("cuda/room.c", "REAL(cuEventQuery)(freed->event) != CUDA_SUCCESS", "false"),
+    ),
+    "exported blocks are given back": (
+        (
+            "cuda/virtual.c",
+            "exported && !card_got_back(block->device, before, block->bytes)",
+            "false",
+        ),
+    ),
+    "modules are not charged": (
+        ("cuda/module.c", "bytes = blocks_for(image.globals);", "bytes = 0;"),
+        ("cuda/module.c", "uncounted_settle(device))", "true)"),
+    ),
+    "limits are not charged": (("cuda/limits.c", "!takes_memory(limit)", "takes_memory(limit)"),),
+    "tiles hold no block": (
+        ("cuda/virtual.c", "tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP", "false"),
+    ),
+    "sizes are not rounded": (
+        ("cuda/blocks.c", "UINT64_MAX : (bytes + BLOCK - 1) / BLOCK * BLOCK;", "0 : bytes;"),
+    ),
+    "pools give nothing back": (
+        ("cuda/pools.c", "if (reserved < pool->charged) {", "if (false) {"),
+    ),
+    "a context that is retained again is forgotten": (
+        ("cuda/uncounted.c", "bool news = context != NULL &&", "bool news = context != NULL || "),
+    ),
+    "contexts stay known when they end": (
+        (
+            "cuda/uncounted.c",
+            ".kind = CONTEXT_BYTES, .device = device}",
+            ".kind = CONTEXT_BYTES, .device = device, .owner = context}",
+        ),
+    ),
+    "shared memory that is freed in order is given back": (
+        (
+            "cuda/memory.c",
+            "shared = ours && is_shared(&entry);\n    uint64_t before = shared ? "
+            "card_used(entry.device) : 0;\n    CUresult answer = real(pointer, stream);",
+            "shared = false;\n    uint64_t before = 0;\n"
+            "    CUresult answer = real(pointer, stream);",
+        ),
+    ),
+    "what waits for a stream of an ended context is kept": (
+        ("cuda/room.c", " || freed->context == over;", ";"),
+    ),
+    "what was open in a context stays open": (
+        ("cuda/shim.c", "    give_back_by(HELD_OPENED, opened_over);\n", ""),
+    ),
+    "imported blocks are exported": (("cuda/virtual.c", "!block->imported && !atomic", "!atomic"),),
+    "pools that are gone are kept": (("cuda/context.c", "    pools_context_over();\n", ""),),
+    # Others.
+    "a refund is forgotten": (
+        (
+            "cuda/memory.c",
+            "    if (ours && answer == CUDA_SUCCESS)\n        give_back(&entry);",
+            "    if (ours && answer == CUDA_SUCCESS)\n        (void)0;",
+        ),
+    ),
+    "a refund is made twice": (
+        (
+            "cuda/virtual.c",
+            "        refund(block->device, block->bytes);\n        say_shared",
+            "        refund(block->device, 2 * block->bytes);\n        say_shared",
+        ),
+    ),
+    "a refund goes to another device": (
+        (
+            "cuda/charge.c",
+            "    refund(entry->device, entry->bytes);",
+            "    refund(0, entry->bytes);",
+        ),
+    ),
+    "a charge goes to another device": (
+        (
+            "cuda/charge.c",
+            "ledger_reserve(region, (unsigned)device, bytes, limit);",
+            "ledger_reserve(region, 0, bytes, limit);",
+        ),
+    ),
+    "a block more is charged": (
+        ("cuda/blocks.c", "(bytes + BLOCK - 1) / BLOCK * BLOCK", "(bytes + BLOCK) / BLOCK * BLOCK"),
+    ),
+    "the last byte of the limit is not given": (
+        (
+            "core/ledger.c",
+            "return bytes <= limit && held(region, device) <= limit - bytes;",
+            "return bytes <= limit && held(region, device) < limit - bytes;",
+        ),
+    ),
+    "a byte more than the limit is given": (
+        (
+            "core/ledger.c",
+            "return bytes <= limit && held(region, device) <= limit - bytes;",
+            "return bytes <= limit && held(region, device) <= limit + 1 - bytes;",
+        ),
+    ),
+    "a graph is charged twice": (
+        (
+            "cuda/graph.c",
+            "uint64_t paid = entry.link == &prepaid ? pool_chunks(entry.bytes) : 0;",
+            "uint64_t paid = 0;",
+        ),
+    ),
+    "a graph that was never launched is not given back": (
+        (
+            "cuda/graph.c",
+            "    if (entry->link == &prepaid)\n        refund",
+            "    if (false)\n        refund",
+        ),
+    ),
+    "a piece's block is never given back": (
+        ("cuda/blocks.c", "    if (last && block.link != NULL)", "    if (false)"),
+    ),
+    "each piece is charged a block": (
+        ("cuda/blocks.c", "    if (count_piece(block) ||", "    if (false ||"),
+    ),
+    "small arrays are given back one by one": (
+        (
+            "cuda/blocks.c",
+            "arrays[device].live == 0 ? arrays[device].charged : 0",
+            "arrays[device].charged > 0 ? BLOCK : 0",
+        ),
+    ),
+    "the dead keep their bytes": (
+        ("core/region.c", "    if (swept)\n        recount", "    if (false)\n        recount"),
+    ),
+    "what the dead shared is given back": (
+        ("core/region.c", "if (shared == 0 || !open[d])", "if (true)"),
+    ),
+    "a lower limit of a context gives nothing back": (
+        ("cuda/limits.c", "    if (answer == CUDA_SUCCESS && bytes < had)", "    if (false)"),
+    ),
+    "managed memory is free": (
+        (
+            "cuda/memory.c",
+            "int device = device_current();\n    CUresult refused = charge(device, bytes);",
+            "int device = DEVICE_NONE;\n    CUresult refused = charge(device, bytes);",
+        ),
+    ),
+}
+#: Steps of a random run that `make test` makes, beside those of hypothesis.
+FEW = 5_000
+
+
+def model(directory: Path) -> tuple[list[str], dict[str, str]]:
+    """The model's program with a grant on two cards and one on the first; its environment."""
+    more = f"context = {CONTEXT // MIB} MiB\nmultiprocessors = {MULTIPROCESSORS}"
+    rack = Rack.of(directory, cards=2, more=more)
+    text = rack.machine.rack.read_text().replace("memory = 1024 MiB", "memory = 8192 MiB")
+    rack.machine.rack.write_text(text)
+    first = (Terms(memory=128 * MIB), Terms(memory=96 * MIB, uuid=UUIDS[1]))
+    grants = (
+        rack.grant(*first, name="first", time_slices=False),
+        rack.grant(Terms(memory=40 * MIB), name="second", time_slices=False),
+    )
+    environment = rack.machine.environment(
+        MODEL_CONTEXT=str(CONTEXT), MODEL_THREADS=str(MULTIPROCESSORS * THREADS), HETERO_LOG="off"
+    )
+    words = [str(BUILD / "model"), str(tenancy.LIMITER), *(str(each.directory) for each in grants)]
+    return words, environment
+
+
+def random_run(directory: Path, seed: int, calls: int, kills: int, timeout: float) -> str:
+    """What the model says of so many random calls, with so many of the processes killed."""
+    words, environment = model(directory)
+    words += ["random", str(seed), str(calls), str(kills)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class Script:
+    """The model, asked of lists of steps, one after another."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self.made = 0
+
+    def ask(self, steps: list[str]) -> str:
+        """Say what happened, if anything was not as the model says; all processes end then."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write("".join(f"{step}\n" for step in [*steps, "."]))
+        stdin.flush()
+        lines: list[str] = []
+        while not (line := stdout.readline()).startswith(("held", "failed")):
+            assert line, "the model has ended"
+            lines.append(line)
+        self.made += int(line.split()[1])
+        return "".join(lines)
+
+
+@contextmanager
+def script(directory: Path) -> Iterator[Script]:
+    """The model, until the block ends."""
+    words, environment = model(directory)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*words, "script"], env=environment, stdin=pipe, stdout=pipe, text=True
+    ) as process:
+        yield Script(process)
+        process.kill()
+
+
+STEPS = (
+    *("RELEASE", "RESET", "CREATE", "DESTROY"),
+    *("ALLOCATE", "PITCHED", "MANAGED", "FREE", "FREE_ASYNC"),
+    *("POOL", "POOL_DESTROY", "POOL_TRIM", "POOLED", "SYNCHRONIZE"),
+    *("STREAM", "STREAM_DESTROY", "BLOCK_STREAM", "OPEN_STREAM"),
+    *("GRAPH", "LAUNCH", "GRAPH_DESTROY"),
+    *("BLOCK", "HANDLE_RETAIN", "HANDLE_RELEASE", "MAP", "UNMAP", "EXPORT", "IMPORT"),
+    *("SHARE", "OPEN", "CLOSE", "ARRAY", "SPARSE", "TILE", "ARRAY_DESTROY"),
+    *("MODULE", "MODULE_UNLOAD", "LIMIT", "LOOK"),
+    "CLOSE_FILE",
+)
+#: Processes are started more often than they end, and have contexts.
+KINDS = (*STEPS * 3, *("START", "RETAIN", "ALLOCATE", "FREE") * 12, "END", "KILL", "KILL_RUNNING")
+
+
+#: What the model found: by what was wrong, the shortest calls that show it.
+FOUND = {
+    "a context that is retained again": ("RETAIN 0 0 0", "STREAM 0 0 0"),
+    "a context made while more is charged than held": (
+        *("GRAPH 0 0 0", "CREATE 0 0 0", "GRAPH_DESTROY 0 0 0", "STREAM 0 0 0"),
+    ),
+    "a context that ended, and streams": (
+        *("CREATE 0 0 0", "DESTROY 0 0 0", *["STREAM 0 0 0"] * 8),
+    ),
+    "streams of the last context": (*["STREAM 0 0 0"] * 8, "RELEASE 0 0 0"),
+    "pools of the last context": ("POOLED 0 0 0", "RELEASE 0 0 0"),
+    "a stream of a context that ended": (
+        *("CREATE 0 0 0", "STREAM 0 1 0", "BLOCK_STREAM 0 0 0", "ALLOCATE 0 0 0"),
+        *("FREE_ASYNC 0 0 1", "DESTROY 0 0 0", "LOOK 0 0 0"),
+    ),
+    "a pointer that another has open, freed in order": (
+        *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 0 0 0", "SHARE 0 0 0"),
+        *("OPEN 1 0 0", "FREE_ASYNC 0 0 0", "LOOK 0 0 0"),
+    ),
+    "a pointer that was open in a context that ended": (
+        *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 0 0 0", "SHARE 0 0 0"),
+        *("OPEN 1 0 0", "RELEASE 1 0 0", "RETAIN 1 0 0", "ALLOCATE 1 0 0", "END 0 0 0"),
+    ),
+    "a block that was imported, exported and released": (
+        *("BLOCK 0 0 12", "EXPORT 0 0 0", "START 1 0 0", "IMPORT 1 0 0", "EXPORT 1 0 0"),
+        "HANDLE_RELEASE 1 0 0",
+    ),
+}
+
+
+class Calls(RuleBasedStateMachine):
+    """Steps are noted, and made all at once when there are no more: one question, no waiting."""
+
+    ask: Callable[[list[str]], str]
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+
+    @rule(
+        kind=st.sampled_from(KINDS),
+        process=st.integers(0, 3),
+        which=st.integers(0, 63),
+        size=st.integers(0, 63),
+    )
+    def step(self, kind: str, process: int, which: int, size: int) -> None:
+        """Make a call in a process, if there is what it is about, or start or end the process."""
+        Calls.made += 1
+        self.steps.append(f"{kind} {process} {which} {size}")
+
+    def teardown(self) -> None:
+        """Make the calls, and have all processes end."""
+        if self.steps:
+            assert "" == type(self).ask(["START 0 0 0", "RETAIN 0 0 0", *self.steps])
+
+
+def test_each_call_is_answered_and_charged_as_the_model_says(tmp_path: Path) -> None:
+    with script(tmp_path) as asked:
+        machine: Any = type("Calls", (Calls,), {"ask": staticmethod(asked.ask)})
+        run = machine.TestCase("runTest")
+        run.settings = settings(
+            stateful_step_count=760,  # times the examples of the profile: 2 x 10^4
+            suppress_health_check=list(HealthCheck),
+        )
+        run.runTest()
+    print(asked.made, "of", Calls.made)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_the_model_found_is_as_it_says(tmp_path: Path, name: str) -> None:
+    with script(tmp_path) as asked:
+        assert "" == asked.ask(["START 0 0 0", "RETAIN 0 0 0", *FOUND[name]])
+
+
+def test_random_calls_and_kills_lose_no_byte(tmp_path: Path) -> None:
+    random_run(tmp_path, seed=1, calls=FEW, kills=50, timeout=60)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4000)
+@pytest.mark.parametrize(("calls", "kills"), [(10_000_000, 100_000), (50_000, 5_000)])
+def test_millions_of_calls_and_kills_lose_no_byte(tmp_path: Path, calls: int, kills: int) -> None:
+    """Each run goes on with the seed after the last one's."""
+    next_seed = BUILD / f"model-seed-{kills}"
+    seed = int(next_seed.read_text()) if next_seed.exists() else 1_000_000
+    told = random_run(tmp_path, seed, calls, kills, timeout=3600)
+    print(told)
+    next_seed.write_text(told.split()[-1])
+
+
+def test_each_mutation_is_of_lines_that_the_limiter_has() -> None:
+    for name, edits in MUTATIONS.items():
+        for file, before, _ in edits:
+            assert 1 == (LIMITERS / file).read_text().count(before), (name, file, before)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_model_finds_a_mutation_of_the_limiter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(tenancy, "LIMITER", mutated(MUTATIONS[name], tmp_path / "limiters"))
+    words, environment = model(tmp_path)
+    words += ["random", "1", "100000", "1000"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    assert 1 == done.returncode, done.stderr
+    print(done.stdout.splitlines()[-1])
