@@ -211,7 +211,7 @@ CUresult unmap_blocks(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address
 /* ------------------------------------------------------------------------------------------- beyond this process */
 
 /* One that was imported is charged to its maker, who knows that others have it. */
-static void mark_exported(struct block *block)
+static void note_exported(struct block *block)
 {
     if (block != NULL && !block->imported && !atomic_exchange(&block->exported, true))
         say_shared(block->device, (int64_t)block->bytes);
@@ -225,7 +225,7 @@ CUresult export_block(CUresult (*real)(void *, CUmemGenericAllocationHandle, CUm
     struct block *block = block_of(handle);
     CUresult answer = real(shared, handle, type, flags);
     if (answer == CUDA_SUCCESS)
-        mark_exported(block);
+        note_exported(block);
     drop(block, 0);
     return answer;
 }
@@ -247,7 +247,7 @@ CUresult share_range(CUresult (*real)(void *, CUdeviceptr, size_t, CUmemRangeHan
         return answer;
     pthread_mutex_lock(&mapping_lock);
     struct block *block = table_find(maps_address, at, &held) ? held.link : NULL;
-    mark_exported(block);
+    note_exported(block);
     pthread_mutex_unlock(&mapping_lock);
     if (block == NULL && table_find(holds_address, at, &held))
         pointer_shared(&held);

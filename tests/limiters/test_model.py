@@ -91,11 +91,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "pools that are gone are kept": (("cuda/context.c", "    pools_context_over();\n", ""),),
     # Others.
     "a refund is forgotten": (
-        (
-            "cuda/memory.c",
-            "    if (ours && answer == CUDA_SUCCESS)\n        give_back(&entry);",
-            "    if (ours && answer == CUDA_SUCCESS)\n        (void)0;",
-        ),
+        ("cuda/charge.c", "    refund(entry->device, entry->bytes);", "    (void)entry;"),
     ),
     "a refund is made twice": (
         (

@@ -275,8 +275,8 @@ static void end_context(struct books *books, uint32_t process, uint32_t context)
     uint32_t device = of->contexts[context].device;
     EACH(thing, of)
     {
-        if (thing->kind == AN_EXEC && thing->home == context)
-            thing->live = false, thing->home = NONE;
+        if (thing->kind == AN_EXEC && thing->owner_context == context)
+            thing->live = false, thing->owner_context = NONE;
         if (thing->context == context)
             drop(books, process, thing);
     }
@@ -460,7 +460,7 @@ static void enter_pooled(const struct process *of, const struct call *call, stru
 static void enter_graph(struct thing *thing, const struct call *call)
 {
     thing->kind = AN_EXEC;
-    thing->home = call->context;
+    thing->owner_context = call->context;
     thing->context = NONE;
     thing->charged = rounded(call->bytes, CHUNK);
     thing->prepaid = true;
@@ -520,7 +520,7 @@ static void enter_graph_end(struct thing *exec)
     if (!exec->live)
         *exec = (struct thing){0};
     exec->kind = exec->live ? OF_POOL : NOTHING;
-    exec->context = exec->home;
+    exec->context = exec->owner_context;
     exec->live = false;
 }
 

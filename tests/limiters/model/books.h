@@ -40,7 +40,7 @@ enum thing_kind {
 struct thing { /* what a process has in a cell */
     enum thing_kind kind;
     uint32_t device, context; /* context: NONE where it ends with none */
-    uint32_t home;            /* of a graph: the context that its memory ends with */
+    uint32_t owner_context;   /* of a graph: the context that its memory ends with */
     uint64_t bytes, charged;
     uint64_t block;             /* of a piece: where it lies */
     struct share *share;        /* of handles, mappings, shared pointers */

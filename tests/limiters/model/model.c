@@ -453,7 +453,7 @@ static bool is(const struct thing *thing, uint32_t kind)
     case STREAM_DESTROY:
     case BLOCK_STREAM: return thing->kind == A_STREAM && !thing->blocked;
     case OPEN_STREAM: return thing->kind == A_STREAM && thing->blocked;
-    case LAUNCH: return thing->kind == AN_EXEC && thing->home != NONE;
+    case LAUNCH: return thing->kind == AN_EXEC && thing->owner_context != NONE;
     case GRAPH_DESTROY: return thing->kind == AN_EXEC;
     case HANDLE_RETAIN:
     case UNMAP: return thing->kind == A_MAPPING;
@@ -702,7 +702,7 @@ static void keep_file(int file, unsigned share, unsigned grant)
     books.shares[share].files--;
 }
 
-static void tell(uint32_t p, const struct call *call, int code, const struct seen *seen)
+static void print_call(uint32_t p, const struct call *call, int code, const struct seen *seen)
 {
     note("process %u %s device %d context %d cell %d other %d choice %d bytes %llu -> %d; charged %.3f MiB, holds %.3f",
          p, names[call->kind], (int)call->device, (int)call->context, (int)call->cell, (int)call->other,
@@ -718,7 +718,7 @@ static void make_call(uint32_t p, const struct call *call)
     uint64_t used = used_by(&before, of->grant, call->device), limit = before.limit[of->grant][call->device];
     int file = ask(p, call, call->kind == IMPORT ? files[call->choice].fd : -1, &answer);
     struct seen after = see();
-    tell(p, call, answer.code, &after);
+    print_call(p, call, answer.code, &after);
     check_answer(&before, &after, p, call, answer.code);
     if (answer.code == OUT_OF_MEMORY && call->kind == MODULE)
         of->code += 8 * answer.value; /* it may have been loaded before it was refused */
@@ -869,7 +869,7 @@ static void finish(bool failed)
 /* ------------------------------------------------------------------------------------------------------------ programs
  */
 
-static uint32_t dice(uint64_t *state)
+static uint32_t rng(uint64_t *state)
 {
     *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (uint32_t)(*state >> 33);
@@ -878,13 +878,13 @@ static uint32_t dice(uint64_t *state)
 static uint32_t random_kind(uint64_t *state, unsigned one_kill_in)
 {
     static const uint32_t often[] = {ALLOCATE, ALLOCATE, FREE, FREE, POOLED, FREE_ASYNC, FREE_ASYNC, LAUNCH, START};
-    if (one_kill_in > 0 && dice(state) % one_kill_in == 0)
-        return KILL + dice(state) % 3;
-    if (dice(state) % 3 == 0)
-        return often[dice(state) % (sizeof often / sizeof *often)];
-    uint32_t kind = dice(state) % (DEED_KINDS - 1);
+    if (one_kill_in > 0 && rng(state) % one_kill_in == 0)
+        return KILL + rng(state) % 3;
+    if (rng(state) % 3 == 0)
+        return often[rng(state) % (sizeof often / sizeof *often)];
+    uint32_t kind = rng(state) % (DEED_KINDS - 1);
     bool ends = kind == END || kind == KILL || kind == KILL_RUNNING || kind == KILL_STARTING || kind == RESET;
-    return ends && dice(state) % 8 != 0 ? (uint32_t)LOOK : kind;
+    return ends && rng(state) % 8 != 0 ? (uint32_t)LOOK : kind;
 }
 
 /* Episodes of a thousand steps, each by its own seed. */
@@ -899,8 +899,8 @@ static int run_random(uint64_t seed, uint64_t calls, uint64_t kills_wanted)
         traced = 0;
         patience = episode % 256 == 0;
         for (unsigned steps = 0; steps < 1000 && failure[0] == '\0'; steps++) {
-            struct raw raw = {random_kind(&state, one_kill_in), dice(&state) % PROCESSES, dice(&state) % 64,
-                              dice(&state) % 64};
+            struct raw raw = {random_kind(&state, one_kill_in), rng(&state) % PROCESSES, rng(&state) % 64,
+                              rng(&state) % 64};
             made += step(&raw);
         }
         finish(failure[0] != '\0');

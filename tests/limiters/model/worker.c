@@ -469,7 +469,7 @@ static uint64_t in_chunks(uint64_t bytes)
 }
 
 /* What the driver says of the pools that it still knows. */
-static void tell_pools(struct answer *answer)
+static void say_pools(struct answer *answer)
 {
     CUmemoryPool own;
     uint64_t reserved, used;
@@ -544,7 +544,7 @@ int work(int socket)
     while (goes_on && receive(socket, &call)) {
         answer = (struct answer){0};
         answer.code = (int32_t)make(&call, &answer);
-        tell_pools(&answer);
+        say_pools(&answer);
         goes_on = reply(socket, &answer, call.kind == EXPORT && answer.code == 0);
     }
     return 0;
